@@ -1,0 +1,136 @@
+//! Loom runs these through the orders of events that the memory model allows, with a bounded number of preemptions
+//! (`LOOM_MAX_PREEMPTIONS` sets another bound).
+#![cfg(loom)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use loom::thread;
+
+use super::{Closed, Reader, Refused, Writer, ring};
+
+type Item = Arc<usize>;
+
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    builder.check(run);
+}
+
+fn pair(capacity: usize) -> (Writer<Item>, Reader<Item>, Reader<Item>) {
+    let (writer, mut readers) = ring(capacity, 2, || ());
+    let (second, first) = (readers.remove(1), readers.remove(0));
+    (writer, first, second)
+}
+
+/// Reads all of `items`, then leaves.
+fn reads(mut reader: Reader<Item>, items: std::ops::Range<usize>) -> thread::JoinHandle<()> {
+    thread::spawn(move || items.for_each(|item| assert_eq!(*reader.recv().unwrap(), item)))
+}
+
+/// Sends an item; comes back once the ring has taken it.
+fn send(writer: &mut Writer<Item>, item: usize) -> Weak<usize> {
+    let item = Arc::new(item);
+    while writer.send(&item) == Err(Refused::Full) {
+        thread::yield_now();
+    }
+    Arc::downgrade(&item)
+}
+
+#[test]
+fn two_readers_get_every_item_in_order_and_free_it() {
+    model(3, || {
+        let (mut writer, first, second) = pair(2);
+        let readers = [reads(first, 0..2), reads(second, 0..2)];
+        let items: Vec<_> = (0..2).map(|item| send(&mut writer, item)).collect();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert!(items.iter().all(|item| item.upgrade().is_none()));
+    });
+}
+
+#[test]
+fn a_slot_is_used_again_only_after_its_readers() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(2, 1, || ());
+        let reader = reads(readers.remove(0), 0..4);
+        (0..4).for_each(|item| drop(send(&mut writer, item)));
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_lies_down_is_woken_for_each_item() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(4, 1, || ());
+        let reader = reads(readers.remove(0), 0..3);
+        (0..3).for_each(|item| drop(send(&mut writer, item)));
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_leaves_takes_its_shares_with_it() {
+    model(2, || {
+        let (mut writer, first, second) = pair(2);
+        let mut items = vec![send(&mut writer, 0)];
+        let leaver = thread::spawn(move || drop(second));
+        let reader = reads(first, 0..3);
+        items.extend((1..3).map(|item| send(&mut writer, item)));
+        leaver.join().unwrap();
+        reader.join().unwrap();
+        assert!(items.iter().all(|item| item.upgrade().is_none()));
+    });
+}
+
+#[test]
+fn the_last_reader_that_leaves_closes_the_ring() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(2, 1, || ());
+        let leaver = thread::spawn(move || drop(readers.remove(0)));
+        let item = Arc::new(0);
+        let _ = writer.send(&item);
+        leaver.join().unwrap();
+        assert_eq!(writer.send(&item), Err(Refused::Closed));
+        assert_eq!(Arc::strong_count(&item), 1);
+    });
+}
+
+#[test]
+fn closing_wakes_who_sleeps() {
+    model(3, || {
+        let (writer, first, second) = pair(2);
+        let readers = [first, second].map(|mut reader| thread::spawn(move || assert_eq!(reader.recv(), Err(Closed))));
+        writer.handle().close();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+}
+
+#[test]
+fn who_found_the_ring_full_is_told_of_room() {
+    model(3, || {
+        let told = Arc::new(AtomicUsize::new(0));
+        // In a thread of its own, since loom takes an unpark for the end of a join.
+        let writing = thread::spawn({
+            let told = told.clone();
+            move || {
+                let waiter = thread::current();
+                let on_room = move || {
+                    told.fetch_add(1, Ordering::Relaxed);
+                    waiter.unpark();
+                };
+                let (mut writer, mut readers) = ring(2, 1, on_room);
+                let mut reader = readers.remove(0);
+                let item = Arc::new(0);
+                (0..2).for_each(|_| writer.send(&item).unwrap());
+                let reading = thread::spawn(move || (0..3).for_each(|_| drop(reader.recv().unwrap())));
+                while writer.send(&item) == Err(Refused::Full) {
+                    thread::park();
+                }
+                (writer, reading)
+            }
+        });
+        let (_writer, reading) = writing.join().unwrap();
+        reading.join().unwrap();
+        assert!(told.load(Ordering::Relaxed) <= 1);
+    });
+}

@@ -1,0 +1,93 @@
+//! The word that orders writer and readers: how many items there are, who counts, who sleeps.
+
+use super::sync::{AtomicU64, Ordering};
+
+const LIVE_BITS: u32 = 16;
+const WAKE: u64 = 1 << LIVE_BITS;
+const HEAD_SHIFT: u32 = LIVE_BITS + 1;
+const HEAD_ONE: u64 = 1 << HEAD_SHIFT;
+const POSITIONS: u64 = u64::MAX >> HEAD_SHIFT;
+
+/// Readers that a ring can have.
+pub const MAX_READERS: usize = (1 << LIVE_BITS) - 1;
+
+/// The number of an item, counted modulo 2^47.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position(u64);
+
+impl Position {
+    pub(super) const START: Self = Self(0);
+
+    pub(super) const fn next(self) -> Self {
+        Self((self.0 + 1) & POSITIONS)
+    }
+
+    /// Items from `earlier` to here. Never above the capacity, so wrapping around does not matter.
+    pub(super) const fn since(self, earlier: Self) -> usize {
+        (self.0.wrapping_sub(earlier.0) & POSITIONS) as usize
+    }
+
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+/// A value of [`State`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word(u64);
+
+impl Word {
+    /// The position that the writer fills next: everything before it is there.
+    pub(super) const fn head(self) -> Position {
+        Position(self.0 >> HEAD_SHIFT)
+    }
+
+    /// Readers that the next item is for.
+    pub(super) const fn live(self) -> u32 {
+        (self.0 & (WAKE - 1)) as u32
+    }
+
+    /// Whether whoever publishes next has to wake a sleeper.
+    pub(super) const fn wake(self) -> bool {
+        self.0 & WAKE != 0
+    }
+}
+
+/// `head: 47 bits | wake: 1 bit | live: 16 bits`, in one word so that none changes behind the others' back.
+pub(super) struct State(AtomicU64);
+
+impl State {
+    pub(super) fn new(live: u32) -> Self {
+        Self(AtomicU64::new(u64::from(live)))
+    }
+
+    /// The latest word; items before its head are visible.
+    pub(super) fn load(&self) -> Word {
+        Word(self.0.load(Ordering::Acquire))
+    }
+
+    /// Makes the item at the head visible, and takes over the duty to wake, if nothing changed since `seen`.
+    pub(super) fn publish(&self, seen: Word) -> Result<(), Word> {
+        let next = seen.0.wrapping_add(HEAD_ONE) & !WAKE;
+        self.exchange(seen, next)
+    }
+
+    /// Takes one reader from those that count, if nothing changed since `seen`.
+    pub(super) fn retire(&self, seen: Word) -> Result<(), Word> {
+        self.exchange(seen, seen.0 - 1)
+    }
+
+    /// Asks the next publisher to wake a sleeper. Tells what was published before that.
+    pub(super) fn ask_wake(&self) -> Word {
+        Word(self.0.fetch_or(WAKE, Ordering::AcqRel))
+    }
+
+    fn exchange(&self, seen: Word, next: u64) -> Result<(), Word> {
+        let exchanged = self.0.compare_exchange(seen.0, next, Ordering::AcqRel, Ordering::Acquire);
+        exchanged.map(drop).map_err(Word)
+    }
+}

@@ -1,0 +1,188 @@
+//! What one thread can show, and what many show under load; `loom_models` shows the rest.
+#![cfg(not(loom))]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak, mpsc};
+use std::thread;
+
+use super::{CAPACITY, Closed, Reader, Refused, Writer, ring};
+
+fn one<T: Clone>(capacity: usize) -> (Writer<T>, Reader<T>) {
+    let (writer, mut readers) = ring(capacity, 1, || ());
+    (writer, readers.remove(0))
+}
+
+fn pair<T: Clone>(capacity: usize) -> (Writer<T>, Reader<T>, Reader<T>) {
+    let (writer, mut readers) = ring(capacity, 2, || ());
+    (writer, readers.remove(0), readers.remove(0))
+}
+
+fn is_free<T>(item: &Weak<T>) -> bool {
+    item.strong_count() == 0
+}
+
+/// Sends `count` items to as many readers as fast as they take them.
+fn every_reader_sees_every_item(readers: usize, count: usize) {
+    let (tell, room) = mpsc::channel();
+    let (mut writer, readers) = ring(64, readers, move || _ = tell.send(()));
+    let read = |mut reader: Reader<Arc<usize>>| {
+        thread::spawn(move || (0..count).for_each(|item| assert_eq!(*reader.recv().unwrap(), item)))
+    };
+    let threads: Vec<_> = readers.into_iter().map(read).collect();
+    for item in 0..count {
+        let item = Arc::new(item);
+        while writer.send(&item) == Err(Refused::Full) {
+            room.recv().unwrap();
+        }
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(writer.send(&Arc::new(0)), Err(Refused::Closed), "nobody is left");
+}
+
+#[test]
+fn one_reader_sees_every_item_in_order() {
+    every_reader_sees_every_item(1, 100_000);
+}
+
+#[test]
+fn four_readers_see_every_item_in_order() {
+    every_reader_sees_every_item(4, 30_000);
+}
+
+#[test]
+fn sixteen_readers_see_every_item_in_order() {
+    every_reader_sees_every_item(16, 10_000);
+}
+
+#[test]
+fn a_full_ring_takes_nothing() {
+    let (mut writer, mut reader) = one(4);
+    (0..4).for_each(|item| writer.send(&item).unwrap());
+    assert_eq!(writer.handle().room(), 0);
+    assert_eq!(writer.send(&4), Err(Refused::Full));
+    assert_eq!(reader.recv(), Ok(0));
+    assert_eq!(writer.handle().room(), 1);
+    writer.send(&4).unwrap();
+    assert_eq!((0..4).map(|_| reader.recv().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn the_slowest_reader_governs_the_room() {
+    let (mut writer, mut fast, mut slow) = pair(2);
+    (0..2).for_each(|item| writer.send(&item).unwrap());
+    (0..2).for_each(|item| assert_eq!(fast.recv(), Ok(item)));
+    assert_eq!(writer.send(&2), Err(Refused::Full));
+    assert_eq!(slow.recv(), Ok(0));
+    writer.send(&2).unwrap();
+    assert_eq!(writer.send(&3), Err(Refused::Full));
+}
+
+#[test]
+fn the_last_reader_frees_the_item() {
+    let (mut writer, mut first, mut last) = pair(4);
+    let item = Arc::new("frame");
+    writer.send(&item).unwrap();
+    let item = Arc::downgrade(&{ item });
+    drop(first.recv().unwrap());
+    assert!(!is_free(&item), "one reader is to come");
+    let taken = last.recv().unwrap();
+    assert_eq!(Arc::strong_count(&taken), 1, "moved out of its slot");
+    drop(taken);
+    assert!(is_free(&item));
+}
+
+#[test]
+fn a_reader_that_left_holds_nobody_up() {
+    let (mut writer, mut stays, leaves) = pair(2);
+    let items = [Arc::new(0), Arc::new(1)];
+    items.iter().for_each(|item| writer.send(item).unwrap());
+    let items = items.map(|item| Arc::downgrade(&item));
+    (0..2).for_each(|item| assert_eq!(*stays.recv().unwrap(), item));
+    assert!(!items.iter().any(is_free));
+    drop(leaves);
+    assert!(items.iter().all(is_free), "its shares went with it");
+    for item in 2..10 {
+        writer.send(&Arc::new(item)).unwrap();
+        assert_eq!(*stays.recv().unwrap(), item);
+    }
+}
+
+#[test]
+fn without_readers_nothing_is_taken() {
+    let (mut writer, reader) = one(2);
+    drop(reader);
+    assert_eq!(writer.send(&0), Err(Refused::Closed));
+}
+
+#[test]
+fn a_closed_ring_is_closed_ahead_of_its_items() {
+    let (mut writer, mut reader) = one(4);
+    let item = Arc::new(0);
+    writer.send(&item).unwrap();
+    writer.handle().close();
+    assert_eq!(reader.recv(), Err(Closed));
+    assert_eq!(writer.send(&item), Err(Refused::Closed));
+    drop(reader);
+    assert_eq!(Arc::strong_count(&item), 1, "what nobody read is freed");
+}
+
+#[test]
+fn a_writer_that_is_dropped_lets_sleepers_go() {
+    let (writer, readers) = ring::<u8>(4, 3, || ());
+    let read = |mut reader: Reader<u8>| thread::spawn(move || reader.recv());
+    let threads: Vec<_> = readers.into_iter().map(read).collect();
+    drop(writer);
+    threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Err(Closed)));
+}
+
+#[test]
+fn room_is_told_once_at_half() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let (mut writer, mut readers) = ring(16, 1, {
+        let told = told.clone();
+        move || _ = told.fetch_add(1, Ordering::Relaxed)
+    });
+    let mut read = |items: usize| {
+        (0..items).for_each(|_| _ = readers[0].recv().unwrap());
+        told.load(Ordering::Relaxed)
+    };
+    (0..16).for_each(|item| writer.send(&item).unwrap());
+    assert_eq!(read(16), 0, "nobody had asked");
+
+    (0..16).for_each(|item| writer.send(&item).unwrap());
+    assert_eq!(writer.send(&16), Err(Refused::Full));
+    assert_eq!(writer.handle().room(), 0);
+    assert_eq!(read(7), 0);
+    assert_eq!(read(1), 1);
+    assert_eq!(read(8), 1);
+}
+
+#[test]
+fn a_ring_without_items_has_all_its_room() {
+    let (mut writer, mut reader) = one(CAPACITY);
+    assert_eq!(writer.handle().room(), CAPACITY);
+    for item in 0..3 * CAPACITY {
+        writer.send(&item).unwrap();
+        assert_eq!(reader.recv(), Ok(item));
+        assert!(writer.handle().room() > 0);
+    }
+}
+
+#[test]
+fn items_that_panic_when_cloned_stay_with_the_others() {
+    #[derive(Debug)]
+    struct Fragile(Arc<AtomicUsize>);
+    impl Clone for Fragile {
+        fn clone(&self) -> Self {
+            assert_ne!(self.0.fetch_add(1, Ordering::Relaxed), 1, "second clone");
+            Self(self.0.clone())
+        }
+    }
+    let (mut writer, mut unlucky, mut other) = pair(2);
+    writer.send(&Fragile(Arc::default())).unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| unlucky.recv()));
+    assert!(panicked.is_err());
+    drop(unlucky);
+    let last = other.recv().unwrap();
+    assert_eq!(Arc::strong_count(&last.0), 1);
+}

@@ -1,0 +1,96 @@
+//! The workers of a lane that was started.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use disco_core::link::{Shared, ThreadLink};
+use disco_core::{Frame, Inbox, Result, WorkerId};
+
+use super::endpoint::ThreadEndpoint;
+use super::exit::Exits;
+use super::work::{self, Run};
+use crate::ring::{self, Handle, Refused, Writer};
+
+/// Threads, and what reaches them. Dropping it lets them go: they leave at the next opportunity, nobody waits.
+pub(super) struct Crew {
+    /// Only the holder of the session's order ticket sends, so that the lock is free.
+    frames: Mutex<Writer<Arc<Frame>>>,
+    pub(super) ring: Handle<Arc<Frame>>,
+    pub(super) exits: Arc<Exits>,
+    /// In order of workers, as are `threads`.
+    pub(super) links: Vec<Arc<ThreadLink>>,
+    /// `None`: was joined or detached.
+    threads: Mutex<Vec<Option<JoinHandle<()>>>>,
+}
+
+impl Crew {
+    /// Starts a thread for each of `workers`, as many as a ring can have readers at most.
+    pub(super) fn start(
+        workers: Range<WorkerId>,
+        shared: &Arc<Shared>,
+        run: &Arc<Run>,
+        inbox: &Arc<dyn Inbox>,
+    ) -> Result<Self> {
+        let count = workers.end.index() - workers.start.index();
+        let first = workers.start.index() as u32;
+        let on_room = {
+            let inbox = inbox.clone();
+            move || inbox.room(workers.clone())
+        };
+        let (writer, readers) = ring::ring(ring::CAPACITY, count, on_room);
+        let crew = Self {
+            ring: writer.handle(),
+            frames: Mutex::new(writer),
+            exits: Arc::new(Exits::new(count)),
+            links: (first..).take(count).map(|id| Arc::new(link(WorkerId::new(id), shared, inbox))).collect(),
+            threads: Mutex::new(Vec::with_capacity(count)),
+        };
+        for ((index, frames), link) in readers.into_iter().enumerate().zip(&crew.links) {
+            let worker = WorkerId::new(first + index as u32);
+            let endpoint = ThreadEndpoint { worker, frames, link: link.clone(), inbox: inbox.clone() };
+            let thread = work::spawn(run, endpoint, &crew.exits, index).inspect_err(|_| crew.let_go())?;
+            crew.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Some(thread));
+        }
+        Ok(crew)
+    }
+
+    pub(super) fn send(&self, frame: &Arc<Frame>) -> Result<(), Refused> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner).send(frame)
+    }
+
+    /// Tells everybody to leave, now.
+    pub(super) fn let_go(&self) {
+        self.exits.expect();
+        self.ring.close();
+    }
+
+    /// Waits for at most `limit`, then joins who has left and detaches the others. Returns the indices of these.
+    pub(super) fn dismiss(&self, limit: Duration) -> Vec<usize> {
+        self.exits.wait(Instant::now().checked_add(limit));
+        self.let_go();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stuck = Vec::new();
+        for (index, thread) in threads.iter_mut().enumerate() {
+            match thread.take() {
+                // What it panicked with was reported by the thread itself.
+                Some(thread) if self.exits.has_left(index) => drop(thread.join()),
+                Some(_) => stuck.push(index),
+                None => {}
+            }
+        }
+        stuck
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+fn link(worker: WorkerId, shared: &Arc<Shared>, inbox: &Arc<dyn Inbox>) -> ThreadLink {
+    let inbox = inbox.clone();
+    ThreadLink::new(shared.clone(), move |notice| inbox.notice(worker, notice))
+}

@@ -1,0 +1,39 @@
+//! The worker's end.
+
+use std::fmt;
+use std::sync::Arc;
+
+use disco_core::channel::Reply;
+use disco_core::link::ThreadLink;
+use disco_core::{Endpoint, Error, Frame, Inbox, Link, Result, WorkerId};
+
+use crate::ring::{Closed, Reader};
+
+/// The end of a worker that is a thread of the controller's process.
+pub struct ThreadEndpoint {
+    pub(super) worker: WorkerId,
+    pub(super) frames: Reader<Arc<Frame>>,
+    pub(super) link: Arc<ThreadLink>,
+    pub(super) inbox: Arc<dyn Inbox>,
+}
+
+impl Endpoint for ThreadEndpoint {
+    fn recv(&mut self) -> Result<Arc<Frame>> {
+        self.frames.recv().map_err(|Closed| Error::Closed(self.worker.to_string()))
+    }
+
+    fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
+        self.inbox.reply(self.worker, seq, reply);
+        Ok(())
+    }
+
+    fn link(&self) -> Arc<dyn Link> {
+        self.link.clone()
+    }
+}
+
+impl fmt::Debug for ThreadEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadEndpoint").field("worker", &self.worker).field("frames", &self.frames).finish()
+    }
+}

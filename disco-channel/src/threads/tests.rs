@@ -1,0 +1,276 @@
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use disco_core::channel::{Notice, Reply, Signal};
+use disco_core::error::Failure;
+use disco_core::{Abort, Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId};
+
+use super::{ThreadEndpoint, ThreadLane};
+use crate::ring;
+
+/// What came up, in order of arrival, as text.
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Heard {
+    fn hear(&self, what: String) {
+        self.0.lock().unwrap().push(what);
+    }
+
+    fn sorted(&self) -> Vec<String> {
+        let mut heard = self.0.lock().unwrap().clone();
+        heard.sort();
+        heard
+    }
+}
+
+impl Inbox for Heard {
+    fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
+        self.hear(format!("{from} replies to {seq}: {reply:?}"));
+    }
+    fn notice(&self, from: WorkerId, notice: Notice) {
+        self.hear(format!("{from} notes: {notice}"));
+    }
+    fn room(&self, workers: Range<WorkerId>) {
+        self.hear(format!("room for {workers:?}"));
+    }
+    fn lost(&self, _: Range<WorkerId>, why: Error) {
+        self.hear(why.to_string());
+    }
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn workers(range: Range<u32>) -> Range<WorkerId> {
+    WorkerId::new(range.start)..WorkerId::new(range.end)
+}
+
+fn start<F>(range: Range<u32>, run: F) -> (ThreadLane, Arc<Heard>)
+where
+    F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
+{
+    let lane = ThreadLane::new(workers(range), Arc::default(), run);
+    let heard = Arc::new(Heard::default());
+    lane.start(heard.clone()).unwrap();
+    (lane, heard)
+}
+
+/// A worker that answers every command.
+fn obedient(_: WorkerId, mut endpoint: ThreadEndpoint) -> Result<()> {
+    while let Ok(frame) = endpoint.recv() {
+        if *frame.command() == Command::Shutdown {
+            break;
+        }
+        endpoint.reply(frame.seq(), Ok(Value::None))?;
+    }
+    Ok(())
+}
+
+fn frame(seq: u64, command: Command) -> Arc<Frame> {
+    Arc::new(Frame::new(seq, Vec::new(), command))
+}
+
+fn close(lane: &ThreadLane, limit: Duration) -> Result<()> {
+    pollster::block_on(lane.close(limit))
+}
+
+#[test]
+fn every_worker_answers_and_leaves_at_shutdown() {
+    let (lane, heard) = start(2..4, obedient);
+    lane.send(&frame(1, Command::SyncAll)).unwrap();
+    lane.send(&frame(2, Command::Shutdown)).unwrap();
+    close(&lane, LONG).unwrap();
+    assert_eq!(heard.sorted(), ["worker 2 replies to 1: Ok(None)", "worker 3 replies to 1: Ok(None)"]);
+    assert!(matches!(lane.send(&frame(3, Command::SyncAll)), Err(Error::Closed(_))));
+    close(&lane, LONG).unwrap();
+}
+
+#[test]
+fn threads_carry_the_names_of_their_workers() {
+    let (lane, heard) = start(3..4, |_, mut endpoint| {
+        let name = thread::current().name().map(Value::from);
+        endpoint.reply(0, Ok(name.unwrap_or(Value::None)))?;
+        obedient(WorkerId::new(3), endpoint)
+    });
+    lane.send(&frame(1, Command::Shutdown)).unwrap();
+    close(&lane, LONG).unwrap();
+    assert!(heard.sorted()[0].contains("disco-worker-3"), "{:?}", heard.sorted());
+}
+
+#[test]
+fn a_signalled_shutdown_overtakes_commands() {
+    let (go, wait) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let (lane, heard) = start(0..1, move |worker, mut endpoint| {
+        wait.lock().unwrap().recv().unwrap();
+        let closed = endpoint.recv().unwrap_err();
+        assert_eq!(closed.to_string(), "worker 0: the session is shut down");
+        obedient(worker, endpoint)
+    });
+    lane.send(&frame(1, Command::SyncAll)).unwrap();
+    lane.urgent(Signal::Shutdown).unwrap();
+    go.send(()).unwrap();
+    close(&lane, LONG).unwrap();
+    assert!(heard.sorted().is_empty(), "{:?}", heard.sorted());
+}
+
+#[test]
+fn an_abort_passes_a_busy_worker_s_commands() {
+    struct Flag(mpsc::Sender<Arc<str>>);
+    impl Abort for Flag {
+        fn abort(&self, cause: &Arc<str>) {
+            self.0.send(cause.clone()).unwrap();
+        }
+    }
+    let (lane, heard) = start(0..2, |worker, mut endpoint| {
+        let (tell, told) = mpsc::channel();
+        let flag: Arc<dyn Abort> = Arc::new(Flag(tell));
+        endpoint.link().on_abort(&flag);
+        let cause = told.recv().unwrap();
+        endpoint.reply(7, Ok(Value::from(&*cause)))?;
+        obedient(worker, endpoint)
+    });
+    lane.urgent(Signal::Abort { epoch: 0, cause: "worker 1 failed".into() }).unwrap();
+    lane.send(&frame(1, Command::Shutdown)).unwrap();
+    close(&lane, LONG).unwrap();
+    assert_eq!(heard.sorted().len(), 2);
+    assert!(heard.sorted()[1].starts_with("worker 1 replies to 7") && heard.sorted()[1].contains("worker 1 failed"));
+}
+
+#[test]
+fn notices_come_up_at_once() {
+    let (lane, heard) = start(0..1, |worker, endpoint| {
+        let failure = Failure {
+            worker,
+            command: 4,
+            operation: "f".into(),
+            register: None,
+            message: "no luck".into(),
+            causes: Vec::new(),
+            aborted: false,
+        };
+        endpoint.link().notify(Notice::Failed { epoch: 0, failure: Arc::new(failure) });
+        obedient(worker, endpoint)
+    });
+    lane.urgent(Signal::Shutdown).unwrap();
+    close(&lane, LONG).unwrap();
+    assert_eq!(heard.sorted(), ["worker 0 notes: failed: worker 0: f (command 4): no luck"]);
+}
+
+#[test]
+fn a_worker_that_ends_early_is_lost_with_its_reason() {
+    let (lane, heard) = start(0..4, |worker, endpoint| match worker.index() {
+        0 => panic!("bad {}", "luck"),
+        1 => Err(Error::NoCommunicator),
+        2 => Ok(()),
+        _ => obedient(worker, endpoint),
+    });
+    while heard.0.lock().unwrap().len() < 3 {
+        thread::yield_now();
+    }
+    // Three times the ring: those who are gone hold nobody up.
+    for seq in 1..=3 * ring::CAPACITY as u64 {
+        while lane.room() == 0 {
+            thread::yield_now();
+        }
+        lane.send(&frame(seq, Command::KillReg { register: 0.into() })).unwrap();
+    }
+    lane.urgent(Signal::Shutdown).unwrap();
+    close(&lane, LONG).unwrap();
+    let lost: Vec<_> = heard.sorted().into_iter().filter(|text| text.contains("lost")).collect();
+    assert_eq!(lost.len(), 3);
+    assert_eq!(lost[0], "worker 0 lost: its thread panicked: bad luck");
+    assert_eq!(lost[1], format!("worker 1 lost: its thread ended: {}", Error::NoCommunicator));
+    assert_eq!(lost[2], "worker 2 lost: its thread ended before shutdown");
+}
+
+#[test]
+fn close_names_who_is_stuck_and_in_what() {
+    let (release, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let (lane, _) = start(1..3, move |worker, mut endpoint| {
+        if worker == WorkerId::new(2) {
+            let frame = endpoint.recv()?;
+            let link = endpoint.link();
+            link.activity().receive(frame.seq());
+            link.activity().enter(link.activity().intern("f"));
+            endpoint.reply(1, Ok(Value::None))?;
+            _ = wait.lock().unwrap().recv();
+            return Ok(());
+        }
+        obedient(worker, endpoint)
+    });
+    lane.send(&frame(17, Command::SyncAll)).unwrap();
+    lane.send(&frame(18, Command::Shutdown)).unwrap();
+    while lane.progress(WorkerId::new(2)).inside.is_none() {
+        thread::yield_now();
+    }
+    let stuck = close(&lane, Duration::from_millis(20)).unwrap_err();
+    assert_eq!(
+        stuck.to_string(),
+        "not stopped after 20ms, detached: worker 2 (finished command 0, in command 17, inside `f`)"
+    );
+    drop(release);
+}
+
+#[test]
+fn a_full_lane_takes_nothing_and_tells_of_room() {
+    let (release, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let (lane, heard) = start(0..1, move |worker, endpoint| {
+        _ = wait.lock().unwrap().recv();
+        obedient(worker, endpoint)
+    });
+    let mut seq = 0;
+    while lane.room() > 0 {
+        seq += 1;
+        lane.send(&frame(seq, Command::KillReg { register: 0.into() })).unwrap();
+    }
+    assert_eq!(seq, ring::CAPACITY as u64);
+    let full = lane.send(&frame(seq + 1, Command::SyncAll)).unwrap_err();
+    assert_eq!(full.to_string(), "lane to the threads of workers 0..1: is full");
+    drop(release);
+    while lane.room() < ring::CAPACITY / 2 {
+        thread::yield_now();
+    }
+    lane.send(&frame(seq + 1, Command::Shutdown)).unwrap();
+    close(&lane, LONG).unwrap();
+    assert_eq!(heard.sorted().iter().filter(|text| text.starts_with("room")).count(), 1);
+}
+
+#[test]
+fn a_dropped_lane_lets_its_workers_go_without_waiting() {
+    struct Count(Arc<AtomicUsize>);
+    impl Drop for Count {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Release);
+        }
+    }
+    let gone = Arc::new(AtomicUsize::new(0));
+    let (lane, heard) = start(0..3, {
+        let gone = gone.clone();
+        move |worker, endpoint| {
+            let _count = Count(gone.clone());
+            obedient(worker, endpoint)
+        }
+    });
+    drop(lane);
+    while gone.load(Ordering::Acquire) < 3 {
+        thread::yield_now();
+    }
+    assert!(heard.sorted().is_empty());
+}
+
+#[test]
+fn a_lane_starts_once_and_not_without_workers() {
+    let (lane, heard) = start(0..1, obedient);
+    assert!(lane.start(heard.clone()).unwrap_err().to_string().ends_with("was started before"));
+    let none = ThreadLane::new(workers(2..2), Arc::default(), obedient);
+    assert!(none.start(heard).unwrap_err().to_string().contains("1 to 65535 workers are possible"));
+    let idle = ThreadLane::new(workers(0..1), Arc::default(), obedient);
+    assert!(idle.send(&frame(1, Command::SyncAll)).unwrap_err().to_string().ends_with("was not started"));
+    close(&idle, LONG).unwrap();
+}

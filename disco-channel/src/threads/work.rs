@@ -1,0 +1,48 @@
+//! The life of one worker's thread.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use disco_core::{Error, Result, WorkerId};
+
+use super::endpoint::ThreadEndpoint;
+use super::exit::Exits;
+
+/// What each worker runs.
+pub(super) type Run = dyn Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync;
+
+/// Starts the thread of a worker, the one of this index in the lane.
+pub(super) fn spawn(
+    run: &Arc<Run>,
+    endpoint: ThreadEndpoint,
+    exits: &Arc<Exits>,
+    index: usize,
+) -> Result<JoinHandle<()>> {
+    let (worker, run, exits) = (endpoint.worker, run.clone(), exits.clone());
+    let thread = thread::Builder::new().name(format!("disco-worker-{}", worker.index()));
+    let started = thread.spawn(move || {
+        let _left = exits.guard(index);
+        work(&*run, endpoint, &exits);
+    });
+    started.map_err(|error| Error::invalid(format!("{worker}: its thread can't be started: {error}")))
+}
+
+fn work(run: &Run, endpoint: ThreadEndpoint, exits: &Exits) {
+    let (worker, inbox) = (endpoint.worker, endpoint.inbox.clone());
+    let ended = catch_unwind(AssertUnwindSafe(|| run(worker, endpoint)));
+    let why = match ended {
+        Ok(Ok(())) if exits.are_expected() => return,
+        Ok(Ok(())) => "its thread ended before shutdown".to_owned(),
+        Ok(Err(error)) => format!("its thread ended: {error}"),
+        Err(panic) => format!("its thread panicked: {}", message(&*panic)),
+    };
+    let next = WorkerId::new(worker.index() as u32 + 1);
+    inbox.lost(worker..next, Error::Lost { workers: worker.to_string(), why });
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}

@@ -1,0 +1,62 @@
+//! The `disco` command: which backends are there, how fast is the control plane, start a program.
+
+mod backends;
+mod ping;
+mod run;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use tracing_subscriber::EnvFilter;
+
+/// SPMD sessions for distributed inference and training.
+#[derive(Parser)]
+#[command(name = "disco", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Backends(backends::Backends),
+    Ping(ping::Ping),
+    Run(run::Run),
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::builder().with_env_var("DISCO_LOG").from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    match execute(Cli::parse().command, &mut io::stdout().lock()) {
+        Ok(code) => code,
+        // Whoever read our output has seen enough.
+        Err(error) if broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("disco: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Backends(backends) => backends.run(out),
+        Command::Ping(ping) => ping.run(out),
+        Command::Run(run) => run.run(),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "disco", out);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

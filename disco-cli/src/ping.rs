@@ -1,0 +1,148 @@
+//! `disco ping`
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use disco::{Builder, DRef, Session, SessionExt, Value, WorkerContext, WorkerId, block_on};
+use serde::Serialize;
+
+use crate::run::SessionKind;
+
+/// Measure the control plane: latency of syncs, rate of calls
+#[derive(Args)]
+pub(crate) struct Ping {
+    /// Number of workers
+    #[arg(long, default_value_t = 4)]
+    workers: usize,
+    /// Where the workers live
+    #[arg(long, value_enum, default_value_t)]
+    session: SessionKind,
+    /// Syncs to time, and a hundredth of the calls
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured.
+#[derive(Serialize)]
+struct Report {
+    workers: usize,
+    session: &'static str,
+    /// CPUs that this process may use; 1 when pinned.
+    cpus: usize,
+    sync_one: Latency,
+    sync_all: Latency,
+    calls_0_args: Rate,
+    calls_4_args: Rate,
+}
+
+/// Microseconds from the command to the reply.
+#[derive(Serialize)]
+struct Latency {
+    median_us: f64,
+    p99_us: f64,
+}
+
+/// Calls, each handle dropped at once, until all workers have executed all of them.
+#[derive(Serialize)]
+struct Rate {
+    per_call_us: f64,
+    per_second: f64,
+}
+
+fn nop(_: &mut WorkerContext) -> disco::Result<()> {
+    Ok(())
+}
+
+fn nop_4(_: &mut WorkerContext, _: i64, _: f64, _: Arc<str>, _: Value) -> disco::Result<()> {
+    Ok(())
+}
+
+disco::register_function!("disco-cli.nop", nop);
+disco::register_function!("disco-cli.nop_4", nop_4);
+
+impl Ping {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        let session = match self.session {
+            SessionKind::Threads => Builder::threads(self.workers).start()?,
+        };
+        let report = block_on(self.measure(&session))?;
+        block_on(session.shutdown())?;
+        if self.json {
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            writeln!(out)?;
+        } else {
+            report.print(out)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn measure(&self, session: &dyn Session) -> disco::Result<Report> {
+        let (nop, nop_4) = (session.function("disco-cli.nop").await?, session.function("disco-cli.nop_4").await?);
+        let object = session.call(&nop, ()).await?;
+        // Warm up: threads, caches, registers.
+        self.calls(session, &nop_4, Some(&object)).await?;
+        let last = WorkerId::new(self.workers as u32 - 1);
+        Ok(Report {
+            workers: self.workers,
+            session: self.session.name(),
+            cpus: available_parallelism().map_or(1, |cpus| cpus.get()),
+            sync_one: self.latency(async || session.sync_worker(last).await).await?,
+            sync_all: self.latency(async || session.sync_all().await).await?,
+            calls_0_args: self.calls(session, &nop, None).await?,
+            calls_4_args: self.calls(session, &nop_4, Some(&object)).await?,
+        })
+    }
+
+    async fn latency(&self, sync: impl AsyncFn() -> disco::Result<()>) -> disco::Result<Latency> {
+        let mut times = Vec::with_capacity(self.rounds as usize);
+        for _ in 0..self.rounds {
+            let start = Instant::now();
+            sync().await?;
+            times.push(start.elapsed());
+        }
+        times.sort_unstable();
+        let at = |part: f64| micros(times[((times.len() - 1) as f64 * part) as usize]);
+        Ok(Latency { median_us: at(0.5), p99_us: at(0.99) })
+    }
+
+    /// Calls with no arguments, or with an int, a float, a string and `object`.
+    async fn calls(&self, session: &dyn Session, function: &DRef, object: Option<&DRef>) -> disco::Result<Rate> {
+        let calls = u64::from(self.rounds) * 100;
+        session.sync_all().await?;
+        let start = Instant::now();
+        for _ in 0..calls {
+            match object {
+                Some(object) => session.call(function, (1, 2.0, "three", object)).await?,
+                None => session.call(function, ()).await?,
+            };
+        }
+        session.sync_all().await?;
+        let elapsed = start.elapsed();
+        Ok(Rate { per_call_us: micros(elapsed) / calls as f64, per_second: calls as f64 / elapsed.as_secs_f64() })
+    }
+}
+
+impl Report {
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let Self { workers, session, cpus, .. } = self;
+        writeln!(out, "{workers} workers ({session}), {cpus} CPUs")?;
+        for (name, latency) in [("sync of one worker", &self.sync_one), ("sync of all", &self.sync_all)] {
+            writeln!(out, "{name:<20} median {:>8.1} µs   p99 {:>8.1} µs", latency.median_us, latency.p99_us)?;
+        }
+        for (name, rate) in [("calls, 0 arguments", &self.calls_0_args), ("calls, 4 arguments", &self.calls_4_args)] {
+            writeln!(out, "{name:<20} {:>8.3} µs per call   {:>10.0} per second", rate.per_call_us, rate.per_second)?;
+        }
+        Ok(())
+    }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

@@ -1,0 +1,215 @@
+//! What a worker is doing, written by the worker and read by whoever asks what it hangs in.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::dtype::DType;
+use crate::op::{Op, OpKind};
+
+/// Operations that are remembered.
+const OPS: usize = 16;
+/// [`Activity::inside`] outside of any function.
+const IDLE: u32 = 0;
+
+/// The latest state of one worker. Writing it takes no lock and reads no clock.
+#[derive(Debug, Default)]
+pub struct Activity {
+    received: AtomicU64,
+    finished: AtomicU64,
+    /// 0, or 1 + the index of a name.
+    inside: AtomicU32,
+    /// Worker functions that were looked up, in that order.
+    names: Mutex<Vec<Arc<str>>>,
+    /// Operations enqueued so far; the last `OPS` of them stand in `ops`.
+    enqueued: AtomicU64,
+    ops: [OpCell; OPS],
+}
+
+/// An operation in two words: `number << 32 | kind << 16 | dtype << 8 | state`, and the count. A reader may see the words
+/// of two operations; the text is for a person.
+#[derive(Debug, Default)]
+struct OpCell {
+    word: AtomicU64,
+    count: AtomicU64,
+}
+
+/// A moment of an [`Activity`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Number of the last command received.
+    pub received: u64,
+    /// Number of the last command finished.
+    pub finished: u64,
+    /// The worker function that it is inside.
+    pub inside: Option<Arc<str>>,
+    /// Its last operations on communicators, oldest first.
+    pub ops: Vec<OpRecord>,
+}
+
+/// One operation of a worker's communicators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpRecord {
+    /// Counted from 1 over the worker's life.
+    pub number: u32,
+    /// Which operation.
+    pub kind: OpKind,
+    /// Of which elements.
+    pub dtype: Option<DType>,
+    /// Elements of one block.
+    pub count: u64,
+    /// How far it is.
+    pub state: OpState,
+}
+
+/// How far an operation is.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpState {
+    /// `enqueue` has not returned.
+    Running,
+    /// `enqueue` returned.
+    Done,
+    /// `enqueue` returned an error.
+    Failed,
+}
+
+impl Activity {
+    /// A command came.
+    pub fn receive(&self, number: u64) {
+        self.received.store(number, Ordering::Relaxed);
+    }
+
+    /// The command is done.
+    pub fn finish(&self, number: u64) {
+        self.finished.store(number, Ordering::Relaxed);
+    }
+
+    /// Remembers a function's name, for [`Activity::enter`].
+    pub fn intern(&self, name: &str) -> u32 {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = names.iter().position(|known| &**known == name) {
+            return 1 + index as u32;
+        }
+        names.push(name.into());
+        names.len() as u32
+    }
+
+    /// User code starts.
+    pub fn enter(&self, name: u32) {
+        self.inside.store(name, Ordering::Relaxed);
+    }
+
+    /// User code ended.
+    pub fn leave(&self) {
+        self.inside.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// An operation starts; its ticket goes to [`Activity::op_end`].
+    pub fn op_start(&self, op: &Op, size: usize) -> u64 {
+        let number = self.enqueued.fetch_add(1, Ordering::Relaxed) + 1;
+        let dtype = op.dtype().map_or(u8::MAX, |dtype| dtype as u8);
+        let cell = &self.ops[number as usize % OPS];
+        let word = (number & 0xffff_ffff) << 32 | (op.kind() as u64) << 16 | u64::from(dtype) << 8;
+        cell.count.store(op.count(size) as u64, Ordering::Relaxed);
+        cell.word.store(word, Ordering::Release);
+        number
+    }
+
+    /// The operation ended.
+    pub fn op_end(&self, number: u64, ok: bool) {
+        let state = if ok { OpState::Done } else { OpState::Failed };
+        self.ops[number as usize % OPS].word.fetch_or(state as u64, Ordering::Release);
+    }
+
+    /// What the worker is doing now.
+    pub fn progress(&self) -> Progress {
+        let inside = self.inside.load(Ordering::Relaxed);
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ops: Vec<OpRecord> = self.ops.iter().filter_map(OpCell::read).collect();
+        ops.sort_by_key(|op| op.number);
+        Progress {
+            received: self.received.load(Ordering::Relaxed),
+            finished: self.finished.load(Ordering::Relaxed),
+            inside: inside.checked_sub(1).and_then(|index| names.get(index as usize).cloned()),
+            ops,
+        }
+    }
+}
+
+impl OpCell {
+    fn read(&self) -> Option<OpRecord> {
+        let word = self.word.load(Ordering::Acquire);
+        let kind = OpKind::ALL.get((word >> 16 & 0xff) as usize)?;
+        let state = [OpState::Running, OpState::Done, OpState::Failed].into_iter().nth((word & 0xff) as usize)?;
+        let dtype = DType::all().nth((word >> 8 & 0xff) as usize);
+        let number = (word >> 32) as u32;
+        let count = self.count.load(Ordering::Relaxed);
+        (number > 0).then_some(OpRecord { number, kind: *kind, dtype, count, state })
+    }
+}
+
+impl Progress {
+    /// The collective or transfer that the worker is inside now.
+    pub fn collective(&self) -> Option<&OpRecord> {
+        self.ops.last().filter(|op| op.state == OpState::Running)
+    }
+}
+
+impl fmt::Display for OpRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if let Some(dtype) = self.dtype {
+            write!(f, " {dtype} x {}", self.count)?;
+        }
+        write!(f, " (operation {})", self.number)
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "finished command {}", self.finished)?;
+        if self.received > self.finished {
+            write!(f, ", in command {}", self.received)?;
+        }
+        if let Some(name) = &self.inside {
+            write!(f, ", inside `{name}`")?;
+        }
+        self.collective().map_or(Ok(()), |op| write!(f, ", in {op}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_says_which_function_and_which_collective() {
+        let activity = Activity::default();
+        let step = activity.intern("train.step");
+        assert_eq!(activity.intern("train.step"), step);
+        activity.receive(7);
+        activity.enter(step);
+        let op = activity.op_start(&Op::Barrier, 4);
+        assert_eq!(
+            activity.progress().to_string(),
+            "finished command 0, in command 7, inside `train.step`, in barrier (operation 1)"
+        );
+        activity.op_end(op, true);
+        activity.leave();
+        activity.finish(7);
+        assert_eq!(activity.progress().to_string(), "finished command 7");
+        assert_eq!(activity.progress().ops[0].state, OpState::Done);
+    }
+
+    #[test]
+    fn only_the_last_operations_are_kept_in_order() {
+        let activity = Activity::default();
+        for _ in 0..40 {
+            let op = activity.op_start(&Op::Barrier, 1);
+            activity.op_end(op, false);
+        }
+        let numbers: Vec<u32> = activity.progress().ops.iter().map(|op| op.number).collect();
+        assert_eq!(numbers, (25..=40).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,139 @@
+//! Plug-ins of the data plane.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::communicator::Communicator;
+use crate::device::DeviceKind;
+use crate::device_api::Queue;
+use crate::error::{Error, Result, Unavailable};
+use crate::id::Rank;
+use crate::link::Link;
+use crate::world::World;
+
+/// A library that may or may not be on this machine, and that makes communicators.
+pub trait Backend: Send + Sync + 'static {
+    /// How users name it: `local`, `nccl`, `rccl`, `mpi`.
+    fn name(&self) -> &'static str;
+
+    /// Where the tensors that it carries live.
+    fn device_kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
+    }
+
+    /// Loads the library and asks its version; starts nothing.
+    ///
+    /// # Errors
+    /// Why it can't be used on this machine.
+    fn probe(&self) -> Result<Probe, Unavailable>;
+
+    /// Made once, on the controller: where the ranks of a new communicator will meet.
+    ///
+    /// # Errors
+    /// The library refuses.
+    fn rendezvous(&self, world: &World) -> Result<Rendezvous>;
+
+    /// Made on every rank, at the same time: its communicator of the whole world.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`], or the library's own.
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>>;
+}
+
+impl fmt::Debug for dyn Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<backend {}>", self.name())
+    }
+}
+
+/// What a backend found on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Where the library was loaded from, or `built in`.
+    pub library: String,
+    /// Its version, in its own words.
+    pub version: String,
+    /// More that a user may want to see: driver, devices, launcher.
+    pub details: Vec<(String, String)>,
+}
+
+/// Where ranks meet: opaque bytes of at most [`Rendezvous::LIMIT`], broadcast to all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendezvous(Vec<u8>);
+
+impl Rendezvous {
+    /// Largest size in bytes.
+    pub const LIMIT: usize = 4096;
+
+    /// Wraps a backend's bytes.
+    ///
+    /// # Errors
+    /// More than [`Rendezvous::LIMIT`].
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
+        let bytes = bytes.into();
+        match bytes.len() <= Self::LIMIT {
+            true => Ok(Self(bytes)),
+            false => Err(Error::invalid(format!("a rendezvous has {} bytes, at most {}", bytes.len(), Self::LIMIT))),
+        }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// One rank's place in a communicator to be made.
+#[derive(Debug)]
+pub struct Seat<'a> {
+    /// Its position.
+    pub rank: Rank,
+    /// All of them.
+    pub world: World,
+    /// The device and stream that it works on.
+    pub queue: &'a mut dyn Queue,
+    /// The way to its peers.
+    pub link: Arc<dyn Link>,
+    /// How long one collective may take, from entry; also how long to wait for peers to connect.
+    pub deadline: Duration,
+}
+
+/// A backend as a value in the registry. Each backend crate exports one as `pub static BACKEND` and registers it with
+/// [`register_backend!`](crate::register_backend).
+#[derive(Clone, Copy, Debug)]
+pub struct BackendEntry(pub &'static dyn Backend);
+
+inventory::collect!(BackendEntry);
+
+/// Registers `static`s that implement [`Backend`], for [`find`] and [`all`].
+///
+/// A crate that nobody mentions is not linked and registers nothing: programs say `use disco_local as _;`.
+#[macro_export]
+macro_rules! register_backend {
+    ($backend:path) => {
+        $crate::inventory::submit! { $crate::backend::BackendEntry(&$backend) }
+    };
+}
+
+/// The backends of this program, by name.
+pub fn all() -> Vec<&'static dyn Backend> {
+    let mut all: Vec<_> = inventory::iter::<BackendEntry>.into_iter().map(|entry| entry.0).collect();
+    all.sort_by_key(|backend| backend.name());
+    all
+}
+
+/// The backend of that name.
+///
+/// # Errors
+/// [`Error::Unavailable`], listing the backends that this program has.
+pub fn find(name: &str) -> Result<&'static dyn Backend> {
+    all().into_iter().find(|backend| backend.name() == name).ok_or_else(|| {
+        let known: Vec<_> = all().iter().map(|backend| backend.name()).collect();
+        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+        Error::Unavailable(Unavailable {
+            what: format!("backend `{name}`"),
+            tried: vec![("the backends compiled into this program".into(), format!("it has {known}"))],
+        })
+    })
+}

@@ -1,0 +1,136 @@
+//! The control plane's contracts: lanes between the controller and its workers.
+//!
+//! ```text
+//! controller: Channel ── frames, signals ──▶ Endpoint, Link  :worker
+//!             Inbox   ◀── replies, notices ──
+//! ```
+
+use std::fmt::{self, Debug};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use crate::activity::Progress;
+use crate::error::{Error, Failure, Result};
+use crate::frame::Frame;
+use crate::id::WorkerId;
+use crate::link::Link;
+use crate::value::Value;
+
+/// What a command that wants a reply gets from a worker: a value ([`Value::None`] for a sync), or the first failure.
+pub type Reply = Result<Value, Arc<Failure>>;
+
+/// The controller's end of a lane.
+///
+/// A lane reaches a range of workers (threads of this process, processes of this machine, the workers of one node): one
+/// encoding and one write serve them all. Only the holder of the session's order ticket sends, so room can only grow
+/// between [`Channel::room`] and [`Channel::send`].
+#[async_trait]
+pub trait Channel: Debug + Send + Sync + 'static {
+    /// Whom it reaches.
+    fn workers(&self) -> Range<WorkerId>;
+
+    /// From now on everything that comes up is pushed to `inbox`. Called once.
+    ///
+    /// # Errors
+    /// The lane was started before, or is closed.
+    fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()>;
+
+    /// Frames that it would take now. Whoever sees 0 hears [`Inbox::room`] when that changes.
+    fn room(&self) -> usize;
+
+    /// Passes a frame on, in order. Never waits.
+    ///
+    /// # Errors
+    /// The lane is full, closed or cut.
+    fn send(&self, frame: &Arc<Frame>) -> Result<()>;
+
+    /// Passes a signal on ahead of all frames, needing no room.
+    ///
+    /// # Errors
+    /// The lane is closed or cut.
+    fn urgent(&self, signal: Signal) -> Result<()>;
+
+    /// What a worker of this lane is doing.
+    fn progress(&self, worker: WorkerId) -> Progress;
+
+    /// Waits until all workers of the lane have left, after a shutdown was sent or signalled, for at most `limit`.
+    ///
+    /// # Errors
+    /// [`Error::Stuck`] naming who did not leave; they are detached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future detaches the workers that have not left.
+    async fn close(&self, limit: Duration) -> Result<()>;
+}
+
+/// What comes up a lane, pushed from whatever thread the lane has (in a thread lane the worker itself calls).
+pub trait Inbox: Send + Sync {
+    /// The answer to command `seq`.
+    fn reply(&self, from: WorkerId, seq: u64, reply: Reply);
+
+    /// Something that nobody asked for.
+    fn notice(&self, from: WorkerId, notice: Notice);
+
+    /// A lane that was full has room again.
+    fn room(&self, workers: Range<WorkerId>);
+
+    /// Workers are gone, for good.
+    fn lost(&self, workers: Range<WorkerId>, why: Error);
+}
+
+/// The worker's end of a lane. A worker owns its thread, so [`Endpoint::recv`] may block.
+pub trait Endpoint: Send + 'static {
+    /// The next frame.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when the controller is gone or has signalled shutdown.
+    fn recv(&mut self) -> Result<Arc<Frame>>;
+
+    /// Answers command `seq`.
+    ///
+    /// # Errors
+    /// The lane is cut.
+    fn reply(&mut self, seq: u64, reply: Reply) -> Result<()>;
+
+    /// The way to peers and controller beside the commands.
+    fn link(&self) -> Arc<dyn Link>;
+}
+
+/// A message to workers that does not queue behind commands.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum Signal {
+    /// Something failed: whoever waits on peers returns [`Error::Aborted`].
+    Abort {
+        /// The session's epoch; workers beyond it ignore the signal.
+        epoch: u64,
+        /// The first failure, as text.
+        cause: Arc<str>,
+    },
+    /// Leave the loop at the next opportunity, whatever is still queued.
+    Shutdown,
+}
+
+/// A message to the controller that nobody asked for.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// A worker met its first error of this epoch, and is poisoned.
+    Failed {
+        /// The worker's epoch.
+        epoch: u64,
+        /// What failed.
+        failure: Arc<Failure>,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Failed { failure, .. } => write!(f, "failed: {failure}"),
+        }
+    }
+}

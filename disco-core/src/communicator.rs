@@ -1,0 +1,193 @@
+//! The data plane of one worker.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::abort::Abort;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::id::Rank;
+use crate::op::{Op, OpKind, Reduction};
+use crate::tensor::Tensor;
+
+/// Tensor traffic between the ranks of one group. Used by one thread at a time.
+pub trait Communicator: Debug {
+    /// This worker's position.
+    fn rank(&self) -> Rank;
+
+    /// Number of ranks.
+    fn size(&self) -> usize;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Runs a group: either point-to-point operations, which progress together, or collectives, run in order.
+    ///
+    /// When it returns, host tensors are complete; device tensors are ordered on the worker's one stream.
+    ///
+    /// # Errors
+    /// What [`Op::check`] refuses and [`Error::Unsupported`](crate::Error::Unsupported), before anything is launched;
+    /// [`Error::Mismatch`](crate::Error::Mismatch), [`Error::Deadline`](crate::Error::Deadline) and
+    /// [`Error::Aborted`](crate::Error::Aborted), after which the communicator is broken and outputs are unspecified.
+    fn enqueue(&mut self, group: &[Op]) -> Result<()>;
+
+    /// A communicator of the ranks that pass the same color, ordered by `key`, then by rank. Collective over all ranks;
+    /// no color gives none. It inherits deadline and aborter and outlives its parent.
+    ///
+    /// # Errors
+    /// A failure on one rank fails all.
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>>;
+
+    /// Waits until everything enqueued is complete.
+    ///
+    /// # Errors
+    /// As [`Communicator::enqueue`].
+    fn synchronize(&mut self) -> Result<()>;
+
+    /// Ends, from any thread, what this communicator waits for.
+    fn aborter(&self) -> Arc<dyn Abort>;
+}
+
+/// Which operations a communicator has for which dtypes and reductions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// By operation, what it can move.
+    ops: [DTypeSet; OpKind::ALL.len()],
+    /// By reduction, what it can reduce.
+    reductions: [DTypeSet; Reduction::ALL.len()],
+}
+
+impl Capabilities {
+    /// Nothing at all.
+    pub const NONE: Self =
+        Self { ops: [DTypeSet::EMPTY; OpKind::ALL.len()], reductions: [DTypeSet::EMPTY; Reduction::ALL.len()] };
+
+    /// The same, and `op` on these dtypes.
+    #[must_use]
+    pub fn with_op(mut self, op: OpKind, dtypes: impl IntoIterator<Item = DType>) -> Self {
+        self.ops[op as usize].extend(dtypes);
+        self
+    }
+
+    /// The same, and `reduction` of these dtypes.
+    #[must_use]
+    pub fn with_reduction(mut self, reduction: Reduction, dtypes: impl IntoIterator<Item = DType>) -> Self {
+        self.reductions[reduction as usize].extend(dtypes);
+        self
+    }
+
+    /// Whether `op` works on `dtype`, with `reduction` if it reduces. A barrier works on any dtype or none.
+    pub fn supports(&self, op: OpKind, dtype: DType, reduction: Option<Reduction>) -> bool {
+        self.ops[op as usize].contains(dtype) && reduction.is_none_or(|r| self.reductions[r as usize].contains(dtype))
+    }
+}
+
+/// A set of dtypes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DTypeSet(u32);
+
+impl DTypeSet {
+    const EMPTY: Self = Self(0);
+
+    const fn contains(self, dtype: DType) -> bool {
+        self.0 & (1 << dtype as u32) != 0
+    }
+
+    fn extend(&mut self, dtypes: impl IntoIterator<Item = DType>) {
+        self.0 = dtypes.into_iter().fold(self.0, |set, dtype| set | 1 << dtype as u32);
+    }
+}
+
+/// The operations of a [`Communicator`] as methods. Each is one [`Op`], which documents shapes and offsets; errors are
+/// those of [`Communicator::enqueue`].
+pub trait CommunicatorExt: Communicator {
+    /// [`Op::AllReduce`] from `src` to `dst`.
+    fn all_reduce(&mut self, src: &Tensor, dst: &Tensor, reduction: Reduction) -> Result<()> {
+        self.enqueue(&[Op::AllReduce { src: Some(src.clone()), dst: dst.clone(), reduction }])
+    }
+
+    /// [`Op::AllReduce`] in place.
+    fn all_reduce_in_place(&mut self, buffer: &Tensor, reduction: Reduction) -> Result<()> {
+        self.enqueue(&[Op::AllReduce { src: None, dst: buffer.clone(), reduction }])
+    }
+
+    /// [`Op::Reduce`]; `dst` matters at the root.
+    fn reduce(&mut self, src: &Tensor, dst: Option<&Tensor>, reduction: Reduction, root: Rank) -> Result<()> {
+        self.enqueue(&[Op::Reduce { src: Some(src.clone()), dst: dst.cloned(), reduction, root }])
+    }
+
+    /// [`Op::ReduceScatter`].
+    fn reduce_scatter(&mut self, src: &Tensor, dst: &Tensor, reduction: Reduction) -> Result<()> {
+        self.enqueue(&[Op::ReduceScatter { src: Some(src.clone()), dst: dst.clone(), reduction }])
+    }
+
+    /// [`Op::AllGather`].
+    fn all_gather(&mut self, src: &Tensor, dst: &Tensor) -> Result<()> {
+        self.enqueue(&[Op::AllGather { src: Some(src.clone()), dst: dst.clone() }])
+    }
+
+    /// [`Op::Broadcast`] in place.
+    fn broadcast(&mut self, buffer: &Tensor, root: Rank) -> Result<()> {
+        self.enqueue(&[Op::Broadcast { src: None, dst: buffer.clone(), root }])
+    }
+
+    /// [`Op::Gather`]; `dst` matters at the root.
+    fn gather(&mut self, src: &Tensor, dst: Option<&Tensor>, root: Rank) -> Result<()> {
+        self.enqueue(&[Op::Gather { src: Some(src.clone()), dst: dst.cloned(), root }])
+    }
+
+    /// [`Op::Scatter`]; `src` matters at the root.
+    fn scatter(&mut self, src: Option<&Tensor>, dst: &Tensor, root: Rank) -> Result<()> {
+        self.enqueue(&[Op::Scatter { src: src.cloned(), dst: Some(dst.clone()), root }])
+    }
+
+    /// [`Op::AllToAll`].
+    fn all_to_all(&mut self, src: &Tensor, dst: &Tensor) -> Result<()> {
+        self.enqueue(&[Op::AllToAll { src: Some(src.clone()), dst: dst.clone() }])
+    }
+
+    /// [`Op::AllGatherV`].
+    fn all_gather_v(&mut self, src: &Tensor, dst: &Tensor, counts: &[usize]) -> Result<()> {
+        self.enqueue(&[Op::AllGatherV { src: Some(src.clone()), dst: dst.clone(), counts: counts.into() }])
+    }
+
+    /// [`Op::AllToAllV`]: `send` and `recv` are a tensor and its counts by peer.
+    fn all_to_all_v(&mut self, send: (&Tensor, &[usize]), recv: (&Tensor, &[usize])) -> Result<()> {
+        let (src, send_counts) = (Some(send.0.clone()), send.1.into());
+        let (dst, recv_counts) = (recv.0.clone(), recv.1.into());
+        self.enqueue(&[Op::AllToAllV { src, send_counts, dst, recv_counts }])
+    }
+
+    /// [`Op::Send`].
+    fn send(&mut self, src: &Tensor, to: Rank) -> Result<()> {
+        self.enqueue(&[Op::Send { src: src.clone(), to }])
+    }
+
+    /// [`Op::Recv`].
+    fn recv(&mut self, dst: &Tensor, from: Rank) -> Result<()> {
+        self.enqueue(&[Op::Recv { dst: dst.clone(), from }])
+    }
+
+    /// [`Op::Barrier`].
+    fn barrier(&mut self) -> Result<()> {
+        self.enqueue(&[Op::Barrier])
+    }
+}
+
+impl<C: Communicator + ?Sized> CommunicatorExt for C {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_looked_up_by_op_dtype_and_reduction() {
+        let caps = Capabilities::NONE
+            .with_op(OpKind::AllReduce, [DType::F32, DType::BF16])
+            .with_reduction(Reduction::Sum, [DType::F32]);
+        assert!(caps.supports(OpKind::AllReduce, DType::F32, Some(Reduction::Sum)));
+        assert!(!caps.supports(OpKind::AllReduce, DType::BF16, Some(Reduction::Sum)));
+        assert!(!caps.supports(OpKind::AllReduce, DType::F32, Some(Reduction::Avg)));
+        assert!(!caps.supports(OpKind::Send, DType::F32, None));
+    }
+}

@@ -1,0 +1,101 @@
+//! Where a tensor lives.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// One sort of memory, numbered as DLPack numbers it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeviceKind {
+    /// Host memory.
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+    /// AMD GPUs.
+    Rocm,
+}
+
+const TABLE: [(DeviceKind, &str, i32); 3] =
+    [(DeviceKind::Cpu, "cpu", 1), (DeviceKind::Cuda, "cuda", 2), (DeviceKind::Rocm, "rocm", 10)];
+
+impl DeviceKind {
+    /// DLPack's number.
+    pub const fn dlpack(self) -> i32 {
+        TABLE[self as usize].2
+    }
+
+    /// The kind with DLPack's number `code`.
+    pub fn from_dlpack(code: i32) -> Option<Self> {
+        TABLE.iter().find(|row| row.2 == code).map(|row| row.0)
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(TABLE[*self as usize].1)
+    }
+}
+
+/// One device. `Display` gives `cpu`, `cuda:0`, `rocm:1`; `FromStr` reads the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Device {
+    /// The sort of device.
+    pub kind: DeviceKind,
+    /// Which of its sort; 0 for the host.
+    pub ordinal: i32,
+}
+
+impl Device {
+    /// The host.
+    pub const CPU: Device = Device { kind: DeviceKind::Cpu, ordinal: 0 };
+
+    /// Device `ordinal` of a kind.
+    pub const fn new(kind: DeviceKind, ordinal: i32) -> Self {
+        Self { kind, ordinal }
+    }
+
+    /// Whether its memory is host memory.
+    pub const fn is_host(self) -> bool {
+        matches!(self.kind, DeviceKind::Cpu)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            DeviceKind::Cpu => self.kind.fmt(f),
+            kind => write!(f, "{kind}:{}", self.ordinal),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (name, ordinal) = text.split_once(':').unwrap_or((text, "0"));
+        let kind = TABLE.iter().find(|row| row.1 == name).map(|row| row.0);
+        match (kind, ordinal.parse()) {
+            (Some(kind), Ok(ordinal)) if ordinal >= 0 => Ok(Device { kind, ordinal }),
+            _ => Err(Error::invalid(format!("`{text}` is no device; devices read `cpu`, `cuda:0`, `rocm:1`"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_print_and_parse_alike() {
+        for text in ["cpu", "cuda:0", "rocm:1"] {
+            assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
+        }
+        assert_eq!("rocm:1".parse::<Device>().unwrap(), Device::new(DeviceKind::Rocm, 1));
+        for bad in ["gpu", "cuda:x", "cuda:-1", ""] {
+            assert!(bad.parse::<Device>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Memory and order on one kind of device.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::device::{Device, DeviceKind};
+use crate::error::{Error, Result, Unavailable};
+use crate::tensor::{Storage, Tensor};
+
+/// A kind of device: the host is built in, CUDA and HIP come with their crates and register like backends.
+pub trait DeviceApi: Send + Sync + 'static {
+    /// Which kind.
+    fn kind(&self) -> DeviceKind;
+
+    /// How many of them this process sees.
+    ///
+    /// # Errors
+    /// Why there is no driver, or none that works.
+    fn count(&self) -> Result<usize, Unavailable>;
+
+    /// Makes a device current on the calling thread, with one stream on it.
+    ///
+    /// # Errors
+    /// No such device, or the driver's own.
+    fn bind(&self, device: Device) -> Result<Box<dyn Queue>>;
+}
+
+/// One worker's stream on one device. Stays on the thread that made it.
+///
+/// Work is ordered as called. Tensors are contiguous; copies have the same number of bytes on both sides.
+pub trait Queue: Debug {
+    /// The device.
+    fn device(&self) -> Device;
+
+    /// Device memory with zeros in it.
+    ///
+    /// # Errors
+    /// No room.
+    fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>>;
+
+    /// Host to device.
+    ///
+    /// # Errors
+    /// The sizes differ, or the driver's own.
+    fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
+
+    /// Device to host; complete after [`Queue::synchronize`].
+    ///
+    /// # Errors
+    /// As [`Queue::copy_in`].
+    fn copy_out(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
+
+    /// Device to device.
+    ///
+    /// # Errors
+    /// As [`Queue::copy_in`].
+    fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
+
+    /// Marks this point of the stream.
+    ///
+    /// # Errors
+    /// The driver's own.
+    fn record(&mut self) -> Result<Event>;
+
+    /// Whether the stream has passed a mark. A passed mark is forgotten.
+    ///
+    /// # Errors
+    /// A mark of another queue, or the driver's own, for work that failed meanwhile.
+    fn poll(&mut self, event: Event) -> Result<bool>;
+
+    /// Waits for all work on the stream.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`], or the driver's own.
+    fn synchronize(&mut self, deadline: Duration) -> Result<()>;
+
+    /// The vendor's stream handle; null on the host.
+    fn raw(&self) -> *mut c_void;
+}
+
+/// A mark in a [`Queue`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event(pub u64);
+
+/// A device kind as a value in the registry.
+#[derive(Clone, Copy)]
+pub struct DeviceEntry(pub &'static dyn DeviceApi);
+
+inventory::collect!(DeviceEntry);
+
+inventory::submit! { DeviceEntry(&Host) }
+
+/// The API of a device's kind.
+///
+/// # Errors
+/// [`Error::Unavailable`] if no crate of this program brings it.
+pub fn find(kind: DeviceKind) -> Result<&'static dyn DeviceApi> {
+    let found = inventory::iter::<DeviceEntry>.into_iter().map(|entry| entry.0).find(|api| api.kind() == kind);
+    found.ok_or_else(|| {
+        let tried = vec![("the device kinds compiled into this program".into(), "not among them".into())];
+        Error::Unavailable(Unavailable { what: format!("device kind `{kind}`"), tried })
+    })
+}
+
+/// Host memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Host;
+
+impl DeviceApi for Host {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
+    }
+
+    fn count(&self) -> Result<usize, Unavailable> {
+        Ok(1)
+    }
+
+    fn bind(&self, device: Device) -> Result<Box<dyn Queue>> {
+        match device {
+            Device::CPU => Ok(Box::new(HostQueue::default())),
+            other => Err(Error::invalid(format!("{other} is not the host"))),
+        }
+    }
+}
+
+/// The host's queue: everything is complete when the call returns.
+#[derive(Default)]
+struct HostQueue {
+    recorded: u64,
+    open: VecDeque<Event>,
+}
+
+impl Debug for HostQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<host queue>")
+    }
+}
+
+impl Queue for HostQueue {
+    fn device(&self) -> Device {
+        Device::CPU
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>> {
+        Storage::host(bytes)
+    }
+
+    fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
+        dst.copy_from(src)
+    }
+
+    fn copy_out(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
+        dst.copy_from(src)
+    }
+
+    fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
+        dst.copy_from(src)
+    }
+
+    fn record(&mut self) -> Result<Event> {
+        self.recorded += 1;
+        self.open.push_back(Event(self.recorded));
+        Ok(Event(self.recorded))
+    }
+
+    fn poll(&mut self, event: Event) -> Result<bool> {
+        match self.open.iter().position(|open| *open == event) {
+            Some(at) => Ok(self.open.remove(at).is_some()),
+            None => Err(Error::invalid(format!("{event:?} was not recorded on this queue"))),
+        }
+    }
+
+    fn synchronize(&mut self, _: Duration) -> Result<()> {
+        Ok(())
+    }
+
+    fn raw(&self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_always_there() {
+        let mut queue = find(DeviceKind::Cpu).unwrap().bind(Device::CPU).unwrap();
+        assert_eq!(queue.alloc(10).unwrap().byte_len(), 10);
+        let event = queue.record().unwrap();
+        assert!(queue.poll(event).unwrap());
+        assert!(queue.poll(event).is_err(), "a passed mark is forgotten");
+    }
+
+    #[test]
+    fn an_absent_kind_is_a_value() {
+        let absent = find(DeviceKind::Rocm).err().unwrap();
+        assert!(absent.to_string().starts_with("device kind `rocm` is not available"), "{absent}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Element types of tensors, with their DLPack codes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// The type of a tensor's elements.
+///
+/// Open, because vendors keep adding narrow floats. On the wire and in DLPack a type is a code, a width in bits and a
+/// number of lanes; only one lane is known here.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// One byte, 0 or 1.
+    Bool,
+    /// Signed, 8 bits.
+    I8,
+    /// Unsigned, 8 bits.
+    U8,
+    /// Signed, 16 bits.
+    I16,
+    /// Unsigned, 16 bits.
+    U16,
+    /// Signed, 32 bits.
+    I32,
+    /// Unsigned, 32 bits.
+    U32,
+    /// Signed, 64 bits.
+    I64,
+    /// Unsigned, 64 bits.
+    U64,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of an `f32`.
+    BF16,
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 double precision.
+    F64,
+    /// 8 bits, 4 of exponent, finite values and NaN only (DLPack's `float8_e4m3fn`).
+    F8E4M3,
+    /// 8 bits, 5 of exponent, with infinities.
+    F8E5M2,
+}
+
+/// One row a type: name, DLPack code, bits.
+const TABLE: [(DType, &str, u8, u8); 15] = [
+    (DType::Bool, "bool", 6, 8),
+    (DType::I8, "i8", 0, 8),
+    (DType::U8, "u8", 1, 8),
+    (DType::I16, "i16", 0, 16),
+    (DType::U16, "u16", 1, 16),
+    (DType::I32, "i32", 0, 32),
+    (DType::U32, "u32", 1, 32),
+    (DType::I64, "i64", 0, 64),
+    (DType::U64, "u64", 1, 64),
+    (DType::F16, "f16", 2, 16),
+    (DType::BF16, "bf16", 4, 16),
+    (DType::F32, "f32", 2, 32),
+    (DType::F64, "f64", 2, 64),
+    (DType::F8E4M3, "f8e4m3", 10, 8),
+    (DType::F8E5M2, "f8e5m2", 12, 8),
+];
+
+impl DType {
+    /// Every type, in the order of the enum.
+    pub fn all() -> impl Iterator<Item = DType> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        (TABLE[self as usize].3 / 8) as usize
+    }
+
+    /// The short name: `f32`, `bf16`, `f8e4m3`.
+    pub const fn name(self) -> &'static str {
+        TABLE[self as usize].1
+    }
+
+    /// DLPack's type code and width in bits.
+    pub const fn dlpack(self) -> (u8, u8) {
+        (TABLE[self as usize].2, TABLE[self as usize].3)
+    }
+
+    /// The type that DLPack writes as `(code, bits, lanes)`, if it is one of ours.
+    pub fn from_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Self> {
+        let row = TABLE.iter().find(|row| lanes == 1 && (row.2, row.3) == (code, bits))?;
+        Some(row.0)
+    }
+
+    /// True for `f16` to `f64`, `bf16` and the 8-bit floats.
+    pub const fn is_float(self) -> bool {
+        matches!(self.dlpack().0, 2 | 4 | 10 | 12)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        TABLE.iter().find(|row| row.1 == name).map(|row| row.0).ok_or_else(|| {
+            let known: Vec<&str> = TABLE.iter().map(|row| row.1).collect();
+            Error::invalid(format!("unknown dtype `{name}`; known are {}", known.join(", ")))
+        })
+    }
+}
+
+/// A Rust type that views the elements of a host tensor.
+///
+/// `u8` also views `bool` and the 8-bit floats, which have no plain Rust type of their own.
+pub trait Element: bytemuck::Pod + Send + Sync {
+    /// The type that a new tensor of these elements has.
+    const DTYPE: DType;
+
+    /// Whether a tensor of this type may be viewed as `Self`.
+    fn views(dtype: DType) -> bool {
+        dtype == Self::DTYPE
+    }
+}
+
+macro_rules! element {
+    ($($ty:ty => $dtype:ident),*) => {
+        $(impl Element for $ty { const DTYPE: DType = DType::$dtype; })*
+    };
+}
+
+element!(i8 => I8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
+    half::f16 => F16, half::bf16 => BF16, f32 => F32, f64 => F64);
+
+impl Element for u8 {
+    const DTYPE: DType = DType::U8;
+
+    fn views(dtype: DType) -> bool {
+        dtype.size() == 1 && dtype != DType::I8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_stands_in_the_order_of_the_enum() {
+        for (index, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.0 as usize, index);
+        }
+    }
+
+    #[test]
+    fn dlpack_codes_and_names_lead_back() {
+        for dtype in DType::all() {
+            let (code, bits) = dtype.dlpack();
+            assert_eq!(DType::from_dlpack(code, bits, 1), Some(dtype));
+            assert_eq!(dtype.name().parse::<DType>().unwrap(), dtype);
+        }
+        assert_eq!(DType::from_dlpack(2, 32, 4), None, "vectors are not elements");
+        assert!("float".parse::<DType>().unwrap_err().to_string().contains("known are bool, i8"));
+    }
+}

@@ -1,0 +1,264 @@
+//! What can go wrong, as values.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::dtype::DType;
+use crate::id::{RegisterId, WorkerId};
+use crate::wire::WireError;
+
+/// Result with Disco's [`enum@Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Every failure of Disco. Cheap to clone, since a worker's first error is reported many times.
+#[non_exhaustive]
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// A command failed on a worker; says which worker, function, command and register.
+    #[error("{0}")]
+    Worker(Arc<Failure>),
+    /// An operation ended because something else failed.
+    #[error("aborted, because {cause}")]
+    Aborted {
+        /// The first failure, as text.
+        cause: Arc<str>,
+    },
+    /// A wait passed its deadline.
+    #[error("{operation}: no end after {after:?}: {state}")]
+    Deadline {
+        /// What was waited for.
+        operation: String,
+        /// How long.
+        after: Duration,
+        /// Who has not come, and what they are doing.
+        state: String,
+    },
+    /// A worker stopped taking commands and the lane to it is full.
+    #[error("{worker} took no command for {after:?} and its lane is full: {state}")]
+    Stalled {
+        /// Who holds the others up.
+        worker: WorkerId,
+        /// Time since its last progress.
+        after: Duration,
+        /// What it is doing.
+        state: String,
+    },
+    /// A worker is gone.
+    #[error("{workers} lost: {why}")]
+    Lost {
+        /// Who.
+        workers: String,
+        /// How it was noticed.
+        why: String,
+    },
+    /// Workers did not leave at shutdown.
+    #[error("not stopped after {after:?}, detached: {workers}")]
+    Stuck {
+        /// Who, and inside what.
+        workers: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The backend can't do this; nothing was started.
+    #[error("{backend} does not support {operation}{}", .dtype.map(|d| format!(" of {d}")).unwrap_or_default())]
+    Unsupported {
+        /// Which backend or device kind.
+        backend: &'static str,
+        /// The operation, with its reduction where it has one.
+        operation: String,
+        /// The element type, where it matters.
+        dtype: Option<DType>,
+    },
+    /// A library, backend or device is not on this machine.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// A vendor library's function failed.
+    #[error("{backend}: {function} returned {code}: {message}")]
+    Library {
+        /// Which backend.
+        backend: &'static str,
+        /// The C function.
+        function: &'static str,
+        /// Its return code.
+        code: i64,
+        /// The library's own words.
+        message: String,
+    },
+    /// Ranks called a collective with arguments that do not fit together.
+    #[error("{operation}: ranks disagree: {detail}")]
+    Mismatch {
+        /// The collective.
+        operation: String,
+        /// Both sides.
+        detail: String,
+    },
+    /// The communicator failed before and takes no more operations.
+    #[error("{operation}: the communicator is broken since: {cause}")]
+    Broken {
+        /// What was asked for.
+        operation: String,
+        /// The failure that broke it.
+        cause: Arc<str>,
+    },
+    /// An argument that can't be right, whoever gets it.
+    #[error("{0}")]
+    Invalid(String),
+    /// A worker function got an argument that it does not take.
+    #[error("argument {index}: expected {expected}, got {found}")]
+    Argument {
+        /// Position, from 0.
+        index: usize,
+        /// The type that the function takes.
+        expected: &'static str,
+        /// What came.
+        found: String,
+    },
+    /// A worker function got too few or too many arguments.
+    #[error("expected {expected} arguments, got {found}")]
+    ArgumentCount {
+        /// What the function takes.
+        expected: usize,
+        /// What came.
+        found: usize,
+    },
+    /// No worker function of that name is registered in this program.
+    #[error("no worker function `{name}` is registered{}", .similar.as_ref().map(|s| format!("; did you mean `{s}`?")).unwrap_or_default())]
+    UnknownFunction {
+        /// The name asked for.
+        name: String,
+        /// A registered name that is spelt alike.
+        similar: Option<String>,
+    },
+    /// A tensor's storage is viewed elsewhere in a way that excludes this use.
+    #[error("the tensor's storage is in use: {0}")]
+    Busy(&'static str),
+    /// Bytes that are not a packet of ours.
+    #[error("bad packet: {0}")]
+    Wire(#[from] WireError),
+    /// The session was shut down.
+    #[error("{0}: the session is shut down")]
+    Closed(String),
+    /// A DRef was used in a session that did not make it.
+    #[error("{0} belongs to another session")]
+    ForeignRef(RegisterId),
+    /// There is no such worker.
+    #[error("{worker}: no such worker; the session has {workers}, numbered from 0")]
+    NoSuchWorker {
+        /// Asked for.
+        worker: WorkerId,
+        /// How many there are.
+        workers: usize,
+    },
+    /// `init_ccl` was not called, or failed.
+    #[error("no communicator on this worker: call `init_ccl` first")]
+    NoCommunicator,
+}
+
+impl Error {
+    /// An [`Error::Invalid`] with this text.
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Error::Invalid(text.into())
+    }
+
+    /// The cause, where `error` or one of its sources is an abort.
+    pub(crate) fn abort_cause(error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
+        chain(error).find_map(|error| match error.downcast_ref::<Error>() {
+            Some(Error::Aborted { cause } | Error::Broken { cause, .. }) => Some(cause.clone()),
+            Some(Error::Worker(failure)) if failure.aborted => Some(failure.message.as_str().into()),
+            _ => None,
+        })
+    }
+}
+
+/// An error and its causes, nearest first.
+pub(crate) fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    let mut next = Some(error);
+    std::iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    })
+}
+
+/// The first error of a worker: what failed, where, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Who failed.
+    pub worker: WorkerId,
+    /// The command's number, counted from 1 over the session.
+    pub command: u64,
+    /// The worker function, or the command's own name.
+    pub operation: String,
+    /// The register that was to be set, if any; it is poisoned.
+    pub register: Option<RegisterId>,
+    /// The error's own words.
+    pub message: String,
+    /// Its causes, nearest first.
+    pub causes: Vec<String>,
+    /// True if it failed only because another worker had.
+    pub aborted: bool,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} (command {}", self.worker, self.operation, self.command)?;
+        if let Some(register) = self.register {
+            write!(f, ", {register}")?;
+        }
+        write!(f, "): {}", self.message)?;
+        self.causes.iter().try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
+/// Why a library, backend or device can't be used on this machine: what was tried, and how each try failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// What was looked for.
+    pub what: String,
+    /// Each try (a path, a device, a name) and why it failed.
+    pub tried: Vec<(String, String)>,
+}
+
+impl Unavailable {
+    /// Nothing was tried beyond looking for `what`.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), tried: Vec::new() }
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not available", self.what)?;
+        self.tried.iter().try_for_each(|(candidate, why)| write!(f, "; tried {candidate}: {why}"))
+    }
+}
+
+impl StdError for Unavailable {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unavailable_library_lists_every_try() {
+        let mut absent = Unavailable::new("libnccl");
+        absent.tried.push(("libnccl.so.2".into(), "no such file".into()));
+        absent.tried.push(("/opt/libnccl.so".into(), "wrong ELF class".into()));
+        assert_eq!(
+            absent.to_string(),
+            "libnccl is not available; tried libnccl.so.2: no such file; tried /opt/libnccl.so: wrong ELF class"
+        );
+    }
+
+    #[test]
+    fn an_abort_is_found_below_a_wrapping_error() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("step failed")]
+        struct Step(#[source] Error);
+        let wrapped = Step(Error::Aborted { cause: "worker 1 panicked".into() });
+        assert_eq!(Error::abort_cause(&wrapped).as_deref(), Some("worker 1 panicked"));
+        assert_eq!(Error::abort_cause(&Error::NoCommunicator), None);
+    }
+}

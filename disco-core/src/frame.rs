@@ -1,0 +1,49 @@
+//! One step of the command stream, as lanes carry it.
+
+use std::sync::OnceLock;
+
+use crate::command::Command;
+use crate::error::Result;
+use crate::id::RegisterId;
+use crate::wire;
+
+/// A command with the register ids that were freed before it. Shared by all lanes and encoded at most once.
+#[derive(Debug)]
+pub struct Frame {
+    seq: u64,
+    freed: Vec<RegisterId>,
+    command: Command,
+    encoded: OnceLock<Result<Box<[u8]>>>,
+}
+
+impl Frame {
+    /// Command number `seq`, counted from 1. Workers drop `freed` before they look at the command, which may use these
+    /// registers again.
+    pub fn new(seq: u64, freed: Vec<RegisterId>, command: Command) -> Self {
+        Self { seq, freed, command, encoded: OnceLock::new() }
+    }
+
+    /// The command's number.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Registers that nobody uses any more.
+    pub fn freed(&self) -> &[RegisterId] {
+        &self.freed
+    }
+
+    /// The command.
+    pub fn command(&self) -> &Command {
+        &self.command
+    }
+
+    /// The packets of this frame: one with the freed ids, if there are any, and the command's.
+    ///
+    /// # Errors
+    /// A value that can't leave the process.
+    pub fn bytes(&self) -> Result<&[u8]> {
+        let encoded = self.encoded.get_or_init(|| wire::encode_frame(self));
+        encoded.as_deref().map_err(Clone::clone)
+    }
+}

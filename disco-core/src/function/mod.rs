@@ -1,0 +1,184 @@
+//! Worker functions: plain typed Rust functions under names.
+//!
+//! ```
+//! use disco_core::{Result, Tensor, WorkerContext};
+//!
+//! fn scale(_ctx: &mut WorkerContext, x: Tensor, by: f64) -> Result<Tensor> {
+//!     x.view_mut::<f64>()?.iter_mut().for_each(|x| *x *= by);
+//!     Ok(x)
+//! }
+//!
+//! disco_core::register_function!("example.scale", scale);
+//! ```
+
+mod args;
+mod convert;
+
+use std::cell::OnceCell;
+use std::error::Error as StdError;
+use std::fmt;
+use std::rc::Rc;
+
+pub use args::{Arg, Args};
+pub use convert::{FromArg, IntoObject};
+
+use crate::activity::Activity;
+use crate::error::{Error, Result};
+use crate::object::Object;
+use crate::worker::WorkerContext;
+
+/// What a worker function may fail with: any error, with its chain of causes.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// A worker function with its name, callable with any arguments.
+#[derive(Clone)]
+pub struct Function(Rc<Named>);
+
+struct Named {
+    name: String,
+    call: Box<Packed>,
+    /// The name's number in the worker's [`Activity`](crate::activity::Activity), once it was called.
+    tag: OnceCell<u32>,
+}
+
+type Packed = dyn Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>;
+
+impl Function {
+    /// A function from its untyped form.
+    pub fn new(
+        name: impl Into<String>,
+        call: impl Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError> + 'static,
+    ) -> Self {
+        Self(Rc::new(Named { name: name.into(), call: Box::new(call), tag: OnceCell::new() }))
+    }
+
+    /// The name it was looked up with.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The name's number in the activity of the one worker that has this function.
+    pub(crate) fn tag(&self, activity: &Activity) -> u32 {
+        *self.0.tag.get_or_init(|| activity.intern(self.name()))
+    }
+
+    /// Calls it.
+    ///
+    /// # Errors
+    /// Arguments that it does not take, or its own.
+    pub fn call(&self, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+        (self.0.call)(ctx, args)
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<function {}>", self.name())
+    }
+}
+
+/// A worker function as a value in the registry; made by [`register_function!`](crate::register_function).
+#[derive(Clone, Copy, Debug)]
+pub struct FunctionEntry {
+    /// What [`SessionExt::function`](crate::SessionExt::function) finds it by; prefix it with your program's name.
+    pub name: &'static str,
+    /// The function.
+    pub call: fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>,
+}
+
+inventory::collect!(FunctionEntry);
+
+/// Registers worker functions: `register_function!("name", function);`.
+///
+/// A function takes `&mut WorkerContext` and up to eight arguments that implement
+/// [`FromArg`](crate::function::FromArg), and returns a `Result` of something that implements
+/// [`IntoObject`](crate::function::IntoObject) and of any error.
+#[macro_export]
+macro_rules! register_function {
+    ($name:expr, $function:path) => {
+        $crate::inventory::submit! {
+            $crate::function::FunctionEntry {
+                name: $name,
+                call: |ctx, args| $crate::function::invoke(&$function, ctx, args),
+            }
+        }
+    };
+}
+
+/// A function that can be registered. `A` is the tuple of its argument types.
+pub trait WorkerFunction<A> {
+    /// Converts the arguments, calls, converts the result.
+    ///
+    /// # Errors
+    /// [`Error::ArgumentCount`], [`Error::Argument`], or the function's own.
+    fn invoke(&self, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError>;
+}
+
+/// [`WorkerFunction::invoke`], with the argument types inferred.
+#[doc(hidden)]
+pub fn invoke<A, F: WorkerFunction<A>>(f: &F, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+    f.invoke(ctx, args)
+}
+
+macro_rules! worker_function {
+    ($($arg:ident $index:literal),*) => {
+        impl<F, R, E, $($arg: FromArg),*> WorkerFunction<($($arg,)*)> for F
+        where
+            F: Fn(&mut WorkerContext, $($arg),*) -> Result<R, E>,
+            R: IntoObject,
+            E: Into<BoxError>,
+        {
+            fn invoke(&self, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+                args.expect(<[usize]>::len(&[$($index),*]))?;
+                self(ctx, $(args.take::<$arg>($index)?),*).map(R::into_object).map_err(E::into)
+            }
+        }
+    };
+}
+
+worker_function!();
+worker_function!(A 0);
+worker_function!(A 0, B 1);
+worker_function!(A 0, B 1, C 2);
+worker_function!(A 0, B 1, C 2, D 3);
+worker_function!(A 0, B 1, C 2, D 3, E1 4);
+worker_function!(A 0, B 1, C 2, D 3, E1 4, G 5);
+worker_function!(A 0, B 1, C 2, D 3, E1 4, G 5, H 6);
+worker_function!(A 0, B 1, C 2, D 3, E1 4, G 5, H 6, I 7);
+
+/// Names of all worker functions of this program, sorted.
+pub fn names() -> Vec<&'static str> {
+    let mut names: Vec<_> = inventory::iter::<FunctionEntry>.into_iter().map(|entry| entry.name).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The worker function registered under `name`.
+///
+/// # Errors
+/// [`Error::UnknownFunction`], with the name most alike.
+pub fn find(name: &str) -> Result<Function> {
+    let entry = inventory::iter::<FunctionEntry>.into_iter().find(|entry| entry.name == name);
+    let entry = entry.ok_or_else(|| Error::UnknownFunction { name: name.into(), similar: similar(name) })?;
+    Ok(Function::new(entry.name, entry.call))
+}
+
+/// A registered name that is at most a third different.
+fn similar(name: &str) -> Option<String> {
+    let distance = |known: &&str| strsim::osa_distance(known, name);
+    let best = names().into_iter().min_by_key(distance)?;
+    (distance(&best) * 3 <= name.len()).then(|| best.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_suggests_the_one_meant() {
+        let error = find("disco.al_reduce").unwrap_err().to_string();
+        assert_eq!(error, "no worker function `disco.al_reduce` is registered; did you mean `disco.all_reduce`?");
+        let error = find("something.else.entirely").unwrap_err().to_string();
+        assert_eq!(error, "no worker function `something.else.entirely` is registered");
+    }
+}

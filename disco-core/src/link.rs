@@ -1,0 +1,176 @@
+//! What a worker reaches besides its commands, from any thread, also while a function runs.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::abort::{Abort, Switchboard};
+use crate::activity::Activity;
+use crate::channel::Notice;
+use crate::error::{Error, Result};
+use crate::store::{MemoryStore, Store};
+
+/// A worker's way to its peers and its controller, beside the command stream.
+pub trait Link: fmt::Debug + Send + Sync {
+    /// Tells the controller something at once.
+    fn notify(&self, notice: Notice);
+
+    /// The session's store.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Tells `abort` of the session's abort, now if it was already. Held weakly: dropping it unregisters.
+    fn on_abort(&self, abort: &Arc<dyn Abort>);
+
+    /// A new epoch starts: aborts of earlier ones are forgotten.
+    fn reset(&self, epoch: u64);
+
+    /// Hands a descriptor to peers on this machine; they take it by the name returned, which goes through the store.
+    ///
+    /// # Errors
+    /// The descriptor can't be passed on.
+    fn share(&self, fd: OwnedFd) -> Result<SharedFd>;
+
+    /// A descriptor that a peer on this machine shared.
+    ///
+    /// # Errors
+    /// Nobody shared it, or whoever did is gone; [`Error::Deadline`].
+    fn receive(&self, fd: SharedFd, deadline: Duration) -> Result<OwnedFd>;
+
+    /// Where this worker's state is written down.
+    fn activity(&self) -> &Arc<Activity>;
+}
+
+/// The name of a descriptor handed over with [`Link::share`], unique in the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SharedFd(u64);
+
+impl SharedFd {
+    /// The name, to put in a store.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The name, read from a store.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+/// What the workers of one process share: a store, descriptors.
+#[derive(Debug, Default)]
+pub struct Shared {
+    store: Arc<MemoryStore>,
+    fds: Mutex<HashMap<u64, OwnedFd>>,
+    next_fd: AtomicU64,
+}
+
+/// The link of a worker that is a thread of the controller's process, or of no session at all.
+pub struct ThreadLink {
+    shared: Arc<Shared>,
+    aborts: Switchboard,
+    activity: Arc<Activity>,
+    notify: Box<dyn Fn(Notice) + Send + Sync>,
+}
+
+impl ThreadLink {
+    /// A link to `shared`, whose notices go to `notify`.
+    pub fn new(shared: Arc<Shared>, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
+        Self { shared, aborts: Switchboard::default(), activity: Arc::default(), notify: Box::new(notify) }
+    }
+
+    /// A link of a communicator without a session; notices are logged.
+    pub fn bare(shared: Arc<Shared>) -> Self {
+        Self::new(shared, |notice| tracing::warn!(%notice, "no session to tell"))
+    }
+
+    /// Aborts this worker's listeners and the store, unless `epoch` is over.
+    pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
+        self.aborts.abort(epoch, cause);
+        self.shared.store.abort(epoch, cause);
+    }
+}
+
+impl fmt::Debug for ThreadLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadLink").field("aborts", &self.aborts).finish_non_exhaustive()
+    }
+}
+
+impl Link for ThreadLink {
+    fn notify(&self, notice: Notice) {
+        (self.notify)(notice);
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        self.shared.store.clone()
+    }
+
+    fn on_abort(&self, abort: &Arc<dyn Abort>) {
+        self.aborts.listen(abort);
+    }
+
+    fn reset(&self, epoch: u64) {
+        self.aborts.reset(epoch);
+        self.shared.store.begin(epoch);
+    }
+
+    fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
+        let name = self.shared.next_fd.fetch_add(1, Ordering::Relaxed);
+        self.shared.fds.lock().unwrap_or_else(PoisonError::into_inner).insert(name, fd);
+        Ok(SharedFd(name))
+    }
+
+    fn receive(&self, fd: SharedFd, _: Duration) -> Result<OwnedFd> {
+        let fds = self.shared.fds.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = fds.get(&fd.0).ok_or_else(|| Error::invalid(format!("nobody shared {fd:?}")))?;
+        shared.try_clone().map_err(|error| Error::invalid(format!("{fd:?} can't be duplicated: {error}")))
+    }
+
+    fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Seek, Write};
+
+    use super::*;
+
+    fn pair() -> (ThreadLink, ThreadLink) {
+        let shared = Arc::new(Shared::default());
+        (ThreadLink::bare(shared.clone()), ThreadLink::bare(shared))
+    }
+
+    #[test]
+    fn a_shared_descriptor_reaches_a_peer() {
+        let (a, b) = pair();
+        let path = std::env::temp_dir().join(format!("disco-link-{}", std::process::id()));
+        let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.write_all(b"segment").unwrap();
+        let name = a.share(file.into()).unwrap();
+        let mut file = File::from(b.receive(SharedFd::from_bits(name.to_bits()), Duration::ZERO).unwrap());
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "segment");
+        assert!(b.receive(SharedFd::from_bits(99), Duration::ZERO).unwrap_err().to_string().contains("nobody shared"));
+    }
+
+    #[test]
+    fn an_abort_ends_store_waits_until_the_next_epoch() {
+        let (a, b) = pair();
+        a.abort(0, &"worker 1 failed".into());
+        assert!(b.store().set("k", b"v").is_err(), "one store, one fate");
+        a.reset(1);
+        b.reset(1);
+        b.store().set("k", b"v").unwrap();
+        a.abort(0, &"late".into());
+        assert_eq!(a.store().get("k").unwrap().as_deref(), Some(b"v".as_slice()));
+    }
+}

@@ -1,0 +1,68 @@
+//! What a register holds.
+
+use std::any::{Any, type_name};
+use std::fmt;
+use std::rc::Rc;
+
+use crate::function::Function;
+use crate::value::Value;
+
+/// The content of a register: a value, a worker function, or any Rust value. Stays on its worker's thread; only values
+/// can leave it.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum Object {
+    /// Something that could also be an argument.
+    Value(Value),
+    /// A worker function.
+    Function(Function),
+    /// Any Rust value that a worker function returned.
+    Opaque(Opaque),
+}
+
+/// A Rust value of one worker, shared by reference count.
+#[derive(Clone)]
+pub struct Opaque {
+    value: Rc<dyn Any>,
+    type_name: &'static str,
+}
+
+impl Opaque {
+    /// Wraps a value.
+    pub fn new<T: 'static>(value: T) -> Self {
+        Self { value: Rc::new(value), type_name: type_name::<T>() }
+    }
+
+    /// The value, if it is a `T`.
+    pub fn downcast<T: 'static>(&self) -> Option<Rc<T>> {
+        self.value.clone().downcast().ok()
+    }
+
+    /// The name of its Rust type.
+    pub fn type_name(&self) -> &'static str {
+        self.type_name
+    }
+}
+
+impl fmt::Debug for Opaque {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{}>", self.type_name)
+    }
+}
+
+impl Object {
+    /// The kind, in words, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Object::Value(value) => value.kind(),
+            Object::Function(_) => "a function",
+            Object::Opaque(opaque) => opaque.type_name(),
+        }
+    }
+}
+
+impl From<Value> for Object {
+    fn from(value: Value) -> Self {
+        Object::Value(value)
+    }
+}

@@ -1,0 +1,189 @@
+//! Arguments of one rank that can't be right, whatever the others pass.
+
+use super::{Op, Reduction};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::id::Rank;
+use crate::tensor::Tensor;
+
+impl Op {
+    /// Checks what rank `rank` of `size` passes: counts, dtypes, root, layout, overlap. Backends call it before anything is
+    /// launched.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], naming the operation.
+    pub fn check(&self, rank: Rank, size: usize) -> Result<()> {
+        self.check_ranks(size)?;
+        self.check_layout()?;
+        self.check_counts(rank, size)?;
+        self.check_overlap()
+    }
+
+    fn refuse<T>(&self, why: impl std::fmt::Display) -> Result<T> {
+        Err(Error::invalid(format!("{}: {why}", self.kind())))
+    }
+
+    fn check_ranks(&self, size: usize) -> Result<()> {
+        let peer = match self {
+            Op::Send { to, .. } => Some(*to),
+            Op::Recv { from, .. } => Some(*from),
+            _ => self.root(),
+        };
+        match peer {
+            Some(peer) if peer.index() >= size => self.refuse(format!("{peer} of {size} ranks does not exist")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_layout(&self) -> Result<()> {
+        if let Some(tensor) = [self.src(), self.dst()].into_iter().flatten().find(|t| !t.is_contiguous()) {
+            return self.refuse(format!("{tensor} is not contiguous"));
+        }
+        match (self.src(), self.dst()) {
+            (Some(src), Some(dst)) if src.dtype() != dst.dtype() => {
+                self.refuse(format!("src is {} and dst is {}", src.dtype(), dst.dtype()))
+            }
+            (Some(src), Some(dst)) if src.device() != dst.device() => {
+                self.refuse(format!("src is on {} and dst is on {}", src.device(), dst.device()))
+            }
+            _ if self.dtype() == Some(DType::Bool) && self.reduction() == Some(Reduction::Avg) => {
+                self.refuse("bool has no avg")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_counts(&self, rank: Rank, size: usize) -> Result<()> {
+        let len = Tensor::elements;
+        let same = |src: &Option<Tensor>, dst: &Tensor| self.expect("src", src.as_ref(), len(dst));
+        let blocks = |name, tensor: &Tensor| match len(tensor).is_multiple_of(size) {
+            true => Ok(len(tensor) / size),
+            false => self.refuse(format!("{name} has {} elements, not a multiple of {size} ranks", len(tensor))),
+        };
+        let required = |name, tensor: &Option<Tensor>| match tensor {
+            Some(_) => Ok(()),
+            None => self.refuse(format!("{rank} needs a {name}")),
+        };
+        match self {
+            Op::AllReduce { src, dst, .. } | Op::Broadcast { src, dst, .. } => same(src, dst),
+            Op::AllToAll { src, dst } => blocks("dst", dst).and_then(|_| same(src, dst)),
+            Op::Reduce { src, dst, root, .. } => match dst {
+                _ if rank != *root => required("src", src),
+                Some(dst) => same(src, dst),
+                None => required("dst", dst),
+            },
+            Op::ReduceScatter { src: None, dst, .. } => blocks("dst", dst).map(drop),
+            Op::ReduceScatter { src, dst, .. } => self.expect("src", src.as_ref(), len(dst).saturating_mul(size)),
+            Op::AllGather { src, dst } => {
+                let count = blocks("dst", dst)?;
+                self.expect("src", src.as_ref(), count)
+            }
+            Op::Gather { src, dst, root } => match dst {
+                _ if rank != *root => required("src", src),
+                Some(dst) => {
+                    let count = blocks("dst", dst)?;
+                    self.expect("src", src.as_ref(), count)
+                }
+                None => required("dst", dst),
+            },
+            Op::Scatter { src, dst, root } => match src {
+                _ if rank != *root => required("dst", dst),
+                Some(src) => {
+                    let count = blocks("src", src)?;
+                    self.expect("dst", dst.as_ref(), count)
+                }
+                None => required("src", src),
+            },
+            Op::AllGatherV { src, dst, counts } => {
+                self.expect_counts("counts", counts, size)?;
+                self.expect("dst", Some(dst), total(counts))?;
+                self.expect("src", src.as_ref(), counts[rank.index()])
+            }
+            Op::AllToAllV { src, send_counts, dst, recv_counts } => {
+                self.expect_counts("send_counts", send_counts, size)?;
+                self.expect_counts("recv_counts", recv_counts, size)?;
+                if src.is_none() && send_counts != recv_counts {
+                    return self.refuse("in place, send_counts and recv_counts must be alike");
+                }
+                self.expect("src", src.as_ref(), total(send_counts))?;
+                self.expect("dst", Some(dst), total(recv_counts))
+            }
+            Op::Send { .. } | Op::Recv { .. } | Op::Barrier => Ok(()),
+        }
+    }
+
+    fn expect(&self, name: &str, tensor: Option<&Tensor>, elements: usize) -> Result<()> {
+        match tensor {
+            Some(tensor) if tensor.elements() != elements => {
+                self.refuse(format!("{name} has {} elements, expected {elements}", tensor.elements()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn expect_counts(&self, name: &str, counts: &[usize], size: usize) -> Result<()> {
+        match counts.len() == size {
+            true => Ok(()),
+            false => self.refuse(format!("{name} has {} entries for {size} ranks", counts.len())),
+        }
+    }
+
+    fn check_overlap(&self) -> Result<()> {
+        let (Some(src), Some(dst)) = (self.src(), self.dst()) else { return Ok(()) };
+        let (a, b) = (src.byte_range(), dst.byte_range());
+        let apart = !std::sync::Arc::ptr_eq(src.storage(), dst.storage()) || a.end <= b.start || b.end <= a.start;
+        let whole = matches!(self, Op::AllReduce { .. } | Op::Reduce { .. } | Op::Broadcast { .. });
+        match apart || a.is_empty() || b.is_empty() || (whole && a == b) {
+            true => Ok(()),
+            false => self.refuse("src and dst overlap; pass no src for an operation in place"),
+        }
+    }
+}
+
+fn total(counts: &[usize]) -> usize {
+    counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(n: i64) -> Tensor {
+        Tensor::zeros(DType::F32, [n]).unwrap()
+    }
+
+    fn why(op: &Op) -> String {
+        op.check(Rank::new(1), 4).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn counts_roots_and_dtypes_are_checked_by_name() {
+        let gather = Op::AllGather { src: Some(tensor(2)), dst: tensor(12) };
+        assert_eq!(why(&gather), "all_gather: src has 2 elements, expected 3");
+        assert_eq!(
+            why(&Op::AllToAll { src: None, dst: tensor(6) }),
+            "all_to_all: dst has 6 elements, not a multiple of 4 ranks"
+        );
+        let broadcast = Op::Broadcast { src: None, dst: tensor(1), root: Rank::new(4) };
+        assert_eq!(why(&broadcast), "broadcast: rank 4 of 4 ranks does not exist");
+        let reduce = Op::Reduce { src: None, dst: None, reduction: Reduction::Sum, root: Rank::new(0) };
+        assert_eq!(why(&reduce), "reduce: rank 1 needs a src");
+        let mixed = Tensor::zeros(DType::I32, [1]).unwrap();
+        let mixed = Op::AllReduce { src: Some(tensor(1)), dst: mixed, reduction: Reduction::Sum };
+        assert_eq!(why(&mixed), "all_reduce: src is f32 and dst is i32");
+    }
+
+    #[test]
+    fn partial_overlap_is_refused_and_the_same_elements_are_in_place() {
+        let all = tensor(8);
+        let sum = Reduction::Sum;
+        let shifted =
+            Op::AllReduce { src: Some(all.window(0, [4]).unwrap()), dst: all.window(2, [4]).unwrap(), reduction: sum };
+        assert!(why(&shifted).contains("overlap"));
+        let same = Op::AllReduce { src: Some(all.clone()), dst: all.clone(), reduction: sum };
+        same.check(Rank::new(0), 4).unwrap();
+        let halves =
+            Op::AllReduce { src: Some(all.window(0, [4]).unwrap()), dst: all.window(4, [4]).unwrap(), reduction: sum };
+        halves.check(Rank::new(0), 4).unwrap();
+    }
+}

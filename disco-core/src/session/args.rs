@@ -1,0 +1,95 @@
+//! Arguments of a call, as the controller gives them.
+
+use super::DRef;
+use crate::value::Value;
+
+/// The arguments of one call, with the handles among them.
+#[derive(Debug, Default)]
+pub struct Arguments {
+    pub(super) values: Vec<Value>,
+    /// Kept so that the session can check them, and so that none is freed before the call is submitted.
+    pub(super) handles: Vec<DRef>,
+}
+
+impl Arguments {
+    /// Room for `len` arguments.
+    pub fn with_capacity(len: usize) -> Self {
+        Self { values: Vec::with_capacity(len), handles: Vec::new() }
+    }
+
+    /// Appends one.
+    pub fn push(&mut self, arg: impl IntoArg) {
+        arg.push_to(self);
+    }
+}
+
+/// Something that can be an argument: whatever becomes a [`Value`], and handles.
+pub trait IntoArg {
+    /// Appends it.
+    fn push_to(self, args: &mut Arguments);
+}
+
+/// A list of arguments: a tuple of up to eight, or [`Arguments`].
+pub trait IntoArgs {
+    /// The list.
+    fn into_args(self) -> Arguments;
+}
+
+impl<T: Into<Value>> IntoArg for T {
+    fn push_to(self, args: &mut Arguments) {
+        args.values.push(self.into());
+    }
+}
+
+impl IntoArg for &DRef {
+    fn push_to(self, args: &mut Arguments) {
+        args.values.push(Value::Register(self.register()));
+        args.handles.push(self.clone());
+    }
+}
+
+impl IntoArg for DRef {
+    fn push_to(self, args: &mut Arguments) {
+        args.values.push(Value::Register(self.register()));
+        args.handles.push(self);
+    }
+}
+
+impl<T: IntoArg> IntoArg for Option<T> {
+    fn push_to(self, args: &mut Arguments) {
+        match self {
+            Some(arg) => arg.push_to(args),
+            None => args.values.push(Value::None),
+        }
+    }
+}
+
+impl IntoArgs for Arguments {
+    fn into_args(self) -> Arguments {
+        self
+    }
+}
+
+macro_rules! into_args {
+    ($($arg:ident)*) => {
+        impl<$($arg: IntoArg),*> IntoArgs for ($($arg,)*) {
+            #[allow(non_snake_case, unused_mut, reason = "one macro for all lengths")]
+            fn into_args(self) -> Arguments {
+                let ($($arg,)*) = self;
+                let mut args = Arguments::with_capacity(<[&str]>::len(&[$(stringify!($arg)),*]));
+                $(args.push($arg);)*
+                args
+            }
+        }
+    };
+}
+
+into_args!();
+into_args!(A);
+into_args!(A B);
+into_args!(A B C);
+into_args!(A B C D);
+into_args!(A B C D E);
+into_args!(A B C D E F);
+into_args!(A B C D E F G);
+into_args!(A B C D E F G H);

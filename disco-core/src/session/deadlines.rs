@@ -1,0 +1,27 @@
+//! How long a session waits.
+
+use std::time::Duration;
+
+/// Limits of a session's waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// For a reply of a worker that makes no progress, though it is not inside a worker function. 30 s.
+    pub reply: Duration,
+    /// For one call of a worker function, while somebody waits for a reply. None: user code may take its time.
+    pub call: Option<Duration>,
+    /// For room in a lane, while the worker that holds it up finishes no command. 5 minutes.
+    pub stall: Duration,
+    /// For workers to leave at shutdown. 30 s.
+    pub close: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            reply: Duration::from_secs(30),
+            call: None,
+            stall: Duration::from_secs(300),
+            close: Duration::from_secs(30),
+        }
+    }
+}

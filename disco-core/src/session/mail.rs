@@ -1,0 +1,206 @@
+//! What came up from the workers: replies that somebody waits for, and the first failure.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use event_listener::Event;
+
+use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
+use crate::error::{Error, Failure, Result};
+use crate::id::WorkerId;
+
+/// The session's inbox.
+#[derive(Debug, Default)]
+pub(super) struct Mail {
+    state: Mutex<State>,
+    /// Whether `state` has a failure; read without the lock.
+    failed: AtomicBool,
+    /// A lane has room again, or the session failed.
+    pub(super) room: Event,
+    /// Set once; weak, since lanes own the mail.
+    lanes: OnceLock<Vec<Weak<dyn Channel>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    epoch: u64,
+    /// The root cause of this epoch.
+    failure: Option<Arc<Failure>>,
+    /// The end of the session.
+    lost: Option<Error>,
+    pending: HashMap<u64, Arc<Pending>>,
+}
+
+/// A command that wants replies.
+#[derive(Debug)]
+pub(super) struct Pending {
+    answers: Mutex<Answers>,
+    /// All replies are here, or none will come.
+    pub(super) done: Event,
+}
+
+#[derive(Debug)]
+struct Answers {
+    missing: Vec<WorkerId>,
+    replies: Vec<Reply>,
+    lost: Option<Error>,
+}
+
+/// Forgets a pending command when nobody waits for it any more.
+#[derive(Debug)]
+pub(super) struct Expected<'a> {
+    mail: &'a Mail,
+    seq: u64,
+    pub(super) pending: Arc<Pending>,
+}
+
+impl Mail {
+    pub(super) fn set_lanes(&self, lanes: &[Arc<dyn Channel>]) {
+        self.lanes.get_or_init(|| lanes.iter().map(Arc::downgrade).collect());
+    }
+
+    /// Prepares for replies to command `seq`.
+    pub(super) fn expect(&self, seq: u64, from: Vec<WorkerId>) -> Expected<'_> {
+        let mut state = self.lock();
+        let lost = state.lost.clone();
+        let replies = Vec::with_capacity(from.len());
+        let answers = Mutex::new(Answers { missing: from, replies, lost });
+        let pending = Arc::new(Pending { answers, done: Event::new() });
+        state.pending.insert(seq, pending.clone());
+        Expected { mail: self, seq, pending }
+    }
+
+    /// Fails once a worker has, or once one is gone.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.check_lost()?;
+        self.root_cause().map_or(Ok(()), |failure| Err(Error::Worker(failure)))
+    }
+
+    /// Fails once a worker is gone.
+    pub(super) fn check_lost(&self) -> Result<()> {
+        self.lock().lost.clone().map_or(Ok(()), Err)
+    }
+
+    /// The failure that all others follow from.
+    pub(super) fn root_cause(&self) -> Option<Arc<Failure>> {
+        self.lock().failure.clone()
+    }
+
+    /// Starts an epoch, if this one has failed.
+    pub(super) fn next_epoch(&self) -> Option<u64> {
+        let mut state = self.lock();
+        state.failure.take()?;
+        state.epoch += 1;
+        self.failed.store(state.lost.is_some(), Ordering::Release);
+        Some(state.epoch)
+    }
+
+    /// Ends the session for good.
+    pub(super) fn lose(&self, why: &Error) {
+        let mut state = self.lock();
+        if state.lost.is_some() {
+            return;
+        }
+        state.lost = Some(why.clone());
+        self.failed.store(true, Ordering::Release);
+        let (epoch, cause) = (state.epoch, why.to_string().into());
+        for pending in std::mem::take(&mut state.pending).into_values() {
+            pending.lock().lost = Some(why.clone());
+            pending.done.notify(usize::MAX);
+        }
+        drop(state);
+        self.abort(epoch, cause);
+    }
+
+    /// Tells all lanes, and those who wait for room.
+    fn abort(&self, epoch: u64, cause: Arc<str>) {
+        for lane in self.lanes.get().into_iter().flatten().filter_map(Weak::upgrade) {
+            if let Err(error) = lane.urgent(Signal::Abort { epoch, cause: cause.clone() }) {
+                tracing::debug!(%error, ?lane, "can't be told of the abort");
+            }
+        }
+        self.room.notify(usize::MAX);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inbox for Mail {
+    fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
+        let mut state = self.lock();
+        let Some(pending) = state.pending.get(&seq).cloned() else { return };
+        let mut answers = pending.lock();
+        answers.missing.retain(|worker| *worker != from);
+        answers.replies.push(reply);
+        if answers.missing.is_empty() {
+            state.pending.remove(&seq);
+            drop((answers, state));
+            pending.done.notify(usize::MAX);
+        }
+    }
+
+    fn notice(&self, from: WorkerId, notice: Notice) {
+        match notice {
+            Notice::Failed { epoch, failure } => {
+                tracing::debug!(%from, epoch, %failure, "failed");
+                let mut state = self.lock();
+                if epoch < state.epoch {
+                    return;
+                }
+                let first = state.failure.is_none();
+                // A failure that only follows from another gives way to it, whichever comes first.
+                if state.failure.as_ref().is_none_or(|known| known.aborted && !failure.aborted) {
+                    state.failure = Some(failure.clone());
+                }
+                self.failed.store(true, Ordering::Release);
+                drop(state);
+                if first {
+                    self.abort(epoch, failure.to_string().into());
+                }
+            }
+        }
+    }
+
+    fn room(&self, _: Range<WorkerId>) {
+        self.room.notify(usize::MAX);
+    }
+
+    fn lost(&self, _: Range<WorkerId>, why: Error) {
+        tracing::error!(%why, "workers lost");
+        self.lose(&why);
+    }
+}
+
+impl Pending {
+    /// The replies, once all are here, or why they never will be.
+    pub(super) fn take(&self) -> Option<Result<Vec<Reply>>> {
+        let mut answers = self.lock();
+        match &answers.lost {
+            _ if answers.missing.is_empty() => Some(Ok(std::mem::take(&mut answers.replies))),
+            Some(lost) => Some(Err(lost.clone())),
+            None => None,
+        }
+    }
+
+    /// Who has not replied.
+    pub(super) fn missing(&self) -> Vec<WorkerId> {
+        self.lock().missing.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        self.mail.lock().pending.remove(&self.seq);
+    }
+}

@@ -1,0 +1,84 @@
+//! The controller's side: the session, its handles, and the one implementation over lanes.
+
+mod args;
+mod dataplane;
+mod deadlines;
+mod dref;
+mod ext;
+mod lanes;
+mod mail;
+mod patience;
+mod registers;
+mod ticker;
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+
+pub use args::{Arguments, IntoArg, IntoArgs};
+pub use dataplane::{DataPlane, Placement, Scope};
+pub use deadlines::Deadlines;
+pub use dref::DRef;
+pub use ext::SessionExt;
+pub use lanes::LaneSession;
+
+use crate::error::Result;
+use crate::id::WorkerId;
+use crate::tensor::Tensor;
+use crate::value::Value;
+use crate::world::World;
+
+/// The primary interface: owns the workers and gives them commands. Usable from many threads at once; every worker sees
+/// one order. [`SessionExt`] adds what is built on these methods.
+///
+/// # Errors
+/// All methods fail with [`Error::Closed`](crate::Error::Closed) after shutdown, [`Error::ForeignRef`](crate::Error::ForeignRef)
+/// for a handle of another session, [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost)
+/// once a worker is gone. The methods that wait for no reply return the first failure of any worker
+/// ([`Error::Worker`](crate::Error::Worker)) as soon as it is known, and [`Error::Stalled`](crate::Error::Stalled) when a worker
+/// has taken no commands for too long. The methods that wait for a reply return the failure that it brings, and
+/// [`Error::Deadline`](crate::Error::Deadline) naming who does not answer and what it is doing.
+///
+/// # Cancel safety
+/// A future of a method that waits for no reply has either changed nothing or submitted its command, when it is
+/// dropped. Dropping one that waits for a reply forgets the reply.
+#[async_trait]
+pub trait Session: Debug + Send + Sync {
+    /// How many workers there are, and their groups.
+    fn world(&self) -> World;
+
+    /// Looks up a worker function on all workers. Repeated calls return the same register.
+    async fn function(&self, name: &str) -> Result<DRef>;
+
+    /// Calls a worker function on all workers; the handle stands for the results. No reply is awaited.
+    async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef>;
+
+    /// Waits until a worker has executed everything before, and its device too.
+    async fn sync_worker(&self, worker: WorkerId) -> Result<()>;
+
+    /// Waits for all workers, with one broadcast. The error is the root cause, where several workers failed.
+    async fn sync_all(&self) -> Result<()>;
+
+    /// The value of a register on one worker, after everything before. Of a thread worker, a host tensor comes by
+    /// reference. A value made before the worker's first error is still there.
+    async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value>;
+
+    /// Sets a register on one worker; a tensor is copied into the tensor that is there.
+    async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()>;
+
+    /// Copies worker 0's tensor into a host tensor, complete after the next sync of worker 0.
+    async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()>;
+
+    /// Copies a host tensor into worker 0's tensor. The host tensor must not be written to before the next sync of worker 0.
+    async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()>;
+
+    /// After a failure: makes all workers forget it, and takes commands again. Registers whose command failed or was
+    /// skipped stay poisoned; the data plane stays broken until [`SessionExt::init_ccl`], which calls this itself.
+    async fn recover(&self) -> Result<()>;
+
+    /// Ends all workers and waits for them, at most for [`Deadlines::close`]. Repeated calls do nothing.
+    ///
+    /// # Errors
+    /// [`Error::Stuck`](crate::Error::Stuck), naming workers that are still inside a function; they are detached.
+    async fn shutdown(&self) -> Result<()>;
+}

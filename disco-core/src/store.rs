@@ -1,0 +1,189 @@
+//! Rendezvous of data planes: small values under names, shared by all workers.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// A key-value store that every worker of a session reaches, also while a command runs.
+///
+/// # Errors
+/// All methods: [`Error::Aborted`] once the session was aborted, [`Error::Lost`] where the way to the store is cut.
+pub trait Store: Debug + Send + Sync {
+    /// Puts `value` under `key`, over what was there.
+    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
+
+    /// The value under `key`, if there is one now.
+    fn get(&self, key: &str) -> Result<Option<Vec<u8>>>;
+
+    /// The value under `key`, as soon as there is one; [`Error::Deadline`] after `deadline`.
+    fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>>;
+
+    /// Adds to the number under `key` (an absent one is 0) and returns the sum, wrapping. Numbers are 8 bytes, little
+    /// endian; other values are [`Error::Invalid`].
+    fn add(&self, key: &str, amount: i64) -> Result<i64>;
+
+    /// Puts `new` under `key` if the value there is `expected` (`None`: no value). Returns the value there afterwards.
+    fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<Vec<u8>>;
+
+    /// Removes `key`; says whether it was there.
+    fn delete(&self, key: &str) -> Result<bool>;
+}
+
+/// A store in this process's memory.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    epoch: u64,
+    values: HashMap<String, Vec<u8>>,
+    aborted: Option<Arc<str>>,
+}
+
+impl MemoryStore {
+    /// Starts over, empty, unless `epoch` was begun already (each worker says so when it gets there).
+    pub fn begin(&self, epoch: u64) {
+        let mut state = self.lock();
+        if epoch > state.epoch {
+            *state = State { epoch, ..State::default() };
+        }
+    }
+
+    /// Fails all calls, waiting and to come, unless `epoch` is over.
+    pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
+        let mut state = self.lock();
+        if epoch >= state.epoch {
+            state.aborted.get_or_insert_with(|| cause.clone());
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.lock();
+        state.check()?;
+        Ok(state)
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        self.aborted.clone().map_or(Ok(()), |cause| Err(Error::Aborted { cause }))
+    }
+}
+
+impl Store for MemoryStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.live()?.values.insert(key.to_owned(), value.to_owned());
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.live()?.values.get(key).cloned())
+    }
+
+    fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>> {
+        let start = Instant::now();
+        let mut state = self.live()?;
+        loop {
+            if let Some(value) = state.values.get(key) {
+                return Ok(value.clone());
+            }
+            let Some(left) = deadline.checked_sub(start.elapsed()) else {
+                return Err(Error::Deadline {
+                    operation: format!("store: wait for `{key}`"),
+                    after: deadline,
+                    state: "nobody has set it".into(),
+                });
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.check()?;
+        }
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        let mut state = self.live()?;
+        let old =
+            match state.values.get(key) {
+                None => 0,
+                Some(bytes) => i64::from_le_bytes(bytes.as_slice().try_into().map_err(|_| {
+                    Error::invalid(format!("store: `{key}` has {} bytes and is no number", bytes.len()))
+                })?),
+            };
+        let new = old.wrapping_add(amount);
+        state.values.insert(key.to_owned(), new.to_le_bytes().to_vec());
+        self.changed.notify_all();
+        Ok(new)
+    }
+
+    fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<Vec<u8>> {
+        let mut state = self.live()?;
+        match state.values.get(key) {
+            found if found.map(Vec::as_slice) == expected => {
+                state.values.insert(key.to_owned(), new.to_owned());
+                self.changed.notify_all();
+                Ok(new.to_owned())
+            }
+            found => Ok(found.cloned().unwrap_or_default()),
+        }
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        Ok(self.live()?.values.remove(key).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_the_value_the_deadline_or_the_abort() {
+        let store = Arc::new(MemoryStore::default());
+        let waiting = {
+            let store = store.clone();
+            std::thread::spawn(move || store.wait("id", Duration::from_secs(60)))
+        };
+        store.set("id", b"x").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), b"x");
+
+        let late = store.wait("other", Duration::from_millis(1)).unwrap_err();
+        assert_eq!(late.to_string(), "store: wait for `other`: no end after 1ms: nobody has set it");
+
+        let waiting = {
+            let store = store.clone();
+            std::thread::spawn(move || store.wait("never", Duration::from_secs(60)))
+        };
+        store.abort(0, &"worker 1 failed".into());
+        let aborted = waiting.join().unwrap().unwrap_err();
+        assert_eq!(aborted.to_string(), "aborted, because worker 1 failed");
+        assert!(store.get("id").is_err(), "an aborted store stays aborted");
+        store.begin(1);
+        assert_eq!(store.get("id").unwrap(), None);
+    }
+
+    #[test]
+    fn add_counts_and_compare_and_set_compares() {
+        let store = MemoryStore::default();
+        assert_eq!(store.add("n", 2).unwrap(), 2);
+        assert_eq!(store.add("n", -5).unwrap(), -3);
+        store.set("text", b"abc").unwrap();
+        assert!(store.add("text", 1).unwrap_err().to_string().contains("is no number"));
+
+        assert_eq!(store.compare_and_set("leader", None, b"0").unwrap(), b"0");
+        assert_eq!(store.compare_and_set("leader", None, b"1").unwrap(), b"0", "taken");
+        assert_eq!(store.compare_and_set("leader", Some(b"0"), b"2").unwrap(), b"2");
+        assert!(store.delete("leader").unwrap());
+        assert!(!store.delete("leader").unwrap());
+    }
+}

@@ -1,0 +1,253 @@
+//! DLPack, both ways, without a copy.
+//!
+//! Layouts are those of `dlpack.h`, the unversioned `DLManagedTensor` that every framework exchanges.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use super::{Storage, Tensor, byte_len};
+use crate::device::{Device, DeviceKind};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::shape::Shape;
+
+/// `DLDevice`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DLDevice {
+    /// `DLDeviceType`.
+    pub device_type: i32,
+    /// Ordinal.
+    pub device_id: i32,
+}
+
+/// `DLDataType`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DLDataType {
+    /// `DLDataTypeCode`.
+    pub code: u8,
+    /// Width of one lane.
+    pub bits: u8,
+    /// Number of lanes.
+    pub lanes: u16,
+}
+
+/// `DLTensor`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DLTensor {
+    /// First byte of the allocation; the elements start `byte_offset` further.
+    pub data: *mut c_void,
+    /// Where it lives.
+    pub device: DLDevice,
+    /// Number of extents.
+    pub ndim: i32,
+    /// Element type.
+    pub dtype: DLDataType,
+    /// `ndim` extents.
+    pub shape: *mut i64,
+    /// `ndim` strides in elements, or null for row-major.
+    pub strides: *mut i64,
+    /// Bytes from `data` to the first element.
+    pub byte_offset: u64,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DLManagedTensor {
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+    /// The producer's own.
+    pub manager_ctx: *mut c_void,
+    /// Called once by the consumer when it is done.
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
+}
+
+/// What an exported tensor points into.
+struct Export {
+    managed: DLManagedTensor,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    _tensor: Tensor,
+}
+
+/// What an imported tensor must give back.
+struct Import(*mut DLManagedTensor);
+
+// SAFETY: DLPack's deleter may be called on any thread.
+unsafe impl Send for Import {}
+// SAFETY: nothing is reached through a shared reference.
+unsafe impl Sync for Import {}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        // SAFETY: `from_dlpack` took over a valid managed tensor and nobody has called its deleter.
+        if let Some(deleter) = unsafe { (*self.0).deleter } {
+            // SAFETY: called once, with the tensor it belongs to.
+            unsafe { deleter(self.0) }
+        }
+    }
+}
+
+impl Tensor {
+    /// Hands the tensor to a DLPack consumer, which shares the elements and calls the deleter when done.
+    ///
+    /// The consumer does not see the borrow flag: agree with it on who writes when.
+    pub fn to_dlpack(&self) -> *mut DLManagedTensor {
+        let (code, bits) = self.dtype().dlpack();
+        let device = self.device();
+        let mut export = Box::new(Export {
+            managed: DLManagedTensor {
+                dl_tensor: DLTensor {
+                    data: self.storage.pointer().cast(),
+                    device: DLDevice { device_type: device.kind.dlpack(), device_id: device.ordinal },
+                    ndim: self.shape.len() as i32,
+                    dtype: DLDataType { code, bits, lanes: 1 },
+                    shape: ptr::null_mut(),
+                    strides: ptr::null_mut(),
+                    byte_offset: self.byte_offset as u64,
+                },
+                manager_ctx: ptr::null_mut(),
+                deleter: Some(delete_export),
+            },
+            shape: self.shape.to_vec(),
+            strides: self.strides(),
+            _tensor: self.clone(),
+        });
+        export.managed.dl_tensor.shape = export.shape.as_mut_ptr();
+        export.managed.dl_tensor.strides = export.strides.as_mut_ptr();
+        let export = Box::into_raw(export);
+        // SAFETY: just leaked, so valid and ours.
+        let managed = unsafe { &raw mut (*export).managed };
+        // SAFETY: as above.
+        unsafe { (*managed).manager_ctx = export.cast() };
+        managed
+    }
+
+    /// Takes over a tensor from a DLPack producer, sharing its elements. Its deleter runs when the last clone is
+    /// dropped, on whatever thread, or at once on error.
+    ///
+    /// # Errors
+    /// A device, dtype or shape that Disco does not know.
+    ///
+    /// # Safety
+    /// `managed` is a valid DLPack tensor that the caller owns; its memory is initialised, and the producer does not
+    /// touch it while Disco views it.
+    pub unsafe fn from_dlpack(managed: *mut DLManagedTensor) -> Result<Self> {
+        let owner = Import(managed);
+        // SAFETY: valid by contract, and alive as long as `owner`.
+        let dl = unsafe { &(*managed).dl_tensor };
+        let kind = DeviceKind::from_dlpack(dl.device.device_type)
+            .ok_or_else(|| Error::invalid(format!("DLPack device type {} is not known", dl.device.device_type)))?;
+        let DLDataType { code, bits, lanes } = dl.dtype;
+        let dtype = DType::from_dlpack(code, bits, lanes).ok_or_else(|| {
+            Error::invalid(format!("DLPack dtype (code {code}, {bits} bits, {lanes} lanes) is not known"))
+        })?;
+        let axes = usize::try_from(dl.ndim).map_err(|_| Error::invalid("DLPack ndim is negative"))?;
+        // SAFETY: DLPack: `shape` points to `ndim` extents.
+        let shape = Shape::from(unsafe { list(dl.shape, axes) });
+        byte_len(dtype, &shape)?;
+        let strides = match dl.strides.is_null() {
+            true => None,
+            // SAFETY: DLPack: non-null `strides` point to `ndim` strides.
+            false => Some(unsafe { list(dl.strides, axes) }).filter(|strides| !row_major(&shape, strides)),
+        };
+        let reach = reach(&shape, strides)?.checked_mul(dtype.size());
+        let byte_offset = usize::try_from(dl.byte_offset).ok();
+        let bytes = byte_offset.and_then(|offset| reach?.checked_add(offset));
+        let (Some(byte_offset), Some(bytes)) = (byte_offset, bytes) else {
+            return Err(Error::invalid("DLPack tensor is larger than memory"));
+        };
+        let strides = strides.map(Arc::from);
+        let device = Device::new(kind, dl.device.device_id);
+        // SAFETY: by contract the memory is valid up to the last element until the deleter runs, which dropping `owner`
+        // does.
+        let storage = unsafe { Storage::from_raw(dl.data.cast(), bytes, device, Box::new(owner)) };
+        Ok(Self { storage, dtype, shape, strides, byte_offset })
+    }
+}
+
+/// Elements from the first to one past the last that strides lead to.
+fn reach(shape: &Shape, strides: Option<&[i64]>) -> Result<usize> {
+    let too_large = || Error::invalid("DLPack strides leave memory");
+    if shape.elements() == Some(0) {
+        return Ok(0);
+    }
+    let Some(strides) = strides else { return shape.elements().ok_or_else(too_large) };
+    let mut last = 0usize;
+    for (&dim, &stride) in shape.iter().zip(strides) {
+        let stride = usize::try_from(stride).map_err(|_| Error::invalid("negative DLPack strides are not known"))?;
+        last = (dim as usize - 1).checked_mul(stride).and_then(|n| n.checked_add(last)).ok_or_else(too_large)?;
+    }
+    Ok(last + 1)
+}
+
+/// Whether `strides` say no more than the shape does; axes of extent 1 may have any.
+fn row_major(shape: &Shape, strides: &[i64]) -> bool {
+    let plain = shape.contiguous_strides();
+    shape.elements() == Some(0) || (0..shape.len()).all(|axis| shape[axis] == 1 || strides[axis] == plain[axis])
+}
+
+/// # Safety
+/// `first` points to `len` integers, or `len` is 0.
+unsafe fn list<'a>(first: *const i64, len: usize) -> &'a [i64] {
+    match len {
+        0 => &[],
+        // SAFETY: by contract.
+        _ => unsafe { slice::from_raw_parts(first, len) },
+    }
+}
+
+unsafe extern "C" fn delete_export(managed: *mut DLManagedTensor) {
+    // SAFETY: `to_dlpack` made it and stored the box's address in `manager_ctx`.
+    let export = unsafe { (*managed).manager_ctx }.cast::<Export>();
+    // SAFETY: leaked in `to_dlpack`; the consumer calls the deleter once.
+    drop(unsafe { Box::from_raw(export) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_comes_back_with_the_same_address() {
+        let tensor = Tensor::from_slice(&[1f32, 2., 3., 4., 5., 6.], [2, 3]).unwrap().window(3, [3, 1]).unwrap();
+        // SAFETY: just exported, owned by us.
+        let back = unsafe { Tensor::from_dlpack(tensor.to_dlpack()) }.unwrap();
+        assert_eq!(back.data(), tensor.data());
+        assert_eq!((back.dtype(), back.shape(), back.device()), (DType::F32, tensor.shape(), Device::CPU));
+        drop(tensor);
+        assert_eq!(back.to_vec::<f32>().unwrap(), [4., 5., 6.], "the consumer keeps the elements alive");
+    }
+
+    #[test]
+    fn strides_and_unknown_types_are_kept_apart() {
+        let tensor = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6], [2, 3]).unwrap();
+        let managed = tensor.to_dlpack();
+        // SAFETY: ours until handed over.
+        let dl = unsafe { &(*managed).dl_tensor };
+        // SAFETY: the shape has two places.
+        unsafe { dl.shape.copy_from_nonoverlapping([3, 2].as_ptr(), 2) };
+        // SAFETY: so have the strides.
+        unsafe { dl.strides.copy_from_nonoverlapping([1, 3].as_ptr(), 2) };
+        // SAFETY: just exported, owned by us.
+        let transposed = unsafe { Tensor::from_dlpack(managed) }.unwrap();
+        assert_eq!(transposed.strides(), [1, 3]);
+        assert!(!transposed.is_contiguous());
+        assert!(transposed.view::<i64>().unwrap_err().to_string().contains("not contiguous"));
+
+        let managed = tensor.to_dlpack();
+        // SAFETY: ours until handed over.
+        unsafe { (*managed).dl_tensor.dtype.lanes = 4 };
+        // SAFETY: as above.
+        let unknown = unsafe { Tensor::from_dlpack(managed) };
+        assert!(unknown.unwrap_err().to_string().contains("4 lanes"));
+        assert_eq!(Arc::strong_count(tensor.storage()), 2, "a refused import runs its deleter");
+    }
+}

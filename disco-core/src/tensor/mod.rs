@@ -1,0 +1,307 @@
+//! Tensors: a typed, shaped window on shared storage, DLPack-shaped.
+//!
+//! ```text
+//! Tensor ── Arc ─▶ Storage { pointer, bytes, device, borrow flag, owner }
+//!   dtype, shape, strides, byte_offset                    └ dropped last, on whatever thread
+//! ```
+//!
+//! Clones share the storage. Host elements are reached through [`View`] and [`ViewMut`], which take the storage's
+//! borrow flag as `RefCell` does, over threads: a collective that reads or writes a tensor holds the flag too, so safe
+//! code can't race with a peer. Device memory is never viewed, only copied by its [`Queue`](crate::device_api::Queue).
+
+mod dlpack;
+mod storage;
+mod view;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use dlpack::{DLDataType, DLDevice, DLManagedTensor, DLTensor};
+pub use storage::{Access, Storage};
+pub use view::{View, ViewMut};
+
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::shape::Shape;
+
+/// A window on shared storage. Cloning is cheap and shares the elements.
+#[derive(Clone)]
+pub struct Tensor {
+    storage: Arc<Storage>,
+    dtype: DType,
+    shape: Shape,
+    /// In elements; `None` is row-major without gaps.
+    strides: Option<Arc<[i64]>>,
+    byte_offset: usize,
+}
+
+impl Tensor {
+    /// A zeroed host tensor, aligned to 64 bytes.
+    ///
+    /// # Errors
+    /// A negative extent, or more bytes than can be allocated.
+    pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        let bytes = byte_len(dtype, &shape)?;
+        Self::from_storage(Storage::host(bytes)?, dtype, shape)
+    }
+
+    /// A host tensor with a copy of `elements`.
+    ///
+    /// # Errors
+    /// `elements` are not as many as `shape` says.
+    pub fn from_slice<T: Element>(elements: &[T], shape: impl Into<Shape>) -> Result<Self> {
+        let tensor = Self::zeros(T::DTYPE, shape)?;
+        tensor.write(elements)?;
+        Ok(tensor)
+    }
+
+    /// A row-major tensor over all of `storage`, from its start.
+    ///
+    /// # Errors
+    /// The storage holds fewer bytes than dtype and shape need.
+    pub fn from_storage(storage: Arc<Storage>, dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        let bytes = byte_len(dtype, &shape)?;
+        if bytes > storage.byte_len() {
+            return Err(Error::invalid(format!(
+                "{dtype}{shape} needs {bytes} bytes, storage has {}",
+                storage.byte_len()
+            )));
+        }
+        Ok(Self { storage, dtype, shape, strides: None, byte_offset: 0 })
+    }
+
+    /// The same storage seen as `shape`, starting `offset` elements further in.
+    ///
+    /// # Errors
+    /// The window leaves this tensor, or this tensor is not contiguous.
+    pub fn window(&self, offset: usize, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        self.require_contiguous("window")?;
+        let end = shape.elements().and_then(|n| n.checked_add(offset));
+        if end.is_none_or(|end| end > self.elements()) {
+            return Err(Error::invalid(format!("window {shape} at element {offset} leaves {self}")));
+        }
+        let byte_offset = self.byte_offset + offset * self.dtype.size();
+        Ok(Self { storage: self.storage.clone(), shape, strides: None, byte_offset, dtype: self.dtype })
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Extents.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Strides in elements.
+    pub fn strides(&self) -> Vec<i64> {
+        self.strides.as_ref().map_or_else(|| self.shape.contiguous_strides(), |strides| strides.to_vec())
+    }
+
+    /// Where the elements live.
+    pub fn device(&self) -> Device {
+        self.storage.device()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        // Checked when the tensor was made.
+        self.shape.elements().unwrap_or(0)
+    }
+
+    /// Bytes that the elements take.
+    pub fn byte_len(&self) -> usize {
+        self.elements() * self.dtype.size()
+    }
+
+    /// The storage, shared with all clones and windows.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// Address of the first element, in the address space of [`Tensor::device`].
+    pub fn data(&self) -> *mut u8 {
+        self.storage.pointer().wrapping_add(self.byte_offset)
+    }
+
+    /// Byte range of the elements inside their storage.
+    pub fn byte_range(&self) -> std::ops::Range<usize> {
+        self.byte_offset..self.byte_offset + self.byte_len()
+    }
+
+    /// Whether the elements lie row-major without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.strides.is_none()
+    }
+
+    /// Reads the elements of a contiguous host tensor in place.
+    ///
+    /// # Errors
+    /// Another dtype, device memory, strides, or somebody writes to the storage now ([`Error::Busy`]).
+    pub fn view<T: Element>(&self) -> Result<View<'_, T>> {
+        self.require_viewable::<T>()?;
+        View::new(self)
+    }
+
+    /// Writes the elements of a contiguous host tensor in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::view`]; readers exclude a writer too.
+    pub fn view_mut<T: Element>(&self) -> Result<ViewMut<'_, T>> {
+        self.require_viewable::<T>()?;
+        ViewMut::new(self)
+    }
+
+    /// A copy of the elements of a contiguous host tensor.
+    ///
+    /// # Errors
+    /// As [`Tensor::view`].
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        Ok(self.view::<T>()?.to_vec())
+    }
+
+    /// Overwrites all elements of a contiguous host tensor.
+    ///
+    /// # Errors
+    /// As [`Tensor::view_mut`], or `elements` are not as many as the tensor has.
+    pub fn write<T: Element>(&self, elements: &[T]) -> Result<()> {
+        if elements.len() != self.elements() {
+            return Err(Error::invalid(format!("{} elements do not fill {self}", elements.len())));
+        }
+        self.view_mut::<T>()?.copy_from_slice(elements);
+        Ok(())
+    }
+
+    /// Overwrites this contiguous host tensor with the bytes of another of the same dtype and element count.
+    ///
+    /// # Errors
+    /// They differ in dtype or count, one is not a contiguous host tensor, or one is in use.
+    pub fn copy_from(&self, source: &Tensor) -> Result<()> {
+        if (source.dtype, source.elements()) != (self.dtype, self.elements()) {
+            return Err(Error::invalid(format!("can't copy {source} into {self}")));
+        }
+        if source.data() == self.data() {
+            return Ok(());
+        }
+        self.bytes_mut()?.copy_from_slice(&source.bytes()?);
+        Ok(())
+    }
+
+    /// The bytes of a contiguous host tensor.
+    ///
+    /// # Errors
+    /// As [`Tensor::view`], whatever the dtype.
+    pub fn bytes(&self) -> Result<View<'_, u8>> {
+        self.require_host()?;
+        View::new(self)
+    }
+
+    /// The bytes of a contiguous host tensor, to write.
+    ///
+    /// # Errors
+    /// As [`Tensor::view_mut`], whatever the dtype.
+    pub fn bytes_mut(&self) -> Result<ViewMut<'_, u8>> {
+        self.require_host()?;
+        ViewMut::new(self)
+    }
+
+    fn require_viewable<T: Element>(&self) -> Result<()> {
+        if !T::views(self.dtype) {
+            return Err(Error::invalid(format!("{self} can't be viewed as {}", T::DTYPE)));
+        }
+        self.require_host()
+    }
+
+    fn require_host(&self) -> Result<()> {
+        if !self.device().is_host() {
+            return Err(Error::invalid(format!("{self} is not in host memory")));
+        }
+        self.require_contiguous("view")
+    }
+
+    fn require_contiguous(&self, action: &str) -> Result<()> {
+        match self.strides {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid(format!("{action}: {self} is not contiguous"))),
+        }
+    }
+}
+
+/// Bytes of a tensor, if its extents make sense.
+fn byte_len(dtype: DType, shape: &Shape) -> Result<usize> {
+    let bytes = shape.elements().and_then(|n| n.checked_mul(dtype.size()));
+    bytes
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))
+}
+
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tensor {}{} on {}", self.dtype, self.shape, self.device())
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{self} at {:p}>", self.data())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_and_windows_share_elements() {
+        let tensor = Tensor::from_slice(&[0f32, 1., 2., 3., 4., 5.], [2, 3]).unwrap();
+        let row = tensor.window(3, [3]).unwrap();
+        row.write(&[7f32, 8., 9.]).unwrap();
+        assert_eq!(tensor.clone().to_vec::<f32>().unwrap(), [0., 1., 2., 7., 8., 9.]);
+        assert!(tensor.window(4, [3]).unwrap_err().to_string().contains("leaves tensor f32[2, 3]"));
+    }
+
+    #[test]
+    fn a_writer_excludes_readers_and_writers() {
+        let tensor = Tensor::zeros(DType::I32, [4]).unwrap();
+        let other = tensor.clone();
+        let reading = tensor.view::<i32>().unwrap();
+        assert!(other.view::<i32>().is_ok(), "readers share");
+        assert!(matches!(other.view_mut::<i32>(), Err(Error::Busy(_))));
+        drop(reading);
+        let writing = tensor.view_mut::<i32>().unwrap();
+        assert!(matches!(other.view::<i32>(), Err(Error::Busy(_))));
+        drop(writing);
+        assert!(other.view_mut::<i32>().is_ok());
+    }
+
+    #[test]
+    fn views_check_the_dtype() {
+        let tensor = Tensor::zeros(DType::F8E4M3, [4]).unwrap();
+        assert!(tensor.view::<u8>().is_ok(), "bytes view the types without a Rust type");
+        assert!(tensor.view::<i8>().is_err());
+        assert!(Tensor::zeros(DType::F32, [4]).unwrap().view::<f64>().is_err());
+    }
+
+    #[test]
+    fn impossible_shapes_are_errors() {
+        assert!(Tensor::zeros(DType::F64, [-1]).is_err());
+        assert!(Tensor::zeros(DType::F64, [1 << 60, 16]).is_err());
+        assert!(Tensor::zeros(DType::U8, [1 << 62]).is_err(), "refused by the allocator, not a crash");
+        assert_eq!(Tensor::zeros(DType::F64, [0]).unwrap().to_vec::<f64>().unwrap(), [0f64; 0]);
+    }
+
+    #[test]
+    fn copies_fit_exactly() {
+        let from = Tensor::from_slice(&[1u16, 2], [2]).unwrap();
+        let into = Tensor::zeros(DType::U16, [2]).unwrap();
+        into.copy_from(&from).unwrap();
+        assert_eq!(into.to_vec::<u16>().unwrap(), [1, 2]);
+        let wrong = Tensor::zeros(DType::U16, [3]).unwrap().copy_from(&from).unwrap_err();
+        assert_eq!(wrong.to_string(), "can't copy tensor u16[2] on cpu into tensor u16[3] on cpu");
+    }
+}

@@ -1,0 +1,179 @@
+//! Memory with an owner and a borrow flag.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+
+/// Alignment of host storage: a cache line, and what vector code and DLPack readers like best.
+const ALIGN: usize = 64;
+
+/// A stretch of device or host memory, kept alive by its owner.
+///
+/// Dropping it drops the owner, on whatever thread that happens; an owner of device memory makes its context current
+/// itself.
+pub struct Storage {
+    pointer: *mut u8,
+    bytes: usize,
+    device: Device,
+    /// Number of readers, or -1 for one writer.
+    borrows: AtomicI32,
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the pointer is only handed out; whoever dereferences it holds an `Access`, and `borrows` makes a writing
+// access exclusive over threads. The owner is Send and Sync by bound.
+unsafe impl Send for Storage {}
+// SAFETY: as above.
+unsafe impl Sync for Storage {}
+
+impl Storage {
+    /// Zeroed host memory, aligned to 64 bytes.
+    ///
+    /// # Errors
+    /// The allocator has no room.
+    pub fn host(bytes: usize) -> Result<Arc<Self>> {
+        let block = HostBlock::new(bytes)?;
+        let pointer = block.pointer;
+        // SAFETY: the block holds `bytes` initialised bytes at `pointer` until it is dropped, which the storage does.
+        Ok(unsafe { Self::from_raw(pointer, bytes, Device::CPU, Box::new(block)) })
+    }
+
+    /// Storage over memory that `owner` keeps alive.
+    ///
+    /// # Safety
+    /// `pointer` is valid for `bytes` initialised bytes on `device`, for reads and writes, until `owner` is dropped,
+    /// and nothing else touches them while an [`Access`] is held.
+    pub unsafe fn from_raw(
+        pointer: *mut u8,
+        bytes: usize,
+        device: Device,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Arc<Self> {
+        Arc::new(Self { pointer, bytes, device, borrows: AtomicI32::new(0), _owner: owner })
+    }
+
+    /// Address of the first byte, in the device's address space.
+    pub fn pointer(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Size in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where the memory is.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Claims the storage for reading, shared with other readers.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while somebody writes.
+    pub fn read(self: &Arc<Self>) -> Result<Access> {
+        self.claim_read()?;
+        Ok(Access { storage: self.clone(), writes: false })
+    }
+
+    /// Claims the storage for writing, alone.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while somebody reads or writes.
+    pub fn write(self: &Arc<Self>) -> Result<Access> {
+        self.claim_write()?;
+        Ok(Access { storage: self.clone(), writes: true })
+    }
+
+    pub(super) fn claim_read(&self) -> Result<()> {
+        let claim = |n: i32| (0..i32::MAX).contains(&n).then(|| n + 1);
+        match self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, claim) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Busy("somebody writes to it")),
+        }
+    }
+
+    pub(super) fn claim_write(&self) -> Result<()> {
+        match self.borrows.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(-1) => Err(Error::Busy("somebody writes to it")),
+            Err(_) => Err(Error::Busy("somebody reads it")),
+        }
+    }
+
+    pub(super) fn release_read(&self) {
+        self.borrows.fetch_sub(1, Ordering::Release);
+    }
+
+    pub(super) fn release_write(&self) {
+        self.borrows.store(0, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} bytes on {} at {:p}>", self.bytes, self.device, self.pointer)
+    }
+}
+
+/// The right to read or to write one storage, with a share in its ownership; given back on drop.
+///
+/// A communicator holds one for each tensor of a running operation.
+#[must_use]
+#[derive(Debug)]
+pub struct Access {
+    storage: Arc<Storage>,
+    writes: bool,
+}
+
+impl Access {
+    /// The storage claimed.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        match self.writes {
+            true => self.storage.release_write(),
+            false => self.storage.release_read(),
+        }
+    }
+}
+
+/// Zeroed memory of the global allocator.
+struct HostBlock {
+    pointer: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: plain memory of the global allocator may be freed on any thread.
+unsafe impl Send for HostBlock {}
+// SAFETY: no method reads through a shared reference.
+unsafe impl Sync for HostBlock {}
+
+impl HostBlock {
+    fn new(bytes: usize) -> Result<Self> {
+        let no_room = || Error::invalid(format!("no room for {bytes} bytes of host memory"));
+        // The layout is never empty, so that the address is one of ours.
+        let layout = Layout::from_size_align(bytes.max(1), ALIGN).map_err(|_| no_room())?;
+        // SAFETY: the layout's size is at least 1.
+        let pointer = unsafe { alloc_zeroed(layout) };
+        if pointer.is_null() { Err(no_room()) } else { Ok(Self { pointer, layout }) }
+    }
+}
+
+impl Drop for HostBlock {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed once.
+        unsafe { dealloc(self.pointer, self.layout) }
+    }
+}

@@ -1,0 +1,153 @@
+//! What goes over the control plane as an argument or comes back as an answer.
+
+use std::any::Any;
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::id::RegisterId;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use crate::wire::Writer;
+
+/// An argument or an answer. Cheap to clone.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// Nothing.
+    None,
+    /// An integer.
+    Int(i64),
+    /// A truth value.
+    Bool(bool),
+    /// A float.
+    Float(f64),
+    /// Text.
+    Str(Arc<str>),
+    /// Bytes.
+    Bytes(Arc<[u8]>),
+    /// An element type.
+    DType(DType),
+    /// A device.
+    Device(Device),
+    /// Extents.
+    Shape(Shape),
+    /// The object that each worker has in this register.
+    Register(RegisterId),
+    /// An object of a registered type.
+    Object(Arc<dyn WireObject>),
+    /// A tensor: by reference on thread lanes, inline up to 64 KiB elsewhere.
+    Tensor(Tensor),
+}
+
+/// An object that can be an argument: it knows its type's number and how to write itself. Reading is registered with
+/// [`register_object!`](crate::register_object); [`Shape`] is the first such type.
+pub trait WireObject: Any + Debug + Send + Sync {
+    /// The type's number. Up to 8191 they belong to TVM and Disco.
+    fn type_index(&self) -> i32;
+
+    /// Bytes that [`WireObject::write`] will take.
+    fn size(&self) -> usize;
+
+    /// Writes the content.
+    fn write(&self, to: &mut Writer);
+}
+
+impl Value {
+    /// The kind, in words, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Value::None => "none",
+            Value::Int(_) => "an int",
+            Value::Bool(_) => "a bool",
+            Value::Float(_) => "a float",
+            Value::Str(_) => "a string",
+            Value::Bytes(_) => "bytes",
+            Value::DType(_) => "a dtype",
+            Value::Device(_) => "a device",
+            Value::Shape(_) => "a shape",
+            Value::Register(_) => "a register",
+            Value::Object(_) => "an object",
+            Value::Tensor(_) => "a tensor",
+        }
+    }
+}
+
+/// Equal content; tensors and objects are equal if they are the same, objects also if they write the same bytes.
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Value::None, Value::None) => true,
+            (Value::Int(a), Value::Int(b)) => a == b,
+            (Value::Bool(a), Value::Bool(b)) => a == b,
+            (Value::Float(a), Value::Float(b)) => a == b,
+            (Value::Str(a), Value::Str(b)) => a == b,
+            (Value::Bytes(a), Value::Bytes(b)) => a == b,
+            (Value::DType(a), Value::DType(b)) => a == b,
+            (Value::Device(a), Value::Device(b)) => a == b,
+            (Value::Shape(a), Value::Shape(b)) => a == b,
+            (Value::Register(a), Value::Register(b)) => a == b,
+            (Value::Object(a), Value::Object(b)) => {
+                let bytes = |object: &Arc<dyn WireObject>| {
+                    let mut writer = Writer::default();
+                    object.write(&mut writer);
+                    writer.into_bytes()
+                };
+                a.type_index() == b.type_index() && bytes(a) == bytes(b)
+            }
+            (Value::Tensor(a), Value::Tensor(b)) => {
+                a.data() == b.data() && (a.dtype(), a.shape()) == (b.dtype(), b.shape())
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::None => f.write_str("none"),
+            Value::Int(x) => write!(f, "{x}"),
+            Value::Bool(x) => write!(f, "{x}"),
+            Value::Float(x) => write!(f, "{x:?}"),
+            Value::Str(x) => write!(f, "{x:?}"),
+            Value::Bytes(x) => write!(f, "{} bytes", x.len()),
+            Value::DType(x) => write!(f, "{x}"),
+            Value::Device(x) => write!(f, "{x}"),
+            Value::Shape(x) => write!(f, "{x}"),
+            Value::Register(x) => write!(f, "{x}"),
+            Value::Object(x) => write!(f, "{x:?}"),
+            Value::Tensor(x) => write!(f, "{x}"),
+        }
+    }
+}
+
+macro_rules! from {
+    ($($ty:ty => $variant:ident($x:ident) $value:expr),* $(,)?) => {
+        $(impl From<$ty> for Value {
+            fn from($x: $ty) -> Self {
+                Value::$variant($value)
+            }
+        })*
+    };
+}
+
+from! {
+    i64 => Int(x) x,
+    i32 => Int(x) x.into(),
+    u32 => Int(x) x.into(),
+    bool => Bool(x) x,
+    f64 => Float(x) x,
+    f32 => Float(x) x.into(),
+    &str => Str(x) x.into(),
+    String => Str(x) x.into(),
+    Arc<str> => Str(x) x,
+    &[u8] => Bytes(x) x.into(),
+    Vec<u8> => Bytes(x) x.into(),
+    DType => DType(x) x,
+    Device => Device(x) x,
+    Shape => Shape(x) x,
+    Tensor => Tensor(x) x,
+    &Tensor => Tensor(x) x.clone(),
+}

@@ -1,0 +1,111 @@
+//! Answers and notices.
+
+use std::sync::Arc;
+
+use super::frame::{write, write_debug};
+use super::{Packet, WireError, Writer, action};
+use crate::channel::{Notice, Reply};
+use crate::command::Command;
+use crate::error::{Failure, Result};
+use crate::id::{RegisterId, WorkerId};
+use crate::value::Value;
+
+/// The packet that answers `command`. Answers of one worker come in the order of its commands, so that none repeats the
+/// command's number of the stream.
+///
+/// # Errors
+/// The value can't leave the process.
+pub fn encode_reply(command: &Command, from: WorkerId, reply: &Reply) -> Result<Vec<u8>> {
+    let mut to = Writer::default();
+    match (reply, command) {
+        (Err(failure), _) => write(&mut to, &[Value::Int(action::FAILED)], &failure_args(failure))?,
+        (Ok(_), Command::SyncWorker { .. }) => {
+            write(&mut to, &[Value::Int(action::SYNC_WORKER), Value::Int(from.wire())], &[])?;
+        }
+        (Ok(value), Command::DebugGet { .. }) => write_debug(&mut to, &[Value::Int(action::DEBUG_GET)], value)?,
+        (Ok(_), Command::DebugSet { .. }) => write(&mut to, &[Value::Int(action::DEBUG_SET)], &[])?,
+        (Ok(_), _) => write(&mut to, &[Value::Int(action::SYNC_ALL), Value::Int(from.wire())], &[])?,
+    }
+    Ok(to.into_bytes())
+}
+
+/// The answer in a packet.
+///
+/// # Errors
+/// Anything that [`WireError`] tells.
+pub fn decode_reply(mut packet: Packet) -> Result<Reply, WireError> {
+    let reply = match packet.int()? {
+        action::SYNC_WORKER | action::SYNC_ALL => {
+            packet.int()?;
+            Ok(Value::None)
+        }
+        action::DEBUG_GET => Ok(packet.value()?),
+        action::DEBUG_SET => Ok(Value::None),
+        action::FAILED => return Ok(Err(Arc::new(decode_failure(packet)?))),
+        number => return Err(WireError::Unknown { what: "answer", number }),
+    };
+    packet.end()?;
+    Ok(reply)
+}
+
+/// The packet of a notice.
+///
+/// # Errors
+/// The packet would be too large.
+pub fn encode_notice(notice: &Notice) -> Result<Vec<u8>> {
+    let mut to = Writer::default();
+    match notice {
+        Notice::Failed { epoch, failure } => {
+            let head = [Value::Int(action::NOTICE_FAILED), Value::Int(*epoch as i64)];
+            write(&mut to, &head, &failure_args(failure))?;
+        }
+    }
+    Ok(to.into_bytes())
+}
+
+/// The notice in a packet.
+///
+/// # Errors
+/// Anything that [`WireError`] tells.
+pub fn decode_notice(mut packet: Packet) -> Result<Notice, WireError> {
+    match packet.int()? {
+        action::NOTICE_FAILED => {
+            let epoch = packet.int()? as u64;
+            Ok(Notice::Failed { epoch, failure: Arc::new(decode_failure(packet)?) })
+        }
+        number => Err(WireError::Unknown { what: "notice", number }),
+    }
+}
+
+/// `worker, command, operation, register or none, aborted, message, cause…`
+fn failure_args(failure: &Failure) -> Vec<Value> {
+    let mut args = vec![
+        Value::Int(failure.worker.wire()),
+        Value::Int(failure.command as i64),
+        failure.operation.as_str().into(),
+        failure.register.map_or(Value::None, |register| Value::Int(register.wire())),
+        Value::Bool(failure.aborted),
+        failure.message.as_str().into(),
+    ];
+    args.extend(failure.causes.iter().map(|cause| Value::from(cause.as_str())));
+    args
+}
+
+fn decode_failure(mut packet: Packet) -> Result<Failure, WireError> {
+    let worker = packet.id()?;
+    let command = packet.int()? as u64;
+    let operation = packet.string()?.to_string();
+    let register = match packet.value()? {
+        Value::None => None,
+        Value::Int(id) => Some(RegisterId::new(u32::try_from(id).map_err(|_| WireError::Expected("a register id"))?)),
+        _ => return Err(WireError::Expected("a register or none")),
+    };
+    let Value::Bool(aborted) = packet.value()? else { return Err(WireError::Expected("a bool")) };
+    let message = packet.string()?.to_string();
+    let causes = packet.rest().into_iter().map(|cause| match cause {
+        Value::Str(text) => Ok(text.to_string()),
+        _ => Err(WireError::Expected("a string")),
+    });
+    let causes = causes.collect::<Result<_, _>>()?;
+    Ok(Failure { worker, command, operation, register, message, causes, aborted })
+}

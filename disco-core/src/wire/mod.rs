@@ -1,0 +1,123 @@
+//! The packed sequence: how commands and answers look as bytes.
+//!
+//! Little endian, nothing aligned. The layout of the first nine commands is that of TVM's Disco (its RPC reference protocol),
+//! byte for byte, as `tests/golden.rs` shows against bytes captured from the real TVM.
+//!
+//! ```text
+//! packet   u64 length of what follows
+//!          i32 4 ("return")
+//!          i32 number of arguments
+//!          arguments: i32 type, then content
+//!
+//! 0 none   nothing            6 device i32 kind, i32 ordinal
+//! 1 int    i64                8 raw string, 9 byte array  u64 length, bytes
+//! 2 bool   i64                11 short string, 12 short bytes (below 8) ┐ the object's own
+//! 3 float  f64                any other number: an object               ┘ encoding follows
+//! 5 dtype  u8 code, u8 bits, u16 lanes, i32 0
+//!
+//! object   u32 type, then     65 string, 66 bytes  u64 length, bytes
+//!                             69 shape             u64 axes, i64 extents
+//!                             114 register         i64 id
+//!                             4096 tensor          dtype, i32 axes, i64 extents, u64 length, bytes
+//!                             from 8192            registered by the program, see `register_object!`
+//!                             0                    TVM's debug object (the number before is any from 64 but
+//!                                                  68 and 73, 187 if we write): u64 length, text, see `debug.rs`
+//! ```
+//!
+//! Strings and bytes from 8 bytes up, shapes and tensors are debug objects in `DebugSetRegister` (8) and in the answer to
+//! `DebugGetFromRemote` (7), as TVM has them, and plain objects everywhere else. Both are read everywhere.
+//!
+//! A command is a packet whose first argument is its number (0 to 8 as TVM's, ours from 64). A **frame** is a command's packet,
+//! after a packet `64, id, id…` if registers were freed. An answer is a packet that repeats the command's number, or
+//! says failure.
+//!
+//! Bytes from outside are hostile: lengths are checked against what is there before anything is allocated, unknown
+//! numbers are errors, and a packet must end where it says.
+
+mod answer;
+mod debug;
+mod frame;
+mod object;
+mod reader;
+mod value;
+mod writer;
+
+pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
+pub use frame::decode_frame;
+pub(crate) use frame::encode_frame;
+pub use object::ObjectEntry;
+pub use reader::{Packet, Reader};
+pub use writer::Writer;
+
+/// Largest packet that is read or written, in bytes.
+pub const PACKET_LIMIT: u64 = 1 << 28;
+
+/// Largest tensor that travels inside a packet, in bytes; larger ones go over the data plane.
+pub const INLINE_LIMIT: usize = 64 << 10;
+
+/// The one packet code of Disco's lanes.
+const CODE_RETURN: i32 = 4;
+
+/// First arguments: TVM's.
+mod action {
+    pub(super) const SHUTDOWN: i64 = 0;
+    pub(super) const KILL_REG: i64 = 1;
+    pub(super) const GET_GLOBAL_FUNC: i64 = 2;
+    pub(super) const CALL_PACKED: i64 = 3;
+    pub(super) const SYNC_WORKER: i64 = 4;
+    pub(super) const COPY_FROM_WORKER_0: i64 = 5;
+    pub(super) const COPY_TO_WORKER_0: i64 = 6;
+    pub(super) const DEBUG_GET: i64 = 7;
+    pub(super) const DEBUG_SET: i64 = 8;
+    // Ours.
+    pub(super) const FREE: i64 = 64;
+    pub(super) const SYNC_ALL: i64 = 65;
+    pub(super) const RECOVER: i64 = 66;
+    pub(super) const FAILED: i64 = 67;
+    pub(super) const NOTICE_FAILED: i64 = 68;
+}
+
+/// Bytes that are not a packet of ours, or a value that can't become one.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The bytes end too early.
+    #[error("{wanted} more bytes wanted at byte {at}, {left} are left")]
+    Truncated {
+        /// Position in the packet.
+        at: usize,
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes there.
+        left: usize,
+    },
+    /// Bytes are left after the last argument.
+    #[error("{0} bytes after the last argument")]
+    Trailing(usize),
+    /// A packet larger than [`PACKET_LIMIT`].
+    #[error("a packet of {0} bytes; the limit is {PACKET_LIMIT}")]
+    TooLarge(u64),
+    /// A number that means nothing.
+    #[error("unknown {what} {number}")]
+    Unknown {
+        /// What was to be numbered.
+        what: &'static str,
+        /// The number.
+        number: i64,
+    },
+    /// Something else than what the packet must have there.
+    #[error("expected {0}")]
+    Expected(&'static str),
+    /// A tensor above [`INLINE_LIMIT`] as an argument.
+    #[error(
+        "a tensor of {0} bytes can't be an argument across processes (limit {INLINE_LIMIT}); \
+         use `copy_to_worker_0` and `broadcast`"
+    )]
+    TensorTooLarge(usize),
+    /// A tensor as an argument that is not a contiguous host tensor.
+    #[error("{0} can't be an argument across processes")]
+    TensorKind(String),
+    /// A debug object of TVM whose content no [`Value`](crate::Value) can hold: this type of its graph's root.
+    #[error("a debug object of type `{0}`; only strings, bytes, shapes, tensors, numbers, bools and none are read")]
+    DebugType(String),
+}

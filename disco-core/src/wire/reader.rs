@@ -1,0 +1,172 @@
+//! Bytes, taken off with checks.
+
+use super::{CODE_RETURN, PACKET_LIMIT, WireError};
+use crate::value::Value;
+
+/// The part of a packet that was not read yet.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+    at: usize,
+}
+
+macro_rules! take {
+    ($($name:ident $ty:ty),*) => {
+        $(
+            #[doc = concat!("Takes a little-endian `", stringify!($ty), "`.")]
+            ///
+            /// # Errors
+            /// The packet ends before.
+            pub fn $name(&mut self) -> Result<$ty, WireError> {
+                let (value, rest) = self.rest.split_first_chunk().ok_or_else(|| self.truncated(size_of::<$ty>() as u64))?;
+                self.at += size_of::<$ty>();
+                self.rest = rest;
+                Ok(<$ty>::from_le_bytes(*value))
+            }
+        )*
+    };
+}
+
+impl<'a> Reader<'a> {
+    /// Reads `bytes` from the start.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, at: 0 }
+    }
+
+    take!(u8 u8, u16 u16, u32 u32, i32 i32, u64 u64, i64 i64, f64 f64);
+
+    /// Takes `len` bytes.
+    ///
+    /// # Errors
+    /// Fewer are left.
+    pub fn raw(&mut self, len: u64) -> Result<&'a [u8], WireError> {
+        let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
+        let (bytes, rest) = split.ok_or_else(|| self.truncated(len))?;
+        self.at += bytes.len();
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// Takes a length and as many bytes.
+    ///
+    /// # Errors
+    /// Fewer are left.
+    pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
+        let len = self.u64()?;
+        self.raw(len)
+    }
+
+    /// Takes `count` integers. Nothing is allocated before they are known to be there.
+    ///
+    /// # Errors
+    /// Fewer are left.
+    pub fn list(&mut self, count: u64) -> Result<Vec<i64>, WireError> {
+        let bytes = self.raw(count.checked_mul(8).ok_or_else(|| self.truncated(count))?)?;
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(words.iter().map(|word| i64::from_le_bytes(*word)).collect())
+    }
+
+    /// Bytes not taken yet.
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    fn truncated(&self, wanted: u64) -> WireError {
+        WireError::Truncated { at: self.at, wanted, left: self.rest.len() }
+    }
+}
+
+/// The arguments of one packet.
+#[derive(Debug)]
+pub struct Packet {
+    args: std::vec::IntoIter<Value>,
+}
+
+impl Packet {
+    /// Bytes before a packet's content: its length.
+    pub const PREFIX: usize = 8;
+
+    /// The length of the content that follows these first bytes of a packet.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`].
+    pub fn content_len(prefix: [u8; Self::PREFIX]) -> Result<usize, WireError> {
+        match u64::from_le_bytes(prefix) {
+            len if len > PACKET_LIMIT => Err(WireError::TooLarge(len)),
+            len => Ok(len as usize),
+        }
+    }
+
+    /// Takes one packet off the front of `bytes`, and returns the rest.
+    ///
+    /// # Errors
+    /// Anything that [`WireError`] tells.
+    pub fn split(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        let mut reader = Reader::new(bytes);
+        let len = Self::content_len(reader.u64()?.to_le_bytes())?;
+        let content = reader.raw(len as u64)?;
+        Ok((Self::read(content)?, reader.rest))
+    }
+
+    /// Reads a packet's content, without the length.
+    ///
+    /// # Errors
+    /// Anything that [`WireError`] tells.
+    pub fn read(content: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(content);
+        match reader.i32()? {
+            CODE_RETURN => {}
+            code => return Err(WireError::Unknown { what: "packet code", number: code.into() }),
+        }
+        let count = reader.i32()?;
+        // An argument takes 4 bytes at least, so a count that fits can't make a large allocation of a small packet.
+        if count < 0 || count as usize > reader.left() / 4 {
+            return Err(WireError::Unknown { what: "number of arguments", number: count.into() });
+        }
+        let args: Vec<Value> = (0..count).map(|_| Value::read(&mut reader)).collect::<Result<_, _>>()?;
+        match reader.left() {
+            0 => Ok(Self { args: args.into_iter() }),
+            left => Err(WireError::Trailing(left)),
+        }
+    }
+
+    /// Arguments not taken yet.
+    pub fn rest(self) -> Vec<Value> {
+        self.args.collect()
+    }
+
+    /// The next argument, which must be there.
+    pub(super) fn value(&mut self) -> Result<Value, WireError> {
+        self.args.next().ok_or(WireError::Expected("another argument"))
+    }
+
+    /// The next argument, which must be an int.
+    pub(super) fn int(&mut self) -> Result<i64, WireError> {
+        match self.args.next() {
+            Some(Value::Int(int)) => Ok(int),
+            _ => Err(WireError::Expected("an int")),
+        }
+    }
+
+    /// The next argument, which must be an id below 2^32.
+    pub(super) fn id<T: From<u32>>(&mut self) -> Result<T, WireError> {
+        let id = self.int()?;
+        u32::try_from(id).map(T::from).map_err(|_| WireError::Unknown { what: "id", number: id })
+    }
+
+    /// The next argument, which must be a string.
+    pub(super) fn string(&mut self) -> Result<std::sync::Arc<str>, WireError> {
+        match self.args.next() {
+            Some(Value::Str(text)) => Ok(text),
+            _ => Err(WireError::Expected("a string")),
+        }
+    }
+
+    /// Nothing may be left.
+    pub(super) fn end(self) -> Result<(), WireError> {
+        match self.args.len() {
+            0 => Ok(()),
+            _ => Err(WireError::Expected("no more arguments")),
+        }
+    }
+}

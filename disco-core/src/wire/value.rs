@@ -1,0 +1,215 @@
+//! One argument.
+
+use super::object::{self, index};
+use super::{INLINE_LIMIT, Reader, WireError, Writer, debug};
+use crate::device::{Device, DeviceKind};
+use crate::dtype::DType;
+use crate::id::RegisterId;
+use crate::tensor::{Tensor, View};
+use crate::value::{Value, WireObject};
+
+/// Numbers of plain arguments.
+mod code {
+    pub(super) const NONE: i32 = 0;
+    pub(super) const INT: i32 = 1;
+    pub(super) const BOOL: i32 = 2;
+    pub(super) const FLOAT: i32 = 3;
+    pub(super) const DTYPE: i32 = 5;
+    pub(super) const DEVICE: i32 = 6;
+    /// A string or bytes without an object around them; TVM names functions so.
+    pub(super) const RAW_STR: i32 = 8;
+    pub(super) const BYTE_ARRAY: i32 = 9;
+    /// A string or bytes that TVM keeps inside its 16-byte argument; on the wire only the outer number differs.
+    pub(super) const SHORT_STR: i32 = 11;
+    pub(super) const SHORT_BYTES: i32 = 12;
+}
+
+/// Bytes below which TVM calls a string short.
+pub(super) const SHORT: usize = 8;
+
+impl Value {
+    /// Appends the argument: its number, then its content.
+    pub(super) fn write(&self, to: &mut Writer) -> Result<(), WireError> {
+        match self {
+            Value::None => to.i32(code::NONE),
+            Value::Int(int) => tagged(to, code::INT, *int),
+            Value::Bool(bool) => tagged(to, code::BOOL, i64::from(*bool)),
+            Value::Float(float) => {
+                to.i32(code::FLOAT);
+                to.f64(*float);
+            }
+            Value::DType(dtype) => {
+                to.i32(code::DTYPE);
+                write_dtype(*dtype, to);
+                to.i32(0);
+            }
+            Value::Device(device) => {
+                to.i32(code::DEVICE);
+                to.i32(device.kind.dlpack());
+                to.i32(device.ordinal);
+            }
+            Value::Str(text) => string(to, (code::SHORT_STR, index::STR), text.as_bytes()),
+            Value::Bytes(bytes) => string(to, (code::SHORT_BYTES, index::BYTES), bytes),
+            Value::Register(register) => {
+                object_head(to, index::REGISTER);
+                to.i64(register.wire());
+            }
+            Value::Shape(shape) => write_object(shape, to)?,
+            Value::Object(object) => write_object(&**object, to)?,
+            Value::Tensor(tensor) => write_tensor(tensor, to)?,
+        }
+        Ok(())
+    }
+
+    /// Takes one argument.
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        match from.i32()? {
+            code::NONE => Ok(Value::None),
+            code::INT => Ok(Value::Int(from.i64()?)),
+            code::BOOL => match from.i64()? {
+                0 => Ok(Value::Bool(false)),
+                1 => Ok(Value::Bool(true)),
+                number => Err(WireError::Unknown { what: "bool", number }),
+            },
+            code::FLOAT => Ok(Value::Float(from.f64()?)),
+            code::DTYPE => {
+                let dtype = read_dtype(from)?;
+                from.i32()?;
+                Ok(Value::DType(dtype))
+            }
+            code::DEVICE => {
+                let kind = from.i32()?;
+                let known = DeviceKind::from_dlpack(kind);
+                let kind = known.ok_or(WireError::Unknown { what: "device kind", number: kind.into() })?;
+                Ok(Value::Device(Device::new(kind, from.i32()?)))
+            }
+            code::RAW_STR => read_str(from),
+            code::BYTE_ARRAY => Ok(Value::Bytes(from.bytes()?.into())),
+            outer => read_object(outer, from),
+        }
+    }
+}
+
+/// Appends a string as TVM's controller names a function.
+pub(super) fn write_raw_str(text: &str, to: &mut Writer) {
+    to.i32(code::RAW_STR);
+    to.bytes(text.as_bytes());
+}
+
+fn read_str(from: &mut Reader<'_>) -> Result<Value, WireError> {
+    let text = std::str::from_utf8(from.bytes()?).map_err(|_| WireError::Expected("UTF-8 in a string"))?;
+    Ok(Value::Str(text.into()))
+}
+
+fn tagged(to: &mut Writer, code: i32, int: i64) {
+    to.i32(code);
+    to.i64(int);
+}
+
+fn object_head(to: &mut Writer, index: i32) {
+    to.i32(index);
+    to.i32(index);
+}
+
+fn string(to: &mut Writer, (short, long): (i32, i32), bytes: &[u8]) {
+    to.i32(if bytes.len() < SHORT { short } else { long });
+    to.i32(long);
+    to.bytes(bytes);
+}
+
+fn write_object(object: &dyn WireObject, to: &mut Writer) -> Result<(), WireError> {
+    object_head(to, object.type_index());
+    let end = to.len() + object.size();
+    to.reserve(object.size());
+    object.write(to);
+    match to.len() == end {
+        true => Ok(()),
+        false => Err(WireError::Expected("an object to write as many bytes as its `size` says")),
+    }
+}
+
+pub(super) fn write_dtype(dtype: DType, to: &mut Writer) {
+    let (code, bits) = dtype.dlpack();
+    to.u8(code);
+    to.u8(bits);
+    to.u16(1);
+}
+
+pub(super) fn read_dtype(from: &mut Reader<'_>) -> Result<DType, WireError> {
+    let (code, bits, lanes) = (from.u8()?, from.u8()?, from.u16()?);
+    let number = i64::from(code) << 24 | i64::from(bits) << 16 | i64::from(lanes);
+    DType::from_dlpack(code, bits, lanes).ok_or(WireError::Unknown { what: "dtype", number })
+}
+
+fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
+    let bytes = inline_bytes(tensor)?;
+    object_head(to, index::TENSOR);
+    write_dtype(tensor.dtype(), to);
+    to.i32(tensor.shape().len() as i32);
+    tensor.shape().iter().for_each(|dim| to.i64(*dim));
+    to.bytes(&bytes);
+    Ok(())
+}
+
+/// The elements of a tensor that may travel inside a packet.
+pub(super) fn inline_bytes(tensor: &Tensor) -> Result<View<'_, u8>, WireError> {
+    match tensor.byte_len() {
+        len if len > INLINE_LIMIT => Err(WireError::TensorTooLarge(len)),
+        _ => tensor.bytes().map_err(|error| WireError::TensorKind(error.to_string())),
+    }
+}
+
+fn read_tensor(from: &mut Reader<'_>) -> Result<Tensor, WireError> {
+    let dtype = read_dtype(from)?;
+    let axes = read_axes(from)?;
+    let shape = from.list(axes)?;
+    read_elements(dtype, shape, from)
+}
+
+pub(super) fn read_axes(from: &mut Reader<'_>) -> Result<u64, WireError> {
+    let axes = from.i32()?;
+    u64::try_from(axes).map_err(|_| WireError::Unknown { what: "number of axes", number: axes.into() })
+}
+
+/// Takes a length and as many bytes, which must be those of a tensor of this type and shape.
+pub(super) fn read_elements(dtype: DType, shape: Vec<i64>, from: &mut Reader<'_>) -> Result<Tensor, WireError> {
+    let bytes = from.bytes()?;
+    if bytes.len() > INLINE_LIMIT {
+        return Err(WireError::TensorTooLarge(bytes.len()));
+    }
+    let shape = crate::Shape::from(shape);
+    if shape.elements().and_then(|n| n.checked_mul(dtype.size())) != Some(bytes.len()) {
+        return Err(WireError::Expected("as many bytes as the tensor's shape says"));
+    }
+    let tensor = Tensor::zeros(dtype, shape).map_err(|error| WireError::TensorKind(error.to_string()))?;
+    let mut view = tensor.bytes_mut().map_err(|error| WireError::TensorKind(error.to_string()))?;
+    view.copy_from_slice(bytes);
+    drop(view);
+    Ok(tensor)
+}
+
+fn read_object(outer: i32, from: &mut Reader<'_>) -> Result<Value, WireError> {
+    let index = from.i32()?;
+    if debug::is_wrapped(outer, index) {
+        return debug::read(from);
+    }
+    let expected = match outer {
+        code::SHORT_STR => index::STR,
+        code::SHORT_BYTES => index::BYTES,
+        other => other,
+    };
+    if index != expected {
+        return Err(WireError::Unknown { what: "argument type", number: outer.into() });
+    }
+    match index {
+        index::STR => read_str(from),
+        index::BYTES => Ok(Value::Bytes(from.bytes()?.into())),
+        index::REGISTER => {
+            let number = from.i64()?;
+            let id = u32::try_from(number).ok().filter(|id| *id < RegisterId::LIMIT);
+            id.map(|id| Value::Register(id.into())).ok_or(WireError::Unknown { what: "register", number })
+        }
+        index::TENSOR => Ok(Value::Tensor(read_tensor(from)?)),
+        index => object::read(index, from),
+    }
+}

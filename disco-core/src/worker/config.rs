@@ -1,0 +1,23 @@
+//! What all workers of a session are told at the start.
+
+use std::time::Duration;
+
+use crate::world::World;
+
+/// How workers of a session behave; alike on all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerConfig {
+    /// All workers and their groups.
+    pub world: World,
+    /// How long one collective may take, from entry.
+    pub collective_deadline: Duration,
+    /// Ranks exchange signatures through the store before each collective (`DISCO_CHECK=1`).
+    pub check: bool,
+}
+
+impl WorkerConfig {
+    /// Defaults: 5 minutes, no checks.
+    pub fn new(world: World) -> Self {
+        Self { world, collective_deadline: Duration::from_secs(300), check: false }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a worker function sees of its worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::config::WorkerConfig;
+use super::watched::Watched;
+use crate::backend::{Backend, Rendezvous, Seat};
+use crate::communicator::{Communicator, CommunicatorExt};
+use crate::device::Device;
+use crate::device_api::{self, Queue};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::id::{GroupId, Rank, WorkerId};
+use crate::link::Link;
+use crate::shape::Shape;
+use crate::store::Store;
+use crate::tensor::Tensor;
+use crate::world::World;
+
+/// One worker: who it is, its device, its communicators.
+#[derive(Debug)]
+pub struct WorkerContext {
+    worker: WorkerId,
+    config: WorkerConfig,
+    link: Arc<dyn Link>,
+    queue: Box<dyn Queue>,
+    world_comm: Option<Watched>,
+    /// Only where there is more than one group.
+    group_comm: Option<Watched>,
+    /// Data planes made so far; part of the names of communicators.
+    planes: u64,
+}
+
+impl WorkerContext {
+    pub(super) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<dyn Link>) -> Result<Self> {
+        let queue = device_api::find(Device::CPU.kind)?.bind(Device::CPU)?;
+        Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None, planes: 0 })
+    }
+
+    /// This worker.
+    pub fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    /// All workers and their groups.
+    pub fn world(&self) -> World {
+        self.config.world
+    }
+
+    /// This worker's group.
+    pub fn group(&self) -> GroupId {
+        self.world().group_of(self.worker)
+    }
+
+    /// The device that this worker's tensors live on: the host, until `init_ccl` gives another.
+    pub fn device(&self) -> Device {
+        self.queue.device()
+    }
+
+    /// This worker's stream.
+    pub fn queue(&mut self) -> &mut dyn Queue {
+        &mut *self.queue
+    }
+
+    /// The communicator of all workers; rank = worker.
+    ///
+    /// # Errors
+    /// [`Error::NoCommunicator`] before `init_ccl`.
+    pub fn comm(&mut self) -> Result<&mut dyn Communicator> {
+        self.world_comm.as_mut().map(|comm| comm as &mut dyn Communicator).ok_or(Error::NoCommunicator)
+    }
+
+    /// The communicator of this worker's group; rank = seat in the group.
+    ///
+    /// # Errors
+    /// As [`WorkerContext::comm`].
+    pub fn group_comm(&mut self) -> Result<&mut dyn Communicator> {
+        let comm = self.group_comm.as_mut().or(self.world_comm.as_mut());
+        comm.map(|comm| comm as &mut dyn Communicator).ok_or(Error::NoCommunicator)
+    }
+
+    /// The communicator of the group, or of all workers.
+    ///
+    /// # Errors
+    /// As [`WorkerContext::comm`].
+    pub fn comm_in(&mut self, in_group: bool) -> Result<&mut dyn Communicator> {
+        if in_group { self.group_comm() } else { self.comm() }
+    }
+
+    /// The session's store.
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.link.store()
+    }
+
+    /// The way to peers and controller beside the commands.
+    pub fn link(&self) -> &Arc<dyn Link> {
+        &self.link
+    }
+
+    /// How long one collective may take; a good limit for waits of one's own.
+    pub fn deadline(&self) -> Duration {
+        self.config.collective_deadline
+    }
+
+    /// A zeroed tensor on this worker's device.
+    ///
+    /// # Errors
+    /// An impossible shape, or no room.
+    pub fn empty(&mut self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        if self.device().is_host() {
+            return Tensor::zeros(dtype, shape);
+        }
+        let bytes = shape.elements().and_then(|n| n.checked_mul(dtype.size()));
+        let bytes =
+            bytes.ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))?;
+        Tensor::from_storage(self.queue.alloc(bytes)?, dtype, shape)
+    }
+
+    /// Sends to the worker in the same seat of the next group.
+    ///
+    /// # Errors
+    /// This is the last group, or the communicator's own.
+    pub fn send_to_next_group(&mut self, src: &Tensor) -> Result<()> {
+        let next = self.worker.index() + self.world().group_size();
+        if next >= self.world().size() {
+            return Err(Error::invalid(format!("{} is the last; there is no next one to send to", self.group())));
+        }
+        self.comm()?.send(src, Rank::new(next as u32))
+    }
+
+    /// Receives from the worker in the same seat of the previous group.
+    ///
+    /// # Errors
+    /// This is the first group, or the communicator's own.
+    pub fn recv_from_prev_group(&mut self, dst: &Tensor) -> Result<()> {
+        let prev = self.worker.index().checked_sub(self.world().group_size());
+        let Some(prev) = prev else {
+            return Err(Error::invalid(format!(
+                "{} is the first; there is none before it to receive from",
+                self.group()
+            )));
+        };
+        self.comm()?.recv(dst, Rank::new(prev as u32))
+    }
+
+    /// Joins a new data plane in place of the old one, on `device`.
+    pub(super) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
+        self.disconnect();
+        if device != self.device() {
+            self.queue = device_api::find(device.kind)?.bind(device)?;
+        }
+        let (world, rank) = (self.world(), Rank::new(self.worker.index() as u32));
+        let (link, deadline) = (self.link.clone(), self.deadline());
+        let comm = backend.connect(Seat { rank, world, queue: &mut *self.queue, link, deadline }, at)?;
+        self.planes += 1;
+        let name = format!("plane {}", self.planes);
+        let mut comm = Watched::new(comm, name, self.link.clone(), self.deadline(), self.config.check);
+        if world.groups() > 1 {
+            let color = world.group_of(self.worker).index() as u32;
+            self.group_comm = comm.split_watched(Some(color), rank.index() as i32)?;
+        }
+        self.world_comm = Some(comm);
+        Ok(())
+    }
+
+    /// Leaves the data plane.
+    pub(super) fn disconnect(&mut self) {
+        self.group_comm = None;
+        self.world_comm = None;
+    }
+
+    /// Waits for everything enqueued on communicators and stream.
+    pub(super) fn synchronize(&mut self) -> Result<()> {
+        for comm in [&mut self.world_comm, &mut self.group_comm].into_iter().flatten() {
+            comm.synchronize()?;
+        }
+        let deadline = self.deadline();
+        self.queue.synchronize(deadline)
+    }
+}

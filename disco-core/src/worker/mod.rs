@@ -1,0 +1,232 @@
+//! The worker's side: register file, context, and the loop that executes commands.
+
+mod config;
+mod context;
+mod dataplane;
+mod failure;
+mod registers;
+mod watched;
+
+use std::sync::Arc;
+
+pub use config::WorkerConfig;
+pub use context::WorkerContext;
+pub use registers::Registers;
+
+use crate::channel::{Endpoint, Notice, Reply};
+use crate::command::{Command, Local};
+use crate::error::{Error, Failure, Result};
+use crate::frame::Frame;
+use crate::function::{self, Args, BoxError};
+use crate::id::{RegisterId, WorkerId};
+use crate::link::Link;
+use crate::object::Object;
+use crate::tensor::Tensor;
+use crate::value::Value;
+
+/// Executes what comes over `endpoint` until it says shutdown or closes. Runs on the worker's own thread.
+///
+/// # Errors
+/// The lane was cut while a reply was due, or the host's queue could not be made.
+pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) -> Result<()> {
+    let link = endpoint.link();
+    let context = WorkerContext::new(worker, config, link.clone())?;
+    let mut state = Worker { worker, registers: Registers::default(), context, link, epoch: 0, failure: None };
+    while let Ok(frame) = endpoint.recv() {
+        match state.step(&frame) {
+            Step::Next => {}
+            Step::Answer(reply) => endpoint.reply(frame.seq(), reply)?,
+            Step::Leave => break,
+        }
+    }
+    tracing::debug!(%worker, "leaves");
+    Ok(())
+}
+
+/// One worker between two commands.
+struct Worker {
+    worker: WorkerId,
+    registers: Registers,
+    context: WorkerContext,
+    link: Arc<dyn Link>,
+    epoch: u64,
+    /// The first error of this epoch; poisons what follows.
+    failure: Option<Arc<Failure>>,
+}
+
+/// What follows from a command.
+enum Step {
+    Next,
+    Answer(Reply),
+    Leave,
+}
+
+impl Worker {
+    fn step(&mut self, frame: &Frame) -> Step {
+        frame.freed().iter().for_each(|register| self.registers.clear(*register));
+        self.link.activity().receive(frame.seq());
+        let step = self.execute(frame.seq(), frame.command());
+        self.link.activity().finish(frame.seq());
+        step
+    }
+
+    fn execute(&mut self, seq: u64, command: &Command) -> Step {
+        let name = command.name();
+        match command {
+            Command::Shutdown => return Step::Leave,
+            Command::KillReg { register } => self.registers.clear(*register),
+            Command::GetGlobalFunc { register, name } => {
+                let find = |_: &mut Self| Ok(Object::Function(function::find(name)?));
+                self.set(seq, name, *register, find);
+            }
+            Command::CallPacked { register, function, args } => self.call(seq, *register, *function, args),
+            Command::SyncWorker { worker } if *worker == self.worker => return Step::Answer(self.sync(seq, name)),
+            Command::SyncAll => return Step::Answer(self.sync(seq, name)),
+            Command::DebugGet { register, worker } if *worker == self.worker => {
+                return Step::Answer(self.get(seq, name, *register));
+            }
+            Command::DebugSet { register, worker, value } if *worker == self.worker => {
+                let reply = self.attempt(seq, name, Some(*register), |this| this.assign(*register, value));
+                return Step::Answer(reply.map(|()| Value::None));
+            }
+            Command::CopyFromWorker0 { register, host: Local(Some(host)) } if self.is_worker_0() => {
+                _ = self.attempt(seq, name, Some(*register), |this| {
+                    let tensor = this.tensor(*register)?;
+                    Ok(this.context.queue().copy_out(host, &tensor)?)
+                });
+            }
+            Command::CopyToWorker0 { register, host: Local(Some(host)) } if self.is_worker_0() => {
+                _ = self.attempt(seq, name, Some(*register), |this| {
+                    let tensor = this.tensor(*register)?;
+                    Ok(this.context.queue().copy_in(&tensor, host)?)
+                });
+            }
+            Command::Recover { epoch } => self.recover(*epoch),
+            // Another worker's business.
+            Command::SyncWorker { .. }
+            | Command::DebugGet { .. }
+            | Command::DebugSet { .. }
+            | Command::CopyFromWorker0 { .. }
+            | Command::CopyToWorker0 { .. } => {}
+        }
+        Step::Next
+    }
+
+    fn call(&mut self, seq: u64, register: RegisterId, function: RegisterId, args: &[Value]) {
+        let function = match self.registers.object(function) {
+            Ok(Object::Function(function)) => function.clone(),
+            found => {
+                let error = match found {
+                    Ok(other) => Error::invalid(format!("{function} holds {}, not a function", other.kind())),
+                    Err(error) => error,
+                };
+                return self.set(seq, "call", register, |_| Err(error.into()));
+            }
+        };
+        self.set(seq, function.name(), register, |this| {
+            let activity = this.link.activity();
+            activity.enter(function.tag(activity));
+            let result = function.call(&mut this.context, &Args::new(args, &this.registers));
+            this.link.activity().leave();
+            result
+        });
+    }
+
+    fn sync(&mut self, seq: u64, name: &str) -> Reply {
+        let synced = self.attempt(seq, name, None, |this| Ok(this.context.synchronize()?));
+        synced.map(|()| Value::None)
+    }
+
+    /// The value of a register, also on a poisoned worker, if it was set before the error.
+    fn get(&mut self, seq: u64, name: &str, register: RegisterId) -> Reply {
+        let value = match self.registers.object(register) {
+            Ok(Object::Value(Value::Tensor(tensor))) => {
+                let tensor = tensor.clone();
+                self.fetch(&tensor).map(Value::Tensor)
+            }
+            Ok(Object::Value(value)) => Ok(value.clone()),
+            Ok(other) => Err(Error::invalid(format!("{} can't leave its worker", other.kind()))),
+            Err(error) => Err(error),
+        };
+        value.map_err(|error| match (error, &self.failure) {
+            (Error::Worker(failure), _) => failure,
+            (_, Some(failure)) => failure.clone(),
+            (error, None) => Arc::new(failure::describe(self.worker, seq, name, Some(register), &error)),
+        })
+    }
+
+    fn fetch(&mut self, tensor: &Tensor) -> Result<Tensor> {
+        if tensor.device().is_host() {
+            return Ok(tensor.clone());
+        }
+        let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+        self.context.queue().copy_out(&host, tensor)?;
+        let deadline = self.context.deadline();
+        self.context.queue().synchronize(deadline)?;
+        Ok(host)
+    }
+
+    /// A tensor is copied into the tensor that is there; anything else replaces what is there.
+    fn assign(&mut self, register: RegisterId, value: &Value) -> Result<(), BoxError> {
+        self.context.synchronize()?;
+        if let (Value::Tensor(new), Ok(old)) = (value, self.tensor(register)) {
+            return Ok(self.context.queue().copy_in(&old, new)?);
+        }
+        self.registers.set(register, Object::Value(value.clone()));
+        Ok(())
+    }
+
+    fn tensor(&self, register: RegisterId) -> Result<Tensor> {
+        match self.registers.object(register)? {
+            Object::Value(Value::Tensor(tensor)) => Ok(tensor.clone()),
+            other => Err(Error::invalid(format!("{register} holds {}, not a tensor", other.kind()))),
+        }
+    }
+
+    fn recover(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        self.failure = None;
+        self.context.disconnect();
+        self.link.reset(epoch);
+    }
+
+    fn is_worker_0(&self) -> bool {
+        self.worker.index() == 0
+    }
+
+    /// Sets a register to what `make` returns; poisons it if that fails, or if this worker failed before.
+    fn set(
+        &mut self,
+        seq: u64,
+        operation: &str,
+        register: RegisterId,
+        make: impl FnOnce(&mut Self) -> Result<Object, BoxError>,
+    ) {
+        match self.attempt(seq, operation, Some(register), make) {
+            Ok(object) => self.registers.set(register, object),
+            Err(failure) => self.registers.poison(register, failure),
+        }
+    }
+
+    /// Runs one command's work, unless this worker failed before. Its error or panic becomes the worker's failure, which the
+    /// controller hears of at once.
+    fn attempt<T>(
+        &mut self,
+        seq: u64,
+        operation: &str,
+        register: Option<RegisterId>,
+        work: impl FnOnce(&mut Self) -> Result<T, BoxError>,
+    ) -> Result<T, Arc<Failure>> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let error = match failure::catch(|| work(self)) {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let failure = Arc::new(failure::describe(self.worker, seq, operation, register, &*error));
+        self.failure = Some(failure.clone());
+        self.link.notify(Notice::Failed { epoch: self.epoch, failure: failure.clone() });
+        Err(failure)
+    }
+}

@@ -1,0 +1,56 @@
+//! A worker's register file.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Failure, Result};
+use crate::id::RegisterId;
+use crate::object::Object;
+
+/// The objects of one worker, by register. Grows as ids appear, which are bounded by [`RegisterId::LIMIT`].
+#[derive(Debug, Default)]
+pub struct Registers(Vec<Slot>);
+
+#[derive(Debug, Default)]
+enum Slot {
+    #[default]
+    Empty,
+    Full(Object),
+    /// The command that was to fill it failed or was skipped.
+    Poisoned(Arc<Failure>),
+}
+
+impl Registers {
+    /// The object in a register.
+    ///
+    /// # Errors
+    /// The register is empty, or poisoned: the failure that kept it from being set.
+    pub fn object(&self, register: RegisterId) -> Result<&Object> {
+        match self.0.get(register.index()) {
+            Some(Slot::Full(object)) => Ok(object),
+            Some(Slot::Poisoned(failure)) => Err(Error::Worker(failure.clone())),
+            Some(Slot::Empty) | None => Err(Error::invalid(format!("{register} is empty"))),
+        }
+    }
+
+    pub(super) fn set(&mut self, register: RegisterId, object: Object) {
+        *self.slot(register) = Slot::Full(object);
+    }
+
+    pub(super) fn poison(&mut self, register: RegisterId, failure: Arc<Failure>) {
+        *self.slot(register) = Slot::Poisoned(failure);
+    }
+
+    pub(super) fn clear(&mut self, register: RegisterId) {
+        if let Some(slot) = self.0.get_mut(register.index()) {
+            *slot = Slot::Empty;
+        }
+    }
+
+    fn slot(&mut self, register: RegisterId) -> &mut Slot {
+        let index = register.index();
+        if index >= self.0.len() {
+            self.0.resize_with((index + 1).next_power_of_two(), Slot::default);
+        }
+        &mut self.0[index]
+    }
+}

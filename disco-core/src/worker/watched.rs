@@ -1,0 +1,117 @@
+//! A communicator whose operations are written down, and compared between ranks where asked.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::abort::Abort;
+use crate::communicator::{Capabilities, Communicator};
+use crate::error::{Error, Result};
+use crate::id::Rank;
+use crate::link::Link;
+use crate::op::Op;
+
+/// Writes each operation to the worker's [`Activity`](crate::activity::Activity) and, if `check` is set, exchanges
+/// signatures through the store before each collective, so that a mismatch is an error on every rank, whatever the
+/// vendor's library would do.
+#[derive(Debug)]
+pub(super) struct Watched {
+    inner: Box<dyn Communicator>,
+    /// Alike on all ranks, unique in the session's epoch.
+    name: String,
+    link: Arc<dyn Link>,
+    deadline: Duration,
+    check: bool,
+    checks: u64,
+    splits: u64,
+}
+
+impl Watched {
+    pub(super) fn new(
+        inner: Box<dyn Communicator>,
+        name: String,
+        link: Arc<dyn Link>,
+        deadline: Duration,
+        check: bool,
+    ) -> Self {
+        Self { inner, name, link, deadline, check, checks: 0, splits: 0 }
+    }
+
+    pub(super) fn split_watched(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
+        let inner = self.inner.split(color, key)?;
+        self.splits += 1;
+        let name = format!("{}, split {} color {color:?}", self.name, self.splits);
+        Ok(inner.map(|inner| Self::new(inner, name, self.link.clone(), self.deadline, self.check)))
+    }
+
+    /// Compares the signature of a collective with those of all ranks.
+    fn compare(&mut self, op: &Op) -> Result<()> {
+        self.checks += 1;
+        let (rank, size) = (self.rank(), self.size());
+        let mine = op.signature(size);
+        let start = Instant::now();
+        let key = |number: u64, rank: usize| format!("check {}: {number} of {rank}", self.name);
+        let store = self.link.store();
+        store.set(&key(self.checks, rank.index()), mine.as_bytes())?;
+        for peer in (0..size).filter(|peer| *peer != rank.index()) {
+            let left = self.deadline.saturating_sub(start.elapsed());
+            let theirs = store.wait(&key(self.checks, peer), left).map_err(|error| match error {
+                Error::Deadline { .. } => Error::Deadline {
+                    operation: mine.clone(),
+                    after: self.deadline,
+                    state: format!("{} has not come", Rank::new(peer as u32)),
+                },
+                other => other,
+            })?;
+            let theirs = String::from_utf8_lossy(&theirs);
+            if theirs != mine {
+                let peer = Rank::new(peer as u32);
+                let detail = format!("{rank} calls {mine}, {peer} calls {theirs}");
+                return Err(Error::Mismatch { operation: op.kind().to_string(), detail });
+            }
+        }
+        // Whoever has come to this check has read all keys of the one before.
+        store.delete(&key(self.checks - 1, rank.index()))?;
+        Ok(())
+    }
+}
+
+impl Communicator for Watched {
+    fn rank(&self) -> Rank {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        let Some(first) = group.first() else { return Ok(()) };
+        let size = self.size();
+        let activity = self.link.activity().clone();
+        let number = activity.op_start(first, size);
+        let checked = match self.check {
+            true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
+            false => Ok(()),
+        };
+        let result = checked.and_then(|()| self.inner.enqueue(group));
+        activity.op_end(number, result.is_ok());
+        result
+    }
+
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
+        let split = self.split_watched(color, key)?;
+        Ok(split.map(|comm| Box::new(comm) as Box<dyn Communicator>))
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.inner.synchronize()
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.inner.aborter()
+    }
+}

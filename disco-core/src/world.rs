@@ -1,0 +1,100 @@
+//! How many workers there are and how they are grouped.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::id::{GroupId, WorkerId};
+
+/// The size of a session and its split into equal groups of consecutive workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct World {
+    workers: u32,
+    groups: u32,
+}
+
+impl World {
+    /// `workers` workers in `groups` equal groups.
+    ///
+    /// # Errors
+    /// No workers, no groups, or groups that do not divide the workers.
+    pub fn new(workers: usize, groups: usize) -> Result<Self> {
+        let refuse = |why| Err(Error::invalid(format!("{workers} workers in {groups} groups: {why}")));
+        let (Ok(w), Ok(g)) = (u32::try_from(workers), u32::try_from(groups)) else {
+            return refuse("too many");
+        };
+        match (w, g) {
+            (0, _) => refuse("a session needs at least 1 worker"),
+            (_, 0) => refuse("a session needs at least 1 group"),
+            _ if w % g != 0 => refuse("groups must be of equal size"),
+            _ => Ok(Self { workers: w, groups: g }),
+        }
+    }
+
+    /// Number of workers.
+    pub const fn size(&self) -> usize {
+        self.workers as usize
+    }
+
+    /// Number of groups.
+    pub const fn groups(&self) -> usize {
+        self.groups as usize
+    }
+
+    /// Workers of one group.
+    pub const fn group_size(&self) -> usize {
+        (self.workers / self.groups) as usize
+    }
+
+    /// All workers.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
+        (0..self.workers).map(WorkerId::new)
+    }
+
+    /// The group that a worker is in.
+    pub fn group_of(&self, worker: WorkerId) -> GroupId {
+        GroupId::new((worker.index() / self.group_size()) as u32)
+    }
+
+    /// The workers of a group.
+    pub fn members(&self, group: GroupId) -> Range<usize> {
+        let first = group.index() * self.group_size();
+        first..first + self.group_size()
+    }
+
+    /// Whether a worker is the first of its group.
+    pub fn is_group_root(&self, worker: WorkerId) -> bool {
+        worker.index().is_multiple_of(self.group_size())
+    }
+
+    /// `worker`, if it is one of ours.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchWorker`].
+    pub fn check(&self, worker: WorkerId) -> Result<WorkerId> {
+        match worker.index() < self.size() {
+            true => Ok(worker),
+            false => Err(Error::NoSuchWorker { worker, workers: self.size() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_equal_runs_of_workers() {
+        let world = World::new(6, 3).unwrap();
+        assert_eq!(world.group_of(WorkerId::new(3)), GroupId::new(1));
+        assert_eq!(world.members(GroupId::new(1)), 2..4);
+        assert!(world.is_group_root(WorkerId::new(4)) && !world.is_group_root(WorkerId::new(5)));
+    }
+
+    #[test]
+    fn uneven_groups_are_refused() {
+        let text = |w, g| World::new(w, g).unwrap_err().to_string();
+        assert_eq!(text(4, 3), "4 workers in 3 groups: groups must be of equal size");
+        assert_eq!(text(0, 1), "0 workers in 1 groups: a session needs at least 1 worker");
+        assert_eq!(text(4, 0), "4 workers in 0 groups: a session needs at least 1 group");
+    }
+}

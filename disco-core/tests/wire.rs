@@ -1,0 +1,434 @@
+//! Commands, answers and notices survive the wire; other bytes are refused.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use disco_core::channel::{Notice, Reply};
+use disco_core::error::Failure;
+use disco_core::wire::{self, Packet, Reader, WireError, Writer};
+use disco_core::{
+    Command, DType, Device, DeviceKind, Error, Frame, Local, RegisterId, Shape, Tensor, Value, WireObject, WorkerId,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// An object type of this test.
+#[derive(Debug)]
+struct Names(Vec<String>);
+
+impl WireObject for Names {
+    fn type_index(&self) -> i32 {
+        9000
+    }
+
+    fn size(&self) -> usize {
+        8 + self.0.iter().map(|name| 8 + name.len()).sum::<usize>()
+    }
+
+    fn write(&self, to: &mut Writer) {
+        to.u64(self.0.len() as u64);
+        self.0.iter().for_each(|name| to.bytes(name.as_bytes()));
+    }
+}
+
+fn read_names(from: &mut Reader<'_>) -> Result<Value, WireError> {
+    let count = from.u64()?;
+    let names = (0..count).map(|_| Ok(String::from_utf8_lossy(from.bytes()?).into_owned()));
+    Ok(Value::Object(Arc::new(Names(names.collect::<Result<_, WireError>>()?))))
+}
+
+disco_core::register_object!(9000, read_names);
+
+fn device() -> impl Strategy<Value = Device> {
+    let kind = prop_oneof![Just(DeviceKind::Cpu), Just(DeviceKind::Cuda), Just(DeviceKind::Rocm)];
+    (kind, any::<i32>()).prop_map(|(kind, ordinal)| Device::new(kind, ordinal))
+}
+
+fn dtype() -> impl Strategy<Value = DType> {
+    proptest::sample::select(DType::all().collect::<Vec<_>>())
+}
+
+fn register() -> impl Strategy<Value = RegisterId> {
+    (0..RegisterId::LIMIT).prop_map(RegisterId::new)
+}
+
+/// Any argument but a tensor, which is equal only to itself, and NaN.
+fn value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::None),
+        any::<i64>().prop_map(Value::Int),
+        any::<bool>().prop_map(Value::Bool),
+        prop_oneof![proptest::num::f64::NORMAL, proptest::num::f64::INFINITE].prop_map(Value::Float),
+        ".{0,20}".prop_map(Value::from),
+        vec(any::<u8>(), 0..40).prop_map(Value::from),
+        dtype().prop_map(Value::DType),
+        device().prop_map(Value::Device),
+        vec(any::<i64>(), 0..6).prop_map(|dims| Value::Shape(dims.into())),
+        register().prop_map(Value::Register),
+        vec(".{0,8}", 0..4).prop_map(|names| Value::Object(Arc::new(Names(names)))),
+    ]
+}
+
+fn tensor() -> impl Strategy<Value = Tensor> {
+    (dtype(), vec(0..5i64, 0..4)).prop_flat_map(|(dtype, shape)| {
+        let tensor = Tensor::zeros(dtype, shape).unwrap();
+        let len = tensor.byte_len();
+        (Just(tensor), vec(any::<u8>(), len..=len)).prop_map(|(tensor, bytes)| {
+            tensor.bytes_mut().unwrap().copy_from_slice(&bytes);
+            tensor
+        })
+    })
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let worker = || any::<u32>().prop_map(WorkerId::new);
+    prop_oneof![
+        Just(Command::Shutdown),
+        register().prop_map(|register| Command::KillReg { register }),
+        (register(), ".{0,20}").prop_map(|(register, name)| Command::GetGlobalFunc { register, name: name.into() }),
+        (register(), register(), vec(value(), 0..8)).prop_map(|(register, function, args)| Command::CallPacked {
+            register,
+            function,
+            args
+        }),
+        worker().prop_map(|worker| Command::SyncWorker { worker }),
+        register().prop_map(|register| Command::CopyFromWorker0 { register, host: Local(None) }),
+        register().prop_map(|register| Command::CopyToWorker0 { register, host: Local(None) }),
+        (register(), worker()).prop_map(|(register, worker)| Command::DebugGet { register, worker }),
+        (register(), worker(), value()).prop_map(|(register, worker, value)| Command::DebugSet {
+            register,
+            worker,
+            value
+        }),
+        Just(Command::SyncAll),
+        (0..u64::MAX >> 1).prop_map(|epoch| Command::Recover { epoch }),
+    ]
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    let ids = (any::<u32>().prop_map(WorkerId::new), 0..u64::MAX >> 1, proptest::option::of(register()));
+    (ids, ".{0,20}", ".{0,20}", vec(".{0,9}", 0..3), any::<bool>()).prop_map(
+        |((worker, command, register), operation, message, causes, aborted)| Failure {
+            worker,
+            command,
+            operation,
+            register,
+            message,
+            causes,
+            aborted,
+        },
+    )
+}
+
+fn debug_get() -> Command {
+    Command::DebugGet { register: RegisterId::new(0), worker: WorkerId::new(1) }
+}
+
+fn debug_set(value: Value) -> Frame {
+    Frame::new(1, Vec::new(), Command::DebugSet { register: RegisterId::new(0), worker: WorkerId::new(1), value })
+}
+
+/// A value that the debug commands wrap, and what TVM writes in its debug object.
+fn debug_object() -> impl Strategy<Value = (Value, Vec<u8>)> {
+    let wrapped = prop_oneof![
+        ".{8,20}".prop_map(Value::from),
+        vec(any::<u8>(), 8..40).prop_map(Value::from),
+        vec(any::<i64>(), 0..6).prop_map(|dims| Value::Shape(dims.into())),
+        tensor().prop_map(Value::from),
+    ];
+    wrapped.prop_map(|value| {
+        let text = debug_set(value.clone()).bytes().unwrap()[DEBUG_TEXT..].to_vec();
+        (value, text)
+    })
+}
+
+/// Where the text of a `DebugSet`'s debug object starts: after length, code, count, 3 ints, 2 types, and its length.
+const DEBUG_TEXT: usize = 8 + 4 + 4 + 3 * 12 + 4 + 4 + 8;
+
+/// Reads a `DebugSet` of a debug object with this text.
+fn read_debug(outer: i32, text: &[u8]) -> Result<Value, WireError> {
+    let mut bytes = debug_set(Shape::from([]).into()).bytes().unwrap()[..DEBUG_TEXT].to_vec();
+    bytes[..8].copy_from_slice(&((DEBUG_TEXT - 8 + text.len()) as u64).to_le_bytes());
+    bytes[DEBUG_TEXT - 16..DEBUG_TEXT - 12].copy_from_slice(&outer.to_le_bytes());
+    bytes[DEBUG_TEXT - 8..].copy_from_slice(&(text.len() as u64).to_le_bytes());
+    bytes.extend(text);
+    match wire::decode_frame(1, &bytes)?.command() {
+        Command::DebugSet { value, .. } => Ok(value.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// First in a tensor that TVM saved.
+const MAGIC: u64 = 0xdd5e_40f0_96b4_a13f;
+
+/// A saved tensor of `u8` as a debug object has it.
+fn saved(magic: u64, device: i32, axes: i32, extents: &[i64], len: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut to = Writer::default();
+    to.u64(magic);
+    to.u64(0);
+    to.i32(device);
+    to.i32(0);
+    to.i32(axes);
+    // Its dtype.
+    [1, 8, 1, 0].iter().for_each(|byte| to.u8(*byte));
+    extents.iter().for_each(|extent| to.i64(*extent));
+    to.u64(len);
+    to.raw(bytes);
+    let mut text = BASE64.encode(to.into_bytes()).into_bytes();
+    text.push(b'1');
+    text
+}
+
+fn packet(bytes: &[u8]) -> Packet {
+    let (packet, rest) = Packet::split(bytes).unwrap();
+    assert!(rest.is_empty());
+    packet
+}
+
+proptest! {
+    #[test]
+    fn frames_come_back_as_they_went(seq: u64, freed in vec(register(), 0..5), command in command()) {
+        let frame = Frame::new(seq, freed.clone(), command.clone());
+        let back = wire::decode_frame(seq, frame.bytes().unwrap()).unwrap();
+        prop_assert_eq!(back.command(), &command);
+        prop_assert_eq!(back.freed(), &freed[..]);
+        prop_assert_eq!(back.seq(), seq);
+    }
+
+    #[test]
+    fn answers_and_notices_come_back_as_they_went(value in value(), failure in failure(), epoch in 0..u64::MAX >> 1) {
+        let get = debug_get();
+        for reply in [Reply::Ok(value), Reply::Err(Arc::new(failure.clone()))] {
+            let bytes = wire::encode_reply(&get, WorkerId::new(1), &reply).unwrap();
+            prop_assert_eq!(wire::decode_reply(packet(&bytes)).unwrap(), reply);
+        }
+        let failure = Arc::new(failure);
+        let bytes = wire::encode_notice(&Notice::Failed { epoch, failure: failure.clone() }).unwrap();
+        match wire::decode_notice(packet(&bytes)).unwrap() {
+            Notice::Failed { epoch: e, failure: f } => prop_assert_eq!((e, f), (epoch, failure)),
+            other => prop_assert!(false, "{other}"),
+        }
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_is_refused(freed in vec(register(), 0..3), command in command(), at: prop::sample::Index) {
+        let frame = Frame::new(1, freed, command);
+        let bytes = frame.bytes().unwrap();
+        prop_assert!(wire::decode_frame(1, &bytes[..at.index(bytes.len())]).is_err());
+    }
+
+    #[test]
+    fn a_flipped_byte_never_panics(command in command(), at: prop::sample::Index, with: u8) {
+        let frame = Frame::new(1, vec![RegisterId::new(3)], command);
+        let mut bytes = frame.bytes().unwrap().to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] ^= with;
+        _ = wire::decode_frame(1, &bytes);
+    }
+
+    #[test]
+    fn debug_commands_carry_a_tensor_with_its_content(tensor in tensor()) {
+        let content = |tensor: &Tensor| {
+            (tensor.dtype(), tensor.shape().clone(), tensor.device(), tensor.bytes().unwrap().to_vec())
+        };
+        let set = wire::decode_frame(1, debug_set(tensor.clone().into()).bytes().unwrap()).unwrap();
+        let reply = wire::encode_reply(&debug_get(), WorkerId::new(1), &Reply::Ok(tensor.clone().into())).unwrap();
+        let reply = wire::decode_reply(packet(&reply)).unwrap().unwrap();
+        match (set.command(), reply) {
+            (Command::DebugSet { value: Value::Tensor(set), .. }, Value::Tensor(get)) => {
+                prop_assert_eq!(content(set), content(&tensor));
+                prop_assert_eq!(content(&get), content(&tensor));
+            }
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_debug_object_is_read_whatever_object_type_it_names((value, text) in debug_object(), outer in 64..i32::MAX) {
+        let back = read_debug(outer, &text);
+        match (outer, value) {
+            (68 | 73, _) => prop_assert!(back.is_err()),
+            (_, Value::Tensor(tensor)) => match back.unwrap() {
+                Value::Tensor(back) => prop_assert_eq!(back.to_string(), tensor.to_string()),
+                other => prop_assert!(false, "{other:?}"),
+            },
+            (_, value) => prop_assert_eq!(back.unwrap(), value),
+        }
+    }
+
+    #[test]
+    fn a_debug_object_cut_anywhere_is_refused((_, text) in debug_object(), at: prop::sample::Index) {
+        let (kind, content) = text.split_last().unwrap();
+        let cut = &content[..at.index(content.len())];
+        prop_assert!(read_debug(187, cut).is_err());
+        prop_assert!(read_debug(187, &[cut, &[*kind]].concat()).is_err());
+    }
+
+    #[test]
+    fn a_debug_object_with_another_byte_never_panics((_, text) in debug_object(), at: prop::sample::Index, with: u8) {
+        let mut text = text;
+        let at = at.index(text.len());
+        text[at] = with;
+        _ = read_debug(187, &text);
+    }
+
+    #[test]
+    fn garbage_in_a_debug_object_never_panics(
+        bytes in vec(any::<u8>(), 0..80),
+        json in "[{}\\[\\]\":,0-9a-z\\\\]{0,60}",
+        (axes, extents, len) in (-1..5, vec(any::<i64>(), 0..4), any::<u64>()),
+    ) {
+        _ = read_debug(187, &bytes);
+        for kind in ["0", "1"] {
+            _ = read_debug(187, &[&bytes, kind.as_bytes()].concat());
+            _ = read_debug(187, format!("{json}{kind}").as_bytes());
+            _ = read_debug(187, format!(r#"{{"root_index":0,"nodes":[{json}]}}{kind}"#).as_bytes());
+            for node in ["ffi.String", "ffi.Bytes", "ffi.Shape", "int", "float", "bool", "None"] {
+                let graph = format!(r#"{{"root_index":0,"nodes":[{{"type":"{node}","data":{json}}}]}}{kind}"#);
+                _ = read_debug(187, graph.as_bytes());
+            }
+        }
+        _ = read_debug(187, &saved(MAGIC, 1, axes, &extents, len, &bytes));
+        _ = read_debug(187, &saved(MAGIC, 1, axes, &extents, bytes.len() as u64, &bytes));
+    }
+
+    #[test]
+    fn garbage_never_panics(bytes in vec(any::<u8>(), 0..200)) {
+        _ = wire::decode_frame(1, &bytes);
+        _ = Packet::read(&bytes).map(wire::decode_reply);
+        _ = Packet::read(&bytes).map(wire::decode_notice);
+    }
+}
+
+fn call(args: Vec<Value>) -> Frame {
+    let (register, function) = (RegisterId::new(1), RegisterId::new(0));
+    Frame::new(1, Vec::new(), Command::CallPacked { register, function, args })
+}
+
+#[test]
+fn a_small_tensor_travels_inline() {
+    let tensor = Tensor::from_slice(&[1i32, -2, 3, 4, 5, 6], [2, 3]).unwrap();
+    let frame = wire::decode_frame(1, call(vec![tensor.into()]).bytes().unwrap()).unwrap();
+    let Command::CallPacked { args, .. } = frame.command() else { panic!("{frame:?}") };
+    let [Value::Tensor(back)] = &args[..] else { panic!("{args:?}") };
+    assert_eq!((back.shape(), back.to_vec::<i32>().unwrap()), (&Shape::from([2, 3]), vec![1, -2, 3, 4, 5, 6]));
+}
+
+#[test]
+fn a_large_tensor_is_refused_with_the_way_to_do_it() {
+    let tensor = Tensor::zeros(DType::U8, [65_537]).unwrap();
+    let Err(error @ Error::Wire(_)) = call(vec![tensor.into()]).bytes().map(drop) else { panic!() };
+    assert_eq!(
+        error.to_string(),
+        "bad packet: a tensor of 65537 bytes can't be an argument across processes (limit 65536); \
+         use `copy_to_worker_0` and `broadcast`"
+    );
+}
+
+#[test]
+fn a_packet_that_claims_too_much_is_refused_before_anything_is_allocated() {
+    let refused = |bytes: &[u8]| wire::decode_frame(1, bytes).unwrap_err().to_string();
+    let claim = (1u64 << 60).to_le_bytes();
+    assert_eq!(refused(&claim), "a packet of 1152921504606846976 bytes; the limit is 268435456");
+
+    let mut many = call(Vec::new()).bytes().unwrap().to_vec();
+    many[12..16].copy_from_slice(&i32::MAX.to_le_bytes());
+    assert_eq!(refused(&many), "unknown number of arguments 2147483647");
+
+    let mut axes = call(vec![Shape::from([1]).into()]).bytes().unwrap().to_vec();
+    let at = axes.len() - 16;
+    axes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert!(refused(&axes).contains("more bytes wanted"), "{}", refused(&axes));
+}
+
+#[test]
+fn a_debug_object_is_checked_inside_too() {
+    let graph = |graph: &str| read_debug(187, format!("{graph}0").as_bytes()).map_err(|error| error.to_string());
+    let node = |node: &str| graph(&format!(r#"{{"root_index":0,"nodes":[{node}]}}"#));
+    assert_eq!(node(r#"{"type":"int","data":-3}"#), Ok(Value::Int(-3)));
+    assert_eq!(node(r#"{"type":"float","data":2}"#), Ok(Value::Float(2.)));
+    assert_eq!(node(r#"{"type":"bool","data":true}"#), Ok(Value::Bool(true)));
+    assert_eq!(node(r#"{"type":"None"}"#), Ok(Value::None));
+    assert_eq!(graph(r#"{"nodes":[{"type":"ffi.Array","data":[1]},{"type":"None"}],"root_index":1}"#), Ok(Value::None));
+
+    let data = "expected data of the node's type in a debug object";
+    for (text, why) in [
+        (r#"{"type":"ffi.String","data":1}"#, data),
+        (r#"{"type":"ffi.String"}"#, data),
+        (r#"{"type":"ffi.String","data":"\ud800"}"#, data),
+        (r#"{"type":"ffi.Bytes","data":"AA="}"#, "expected base64 in a debug object"),
+        (r#"{"type":"ffi.Shape","data":[2,3.5]}"#, data),
+        (r#"{"type":"ffi.Shape","data":[9223372036854775808]}"#, data),
+        (r#"{"type":"int","data":1e3}"#, data),
+        (r#"{"data":1}"#, "expected a JSON graph in a debug object"),
+        ("", "expected a root in a debug object's graph"),
+    ] {
+        assert_eq!(node(text).unwrap_err(), why, "{text}");
+    }
+    let deep = format!(r#"{{"type":"ffi.Array","data":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    assert!(node(&deep).is_err(), "and the stack holds");
+    for text in ["", "null", "[]", r#"{"root_index":-1,"nodes":[]}"#, r#"{"root_index":0}"#, "\u{feff}{}"] {
+        assert_eq!(graph(text).unwrap_err(), "expected a JSON graph in a debug object", "{text}");
+    }
+    assert!(graph(r#"{"root_index":0,"nodes":[{"type":"None"}]} 0"#).is_err(), "text after the graph");
+    for text in ["", "2", "{}"] {
+        let refused = read_debug(187, text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(refused, "expected 0 or 1 at the end of a debug object");
+    }
+    for outer in [68, 73] {
+        let refused = read_debug(outer, br#"{"root_index":0,"nodes":[{"type":"None"}]}0"#).unwrap_err().to_string();
+        assert_eq!(refused, format!("unknown argument type {outer}"));
+    }
+}
+
+#[test]
+fn a_saved_tensor_is_checked_too() {
+    let refused = |text: &[u8]| read_debug(187, text).unwrap_err().to_string();
+    assert!(read_debug(187, &saved(MAGIC, 1, 2, &[1, 2], 2, &[1, 2])).is_ok());
+    let elements = "expected as many bytes as the tensor's shape says";
+    for (text, why) in [
+        (saved(1, 1, 1, &[2], 2, &[1, 2]), "expected a saved tensor's magic number in a debug object"),
+        (saved(MAGIC, 2, 1, &[2], 2, &[1, 2]), "expected a saved tensor on the CPU in a debug object"),
+        (saved(MAGIC, 1, -1, &[2], 2, &[1, 2]), "unknown number of axes -1"),
+        (saved(MAGIC, 1, 1, &[3], 2, &[1, 2]), elements),
+        (saved(MAGIC, 1, 1, &[-2], 2, &[1, 2]), elements),
+        (saved(MAGIC, 1, 2, &[i64::MAX, 4], 2, &[1, 2]), elements),
+        (saved(MAGIC, 1, 1, &[2], 2, &[1, 2, 3]), "expected nothing after a saved tensor's elements"),
+        (b"AAA1".to_vec(), "expected base64 in a debug object"),
+    ] {
+        assert_eq!(refused(&text), why);
+    }
+    for text in [
+        saved(MAGIC, 1, i32::MAX, &[2], 2, &[1, 2]),
+        saved(MAGIC, 1, 1, &[2], u64::MAX, &[1, 2]),
+        saved(MAGIC, 1, 1, &[2], 2, &[1]),
+    ] {
+        assert!(refused(&text).contains("more bytes wanted"), "{}", refused(&text));
+    }
+    let large = vec![0; 65_537];
+    let too_large = "a tensor of 65537 bytes can't be an argument across processes";
+    assert!(refused(&saved(MAGIC, 1, 1, &[65_537], 65_537, &large)).starts_with(too_large));
+    let tensor = Tensor::zeros(DType::U8, [65_537]).unwrap();
+    assert!(debug_set(tensor.into()).bytes().unwrap_err().to_string().contains(too_large));
+    let largest = Tensor::zeros(DType::U8, [65_536]).unwrap();
+    assert!(wire::decode_frame(1, debug_set(largest.into()).bytes().unwrap()).is_ok());
+}
+
+#[test]
+fn unknown_numbers_are_errors() {
+    let mut action = Frame::new(1, Vec::new(), Command::SyncAll).bytes().unwrap().to_vec();
+    action[20] = 99;
+    assert_eq!(wire::decode_frame(1, &action).unwrap_err().to_string(), "unknown command 99");
+
+    let mut code = Frame::new(1, Vec::new(), Command::SyncAll).bytes().unwrap().to_vec();
+    code[8] = 5;
+    assert_eq!(wire::decode_frame(1, &code).unwrap_err().to_string(), "unknown packet code 5");
+
+    let mut dtype = call(vec![DType::F32.into()]).bytes().unwrap().to_vec();
+    let lanes = dtype.len() - 6;
+    dtype[lanes] = 4;
+    assert!(wire::decode_frame(1, &dtype).unwrap_err().to_string().starts_with("unknown dtype"));
+}

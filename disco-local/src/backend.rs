@@ -1,0 +1,42 @@
+//! The backend `local`.
+
+use disco_core::{Backend, Error, Probe, Rendezvous, Result, Seat, Unavailable, World};
+
+use crate::communicator::Communicator;
+use crate::meeting::{self, Token};
+
+/// The backend named `local`: host memory, ranks that are threads of one process. Always available.
+#[derive(Clone, Copy, Debug)]
+pub struct Local;
+
+/// The backend as a value.
+pub static BACKEND: Local = Local;
+
+disco_core::register_backend!(BACKEND);
+
+pub(crate) const NAME: &str = "local";
+
+impl Backend for Local {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        Ok(Probe { library: "built in".into(), version: env!("CARGO_PKG_VERSION").into(), details: Vec::new() })
+    }
+
+    fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
+        Rendezvous::new(Token::fresh().to_bytes())
+    }
+
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn disco_core::Communicator>> {
+        let device = seat.queue.device();
+        if !device.is_host() {
+            let operation = format!("connect on {device}");
+            return Err(Error::Unsupported { backend: NAME, operation, dtype: None });
+        }
+        let token = Token::from_bytes(at.as_bytes())?;
+        let group = meeting::meet(token, seat.rank.index(), seat.world.size(), seat.deadline, &*seat.link)?;
+        Ok(Box::new(Communicator::new(group, seat.rank, seat.deadline)))
+    }
+}

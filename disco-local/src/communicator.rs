@@ -1,0 +1,123 @@
+//! The communicator that a rank holds.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Reduction, Result, op};
+
+use crate::agree::Call;
+use crate::backend;
+use crate::group::{Group, Presence};
+use crate::turn::Turn;
+use crate::{collective, point_to_point};
+
+/// One rank of a group of threads. Sent to the thread that uses it.
+///
+/// Dropping it while others wait for this rank ends their wait with [`Error::Lost`].
+pub struct Communicator {
+    group: Arc<Group>,
+    rank: Rank,
+    deadline: Duration,
+}
+
+/// Communicators of `ranks` ranks without a session, by rank. Each goes to a thread of its own; a collective may take
+/// `deadline`, counted from entry.
+///
+/// # Errors
+/// No ranks, or more than a [`Rank`] can count.
+pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communicator>> {
+    let last = ranks.checked_sub(1).and_then(|last| u32::try_from(last).ok());
+    let last = last.ok_or_else(|| Error::invalid(format!("{ranks} ranks make no communicator")))?;
+    let group = Group::present(ranks);
+    Ok((0..=last).map(|rank| Communicator::new(group.clone(), Rank::new(rank), deadline)).collect())
+}
+
+impl Communicator {
+    pub(crate) fn new(group: Arc<Group>, rank: Rank, deadline: Duration) -> Self {
+        Self { group, rank, deadline }
+    }
+
+    fn enter(&self, call: Call, claims: Option<op::Claims>) -> Result<Turn<'_>> {
+        Turn::enter(&self.group, self.rank.index(), self.deadline, call, claims)
+    }
+
+    /// What can't be run, whatever the peers do.
+    fn check(&self, group: &[Op]) -> Result<()> {
+        for op in group {
+            op.check(self.rank, self.group.size())?;
+            if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| !tensor.device().is_host()) {
+                let operation = format!("{} on {}", op.kind(), tensor.device());
+                return Err(Error::Unsupported { backend: backend::NAME, operation, dtype: None });
+            }
+        }
+        match group.iter().filter(|op| op.kind().is_point_to_point()).count() {
+            0 => Ok(()),
+            all if all == group.len() => point_to_point::check(group, self.rank.index()),
+            _ => Err(Error::invalid("a group holds either point-to-point operations or collectives, not both")),
+        }
+    }
+}
+
+impl disco_core::Communicator for Communicator {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let ops = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
+        Reduction::ALL.into_iter().fold(ops, |caps, reduction| {
+            let reduces = |dtype: &DType| (reduction, *dtype) != (Reduction::Avg, DType::Bool);
+            caps.with_reduction(reduction, DType::all().filter(reduces))
+        })
+    }
+
+    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        self.check(group)?;
+        let Some(first) = group.first() else { return Ok(()) };
+        let claims = op::claim(group)?;
+        let mut turn = self.enter(Call::Op(first.clone()), Some(claims))?;
+        let result = match first.kind().is_point_to_point() {
+            true => point_to_point::run(&mut turn, group),
+            false => group.iter().try_for_each(|op| collective::run(&mut turn, op)),
+        };
+        turn.leave(group.len(), result)
+    }
+
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
+        let call = Call::Split { color, key };
+        let mut turn = self.enter(call.clone(), None)?;
+        let met = turn.meet(call);
+        turn.leave(1, met.as_ref().map(drop).map_err(Error::clone))?;
+        let round = met?;
+        let seat = round.seats.get(self.rank.index()).cloned().flatten();
+        Ok(seat.map(|seat| Box::new(Communicator::new(seat.group, seat.rank, self.deadline)) as _))
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.group.lock().check_unbroken(|| "synchronize".into())
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.group.clone()
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        self.group.update(|state| {
+            state.members[self.rank.index()].presence = Presence::Gone;
+            state.announce();
+        });
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<local {} of {}>", self.rank, self.group.size())
+    }
+}

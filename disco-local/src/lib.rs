@@ -1,0 +1,46 @@
+//! The built-in host data plane of Disco: ranks are threads of one process, and peers read each other's tensors in place.
+//!
+//! It needs nothing installed, has every [`Op`](disco_core::Op) on every dtype, and is the oracle that other backends are
+//! compared with: a result is the same bits on all ranks and in all runs.
+//!
+//! ```text
+//! Communicator ── Arc ─▶ Group      one for all ranks: who is where, what is published, what broke it
+//!   └ enqueue ─▶ Turn ─▶ Copying    one rank inside one call; the right to touch published memory (`turn` draws this)
+//!        ├ collective               which rank copies or reduces what, and when
+//!        └ point_to_point           letters in the receiver's inbox
+//! ```
+//!
+//! Programs get communicators from a session, or bare:
+//!
+//! ```
+//! use std::time::Duration;
+//! use disco_core::{CommunicatorExt, Reduction, Tensor};
+//!
+//! let ranks = disco_local::connect_threads(2, Duration::from_secs(5))?;
+//! let sums = std::thread::scope(|scope| {
+//!     let threads: Vec<_> = ranks.into_iter().map(|mut comm| scope.spawn(move || {
+//!         let x = Tensor::from_slice(&[1f32, 2.0], [2])?;
+//!         comm.all_reduce_in_place(&x, Reduction::Sum)?;
+//!         x.to_vec::<f32>()
+//!     })).collect();
+//!     threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>, _>>()
+//! })?;
+//! assert_eq!(sums, [[2.0, 4.0], [2.0, 4.0]]);
+//! # Ok::<(), disco_core::Error>(())
+//! ```
+
+mod agree;
+mod backend;
+mod collective;
+mod communicator;
+mod failure;
+mod group;
+mod meeting;
+mod number;
+mod point_to_point;
+mod reduce;
+mod report;
+mod turn;
+
+pub use backend::{BACKEND, Local};
+pub use communicator::{Communicator, connect_threads};

@@ -1,0 +1,160 @@
+//! How ranks meet through the backend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_core::backend::{self, Rendezvous};
+use disco_core::device_api::{self, DeviceApi, Event, Queue};
+use disco_core::link::{Link, Shared, ThreadLink};
+use disco_core::tensor::Storage;
+use disco_core::{
+    Backend, Communicator, CommunicatorExt, Device, DeviceKind, Error, Rank, Result, Seat, Tensor, World,
+};
+use disco_local::BACKEND;
+
+use crate::{LONG, SHORT, on_threads};
+
+fn link() -> Arc<ThreadLink> {
+    Arc::new(ThreadLink::bare(Arc::new(Shared::default())))
+}
+
+fn connect(
+    rank: u32,
+    size: usize,
+    link: Arc<dyn Link>,
+    deadline: Duration,
+    at: &Rendezvous,
+) -> Result<Box<dyn Communicator>> {
+    let mut queue = device_api::Host.bind(Device::CPU).unwrap();
+    let world = World::new(size, 1).unwrap();
+    BACKEND.connect(Seat { rank: Rank::new(rank), world, queue: &mut *queue, link, deadline }, at)
+}
+
+fn rendezvous() -> Rendezvous {
+    BACKEND.rendezvous(&World::new(1, 1).unwrap()).unwrap()
+}
+
+#[test]
+fn the_backend_is_registered_and_always_available() {
+    let found = backend::find("local").unwrap();
+    let probe = found.probe().unwrap();
+    assert_eq!((probe.library.as_str(), probe.version.as_str()), ("built in", env!("CARGO_PKG_VERSION")));
+    assert_ne!(rendezvous(), rendezvous());
+}
+
+#[test]
+fn ranks_meet_by_their_rendezvous() {
+    let meetings = [rendezvous(), rendezvous()];
+    let seats = meetings.iter().flat_map(|at| (0..3).map(move |rank| (rank, at))).collect();
+    on_threads(seats, |(rank, at)| {
+        let mut comm = connect(rank, 3, link(), LONG, at).unwrap();
+        assert_eq!((comm.rank(), comm.size()), (Rank::new(rank), 3));
+        comm.barrier().unwrap();
+    });
+    // Nothing is left: the same name makes a new meeting.
+    connect(0, 1, link(), LONG, &meetings[0]).unwrap().barrier().unwrap();
+}
+
+#[test]
+fn who_did_not_come_is_named() {
+    let at = rendezvous();
+    let errors = on_threads(vec![0, 3], |rank| connect(rank, 4, link(), SHORT, &at).unwrap_err().to_string());
+    let together = "connect: no end after 50ms: ranks 1, 2 have not come; ranks 0, 3 wait";
+    // On a slow machine one comes when the meeting of the other is over, and misses that one too.
+    let alone = ["ranks 1, 2, 3 have not come; rank 0 waits", "ranks 0, 1, 2 have not come; rank 3 waits"];
+    let told = |error: &String| error.contains(together) || alone.iter().any(|text| error.contains(text));
+    assert!(errors.iter().all(told), "{errors:?}");
+}
+
+#[test]
+fn an_abort_ends_the_wait_for_ranks() {
+    let at = rendezvous();
+    let links = [link(), link()];
+    let errors = on_threads(vec![0, 1], |rank| match rank {
+        0 => Some(connect(0, 3, links[0].clone(), LONG, &at).unwrap_err()),
+        _ => {
+            links[0].abort(0, &"worker 2 failed".into());
+            None
+        }
+    });
+    assert_eq!(errors[0].as_ref().unwrap().to_string(), "aborted, because worker 2 failed");
+}
+
+#[test]
+fn an_abort_of_the_session_reaches_communicator_and_children() {
+    let at = rendezvous();
+    on_threads(vec![0, 1], |rank| {
+        let link = link();
+        let mut comm = connect(rank, 2, link.clone(), LONG, &at).unwrap();
+        let mut child = comm.split(Some(0), 0).unwrap().unwrap();
+        drop(comm);
+        if rank == 1 {
+            link.abort(0, &"worker 5 failed".into());
+        }
+        assert!(child.barrier().unwrap_err().to_string().contains("worker 5 failed"));
+    });
+}
+
+#[test]
+fn ranks_that_disagree_on_their_number_are_told() {
+    let at = rendezvous();
+    let errors = on_threads(vec![2, 3], |size| connect(size as u32 - 2, size, link(), LONG, &at).unwrap_err());
+    assert!(errors.iter().all(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
+}
+
+#[test]
+fn seats_that_can_not_be_are_refused() {
+    let at = rendezvous();
+    let foreign = [(std::process::id() ^ 1).to_le_bytes().as_slice(), &at.as_bytes()[4..]].concat();
+    let foreign = connect(0, 2, link(), LONG, &Rendezvous::new(foreign).unwrap()).unwrap_err();
+    assert!(foreign.to_string().contains("ranks must be threads of one process"), "{foreign}");
+    let junk = connect(0, 2, link(), LONG, &Rendezvous::new("junk").unwrap()).unwrap_err();
+    assert_eq!(junk.to_string(), "4 bytes are no rendezvous of backend local");
+
+    let world = World::new(1, 1).unwrap();
+    let seat = Seat { rank: Rank::new(0), world, queue: &mut NoHost, link: link(), deadline: LONG };
+    let refused = BACKEND.connect(seat, &at).unwrap_err();
+    assert_eq!(refused.to_string(), "local does not support connect on cuda:1");
+}
+
+/// A queue of a device that is not the host.
+#[derive(Debug)]
+struct NoHost;
+
+impl Queue for NoHost {
+    fn device(&self) -> Device {
+        Device::new(DeviceKind::Cuda, 1)
+    }
+
+    fn alloc(&mut self, _: usize) -> Result<Arc<Storage>> {
+        unreachable!()
+    }
+
+    fn copy_in(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
+        unreachable!()
+    }
+
+    fn copy_out(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
+        unreachable!()
+    }
+
+    fn copy_within(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
+        unreachable!()
+    }
+
+    fn record(&mut self) -> Result<Event> {
+        unreachable!()
+    }
+
+    fn poll(&mut self, _: Event) -> Result<bool> {
+        unreachable!()
+    }
+
+    fn synchronize(&mut self, _: Duration) -> Result<()> {
+        unreachable!()
+    }
+
+    fn raw(&self) -> *mut std::ffi::c_void {
+        unreachable!()
+    }
+}

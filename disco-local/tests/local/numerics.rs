@@ -1,0 +1,77 @@
+//! How rounding, wrapping and NaN come out.
+
+use disco_core::Communicator as _;
+use disco_core::{CommunicatorExt, Element, Reduction, Tensor};
+use half::f16;
+use proptest::prelude::*;
+
+use crate::{on_ranks, tensor};
+
+/// The all-reduce of one element a rank, which must be the same on all ranks.
+fn all_reduce<T: Element + PartialEq + std::fmt::Debug>(reduction: Reduction, elements: &[T]) -> T {
+    let results = on_ranks(elements.len(), |mut comm| {
+        let x = Tensor::from_slice(&[elements[comm.rank().index()]], [1]).unwrap();
+        comm.all_reduce_in_place(&x, reduction).unwrap();
+        x.to_vec::<T>().unwrap()[0]
+    });
+    let bits = |x: &T| bytemuck::bytes_of(x).to_vec();
+    assert!(results.iter().all(|x| bits(x) == bits(&results[0])), "{results:?}");
+    results[0]
+}
+
+#[test]
+fn integers_wrap_but_their_average_does_not() {
+    assert_eq!(all_reduce(Reduction::Sum, &[100i8, 100]), -56);
+    assert_eq!(all_reduce(Reduction::Prod, &[i64::MAX, 2, 2]), -4);
+    assert_eq!(all_reduce(Reduction::Avg, &[100i8, 110]), 105);
+    assert_eq!(all_reduce(Reduction::Avg, &[u64::MAX, u64::MAX - 2]), u64::MAX - 1);
+    assert_eq!(all_reduce(Reduction::Avg, &[-1i32, -2]), -1, "toward zero");
+}
+
+#[test]
+fn floats_are_added_in_rank_order() {
+    assert_eq!(all_reduce(Reduction::Sum, &[1e8f32, 1.0, -1e8]), 0.0);
+    assert_eq!(all_reduce(Reduction::Sum, &[1e8f32, -1e8, 1.0]), 1.0);
+    assert_eq!(all_reduce(Reduction::Sum, &[1e16f64, 1.0, -1e16]), 0.0);
+}
+
+#[test]
+fn narrow_floats_are_rounded_once() {
+    let [big, one] = [2048.0, 1.0].map(f16::from_f32);
+    assert_eq!(all_reduce(Reduction::Sum, &[big, one, one]), f16::from_f32(2050.0));
+    assert_eq!(all_reduce(Reduction::Avg, &[f16::MAX, f16::MAX]), f16::MAX);
+}
+
+#[test]
+fn nan_wins() {
+    for reduction in Reduction::ALL {
+        for elements in [[f32::NAN, 1.0, 2.0], [1.0, 2.0, f32::NAN]] {
+            assert!(all_reduce(reduction, &elements).is_nan(), "{reduction}");
+        }
+    }
+}
+
+#[test]
+fn any_byte_but_zero_is_true() {
+    let results = on_ranks(2, |mut comm| {
+        let x = tensor(disco_core::DType::Bool, &[[2, 0, 255, 0], [0, 0, 3, 1]][comm.rank().index()]);
+        let [or, and] = [Reduction::Sum, Reduction::Prod].map(|reduction| {
+            let dst = Tensor::zeros(disco_core::DType::Bool, [4]).unwrap();
+            comm.all_reduce(&x, &dst, reduction).unwrap();
+            dst.to_vec::<u8>().unwrap()
+        });
+        (or, and)
+    });
+    assert_eq!(results, vec![(vec![1, 0, 1, 1], vec![0, 0, 1, 0]); 2]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sums_of_any_floats_are_those_of_a_loop(elements in prop::collection::vec(any::<f32>(), 1..6)) {
+        let sum = elements[1..].iter().fold(elements[0], |sum, x| sum + x);
+        let found = all_reduce(Reduction::Sum, &elements);
+        prop_assert!(found.to_bits() == sum.to_bits() || (found.is_nan() && sum.is_nan()));
+    }
+}

@@ -1,0 +1,125 @@
+//! Sends and receives, alone and in groups.
+
+use disco_core::{Communicator as _, CommunicatorExt, DType, Error, Op, Rank, Tensor};
+use disco_local::Communicator;
+
+use crate::{floats, on_ranks, oracle, tensor, zeros};
+
+fn send(src: &Tensor, to: usize) -> Op {
+    Op::Send { src: src.clone(), to: Rank::new(to as u32) }
+}
+
+fn recv(dst: &Tensor, from: usize) -> Op {
+    Op::Recv { dst: dst.clone(), from: Rank::new(from as u32) }
+}
+
+fn me(comm: &Communicator) -> usize {
+    comm.rank().index()
+}
+
+#[test]
+fn all_dtypes_and_sizes_arrive() {
+    on_ranks(2, |mut comm| {
+        for (dtype, count) in DType::all().flat_map(|dtype| [0, 1, 17, 1000].map(|count| (dtype, count))) {
+            let sent = oracle::input(dtype, 0, count);
+            match me(&comm) {
+                0 => comm.send(&tensor(dtype, &sent), Rank::new(1)).unwrap(),
+                _ => {
+                    let dst = Tensor::zeros(dtype, [count as i64]).unwrap();
+                    comm.recv(&dst, Rank::new(0)).unwrap();
+                    assert_eq!(&*dst.bytes().unwrap(), sent, "{dtype} x {count}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_ring_turns_in_one_group_in_either_order() {
+    for size in [1, 2, 3, 7] {
+        on_ranks(size, |mut comm| {
+            let (next, previous) = ((me(&comm) + 1) % size, (me(&comm) + size - 1) % size);
+            let (src, dst) = (floats(&[me(&comm) as f32; 300_000]), zeros(300_000));
+            for reversed in [false, true] {
+                let mut group = [send(&src, next), recv(&dst, previous)];
+                if reversed {
+                    group.reverse();
+                }
+                comm.enqueue(&group).unwrap();
+                assert_eq!(dst.to_vec::<f32>().unwrap(), vec![previous as f32; 300_000]);
+            }
+        });
+    }
+}
+
+#[test]
+fn everybody_sends_to_everybody_in_opposite_orders() {
+    on_ranks(4, |mut comm| {
+        let src = floats(&[me(&comm) as f32]);
+        let dst = [(); 4].map(|()| zeros(1));
+        let sends = (0..4).map(|peer| send(&src, peer));
+        let recvs = (0..4).rev().map(|peer| recv(&dst[peer], peer));
+        let mut group: Vec<Op> = sends.chain(recvs).collect();
+        group.rotate_left(me(&comm));
+        comm.enqueue(&group).unwrap();
+        assert_eq!(dst.map(|dst| dst.to_vec::<f32>().unwrap()[0]), [0.0, 1.0, 2.0, 3.0]);
+    });
+}
+
+#[test]
+fn tensors_between_two_ranks_stay_in_order() {
+    on_ranks(2, |mut comm| {
+        let tensors: Vec<Tensor> = (0..5).map(|n| floats(&[if me(&comm) == 0 { n as f32 } else { -1.0 }])).collect();
+        let group: Vec<Op> = match me(&comm) {
+            0 => tensors.iter().map(|src| send(src, 1)).collect(),
+            _ => tensors.iter().map(|dst| recv(dst, 0)).collect(),
+        };
+        comm.enqueue(&group).unwrap();
+        comm.enqueue(&group[1..2]).unwrap();
+        let found: Vec<f32> = tensors.iter().map(|tensor| tensor.to_vec::<f32>().unwrap()[0]).collect();
+        assert_eq!(found, [0.0, 1.0, 2.0, 3.0, 4.0]);
+    });
+}
+
+#[test]
+fn pairs_go_on_while_others_are_elsewhere() {
+    on_ranks(3, |mut comm| {
+        let x = floats(&[1.0]);
+        match me(&comm) {
+            0 => (0..100).for_each(|_| comm.send(&x, Rank::new(1)).unwrap()),
+            1 => (0..100).for_each(|_| comm.recv(&x, Rank::new(0)).unwrap()),
+            _ => {}
+        }
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn what_nobody_can_match_is_refused() {
+    on_ranks(2, |mut comm| {
+        let (own, x) = (me(&comm), zeros(4));
+        let why = comm.send(&x, Rank::new(own as u32)).unwrap_err().to_string();
+        assert!(why.contains("sends 1 tensors to itself and receives 0"), "{why}");
+        let (low, high) = (x.window(0, [3]).unwrap(), x.window(2, [2]).unwrap());
+        let why = comm.enqueue(&[send(&low, 1 - own), recv(&high, 1 - own)]).unwrap_err();
+        assert!(why.to_string().contains("which overlap"), "{why}");
+        let why = comm.enqueue(&[Op::Barrier, send(&x, 1 - own)]).unwrap_err();
+        assert!(matches!(why, Error::Invalid(_)), "{why}");
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn both_sides_hear_that_they_do_not_fit() {
+    let errors = on_ranks(3, |mut comm| match me(&comm) {
+        0 => comm.send(&zeros(4), Rank::new(1)).unwrap_err(),
+        1 => comm.recv(&zeros(5), Rank::new(0)).unwrap_err(),
+        _ => comm.recv(&zeros(1), Rank::new(0)).unwrap_err(),
+    });
+    let text = "send and recv: ranks disagree: rank 0 sends f32 x 4, rank 1 receives f32 x 5";
+    for error in &errors[..2] {
+        assert!(matches!(error, Error::Mismatch { .. }));
+        assert_eq!(error.to_string(), text);
+    }
+    assert!(errors[2].to_string().contains(text), "{}", errors[2]);
+}

@@ -1,0 +1,94 @@
+//! Trains a small network on handwritten digits, data-parallel over the workers of a session.
+//!
+//! `cargo run --release --example digits -- --help`
+
+mod data;
+mod model;
+mod random;
+mod train;
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use disco::{Builder, DataPlane, Session, block_on};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::data::Dataset;
+use crate::train::Epoch;
+
+/// Decides which images are held out, and the one order of the others.
+const SEED: u64 = 0;
+
+/// Train a small network on handwritten digits, data-parallel
+#[derive(Parser)]
+struct Args {
+    /// Number of workers; must divide 64, the rows of a batch
+    #[arg(long, env = "DISCO_WORKERS", default_value_t = 4)]
+    workers: usize,
+    /// Backend of the data plane
+    #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
+    backend: String,
+    /// Times that all images are trained on
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    epochs: u16,
+    /// Gzipped CSV file to train on: 64 pixels 0 to 16 and a digit in each row
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Print one JSON object, and no progress
+    #[arg(long)]
+    json: bool,
+}
+
+/// The result, as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    workers: usize,
+    backend: &'a str,
+    epochs: &'a [Epoch],
+    losses: &'a [f32],
+    test_accuracy: f64,
+    images_per_second: f64,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
+    let session = Builder::threads(args.workers).start()?;
+    let bar = progress(&args);
+    let outcome = block_on(async {
+        session.init_ccl(&args.backend, &[]).await?;
+        let report = |epoch: usize, result: &Epoch| {
+            bar.set_message(format!("loss {:.4}  test accuracy {:.4}", result.loss, result.accuracy));
+            bar.set_position(epoch as u64 + 1);
+        };
+        let outcome = train::train(&session, (&data, &held_out), args.epochs.into(), report).await?;
+        session.shutdown().await?;
+        Ok::<_, disco::Error>(outcome)
+    })?;
+    bar.finish();
+
+    let Args { workers, backend, .. } = args;
+    let test_accuracy = outcome.epochs.last().map_or(0.0, |epoch| epoch.accuracy);
+    let images_per_second = outcome.images_per_second;
+    if args.json {
+        let (epochs, losses) = (&outcome.epochs, &outcome.losses);
+        let report = Report { workers, backend: &backend, epochs, losses, test_accuracy, images_per_second };
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        println!("test accuracy {test_accuracy:.3} ({images_per_second:.0} images/s, {workers} workers, {backend})");
+    }
+    Ok(())
+}
+
+/// A bar on standard error, where that is a terminal.
+fn progress(args: &Args) -> ProgressBar {
+    if args.json {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(args.epochs.into());
+    match ProgressStyle::with_template("epoch {pos:>3}/{len} [{bar:30}] {msg}") {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}

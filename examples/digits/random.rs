@@ -1,0 +1,58 @@
+//! Random numbers that are the same on every machine and for every number of workers.
+
+/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Starts the sequence that belongs to `seed`.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number in `low..high`.
+    pub(crate) fn uniform(&mut self, low: f32, high: f32) -> f32 {
+        // 24 bits are what an f32 holds exactly.
+        let unit = (self.next() >> 40) as f32 / (1u32 << 24) as f32;
+        low + (high - low) * unit
+    }
+
+    /// The numbers `0..n`, each once, in a random order (Fisher and Yates).
+    pub(crate) fn permutation(&mut self, n: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..n).collect();
+        for last in (1..n).rev() {
+            // The bias of the remainder is below n / 2^64.
+            order.swap(last, (self.next() % (last as u64 + 1)) as usize);
+        }
+        order
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Random;
+
+    #[test]
+    fn a_permutation_has_each_number_once_and_depends_on_the_seed_only() {
+        let order = Random::new(7).permutation(100);
+        assert_eq!(order, Random::new(7).permutation(100));
+        assert_ne!(order, Random::new(8).permutation(100));
+        let mut sorted = order;
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn uniform_numbers_fill_their_range_and_stay_inside() {
+        let mut random = Random::new(1);
+        let numbers: Vec<f32> = (0..1000).map(|_| random.uniform(-2.0, 2.0)).collect();
+        assert!(numbers.iter().all(|x| (-2.0..2.0).contains(x)));
+        assert!(numbers.iter().any(|x| *x < -1.9) && numbers.iter().any(|x| *x > 1.9));
+    }
+}

@@ -1,0 +1,81 @@
+//! Sessions as the environment says: what `disco run` sets.
+
+use disco_core::session::LaneSession;
+use disco_core::{Error, Result};
+
+use crate::Builder;
+
+/// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS` and `DISCO_BACKEND` say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Kind of session: `threads`.
+    pub session: String,
+    /// Number of workers; default 1.
+    pub workers: usize,
+    /// Number of groups; default 1.
+    pub groups: usize,
+    /// Backend for `init_ccl`; default `local`.
+    pub backend: String,
+}
+
+impl Settings {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// A variable that is no number, or a kind of session that there is not.
+    pub fn from_env() -> Result<Self> {
+        Self::read(|name| std::env::var(name).ok())
+    }
+
+    /// A session of these settings.
+    pub fn builder(&self) -> Builder {
+        Builder::threads(self.workers).groups(self.groups)
+    }
+
+    fn read(var: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let number = |name: &str| match var(name) {
+            None => Ok(1),
+            Some(text) => text.parse().map_err(|_| Error::invalid(format!("{name}=`{text}` is no number"))),
+        };
+        let session = var("DISCO_SESSION").unwrap_or_else(|| "threads".into());
+        if session != "threads" {
+            return Err(Error::invalid(format!("DISCO_SESSION=`{session}`: the kinds of session are: threads")));
+        }
+        Ok(Self {
+            session,
+            workers: number("DISCO_WORKERS")?,
+            groups: number("DISCO_GROUPS")?,
+            backend: var("DISCO_BACKEND").unwrap_or_else(|| "local".into()),
+        })
+    }
+}
+
+/// Starts the session that the environment asks for; see [`Settings`].
+///
+/// # Errors
+/// As [`Settings::from_env`] and [`Builder::start`].
+pub fn from_env() -> Result<LaneSession> {
+    Settings::from_env()?.builder().start()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(vars: &[(&str, &str)]) -> Result<Settings> {
+        Settings::read(|name| vars.iter().find(|var| var.0 == name).map(|var| var.1.to_owned()))
+    }
+
+    #[test]
+    fn an_empty_environment_is_one_local_thread() {
+        let settings = read(&[]).unwrap();
+        assert_eq!((settings.workers, settings.groups, settings.backend.as_str()), (1, 1, "local"));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let text = |vars| read(vars).unwrap_err().to_string();
+        assert_eq!(text(&[("DISCO_WORKERS", "four")]), "DISCO_WORKERS=`four` is no number");
+        assert_eq!(text(&[("DISCO_SESSION", "mpi")]), "DISCO_SESSION=`mpi`: the kinds of session are: threads");
+    }
+}

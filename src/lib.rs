@@ -1,0 +1,22 @@
+#![doc = include_str!("../README.md")]
+
+mod builder;
+mod env;
+
+pub use builder::Builder;
+pub use disco_core::{
+    Abort, Backend, Capabilities, Channel, Command, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device,
+    DeviceApi, DeviceKind, Element, Endpoint, Error, Frame, GroupId, Inbox, Link, Object, Op, OpKind, Opaque, Placement,
+    Probe, Queue, Rank, Reduction, RegisterId, Rendezvous, Result, Scope, Seat, Session, SessionExt, Shape, Store,
+    Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId, World,
+};
+pub use disco_core::{
+    abort, activity, backend, channel, device_api, error, function, link, op, session, store, tensor, wire, worker,
+};
+pub use disco_core::{register_backend, register_function, register_object};
+pub use env::{Settings, from_env};
+pub use pollster::block_on;
+
+// A crate that nobody mentions is not linked and registers nothing.
+#[cfg(feature = "local")]
+use disco_local as _;

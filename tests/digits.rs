@@ -1,0 +1,103 @@
+//! The example that trains: its loss does not depend on how many workers share the batches.
+
+#[path = "../examples/digits/data.rs"]
+mod data;
+#[path = "../examples/digits/model.rs"]
+mod model;
+#[path = "../examples/digits/random.rs"]
+mod random;
+#[path = "../examples/digits/train.rs"]
+mod train;
+
+use std::sync::Arc;
+
+use disco::{
+    Abort, Backend, Builder, Capabilities, Communicator, DataPlane, Op, OpKind, Probe, Rank, Rendezvous, Result, Seat,
+    Session, Unavailable, World, block_on,
+};
+
+const EPOCHS: usize = 3;
+
+/// The built-in backend, but all_reduce does nothing: what the test below must notice.
+struct NoAllReduce;
+
+#[derive(Debug)]
+struct Lazy(Box<dyn Communicator>);
+
+impl Backend for NoAllReduce {
+    fn name(&self) -> &'static str {
+        "test-double-without-all-reduce"
+    }
+
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        disco_local::BACKEND.probe()
+    }
+
+    fn rendezvous(&self, world: &World) -> Result<Rendezvous> {
+        disco_local::BACKEND.rendezvous(world)
+    }
+
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        Ok(Box::new(Lazy(disco_local::BACKEND.connect(seat, at)?)))
+    }
+}
+
+impl Communicator for Lazy {
+    fn rank(&self) -> Rank {
+        self.0.rank()
+    }
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        let rest: Vec<Op> = group.iter().filter(|op| op.kind() != OpKind::AllReduce).cloned().collect();
+        self.0.enqueue(&rest)
+    }
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
+        self.0.split(color, key)
+    }
+    fn synchronize(&mut self) -> Result<()> {
+        self.0.synchronize()
+    }
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.0.aborter()
+    }
+}
+
+disco::register_backend!(NoAllReduce);
+
+fn losses(workers: usize, backend: &str) -> Vec<f32> {
+    let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
+    let session = Builder::threads(workers).start().unwrap();
+    block_on(async {
+        session.init_ccl(backend, &[]).await.unwrap();
+        let outcome = train::train(&session, (&data, &held_out), EPOCHS, |_, _| ()).await.unwrap();
+        session.shutdown().await.unwrap();
+        outcome.losses
+    })
+}
+
+/// The largest difference of two curves, in parts of the initial loss.
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / a[0]
+}
+
+#[test]
+fn one_two_and_four_workers_follow_the_same_curve() {
+    let one = losses(1, "local");
+    assert_eq!(one.len(), EPOCHS * 22, "the last partial batch is dropped");
+    for workers in [2, 4] {
+        let apart = apart(&one, &losses(workers, "local"));
+        assert!(apart <= 1e-4, "{workers} workers are {apart} of the initial loss away from one");
+    }
+}
+
+#[test]
+fn the_curves_part_without_all_reduce() {
+    let apart = apart(&losses(1, "local"), &losses(2, "test-double-without-all-reduce"));
+    assert!(apart > 1e-2, "only {apart} of the initial loss apart");
+}

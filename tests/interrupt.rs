@@ -1,0 +1,68 @@
+//! Ctrl-C while a sync waits for a worker that is stuck in user code.
+
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use disco::{Builder, Session, SessionExt, WorkerContext, block_on};
+
+/// Set in the program that gets the signal.
+const STUCK: &str = "DISCO_TEST_STUCK";
+
+fn sleep(_: &mut WorkerContext) -> disco::Result<()> {
+    loop {
+        std::thread::park();
+    }
+}
+
+disco::register_function!("tests.sleep", sleep);
+
+/// Not a test by itself: the program that the test below runs and interrupts.
+#[test]
+fn stuck_program() {
+    if std::env::var_os(STUCK).is_none() {
+        return;
+    }
+    let session = Builder::threads(2).start().unwrap();
+    block_on(async {
+        session.call(&session.function("tests.sleep").await.unwrap(), ()).await.unwrap();
+        println!("process {}\nstuck", std::process::id());
+        session.sync_all().await.unwrap();
+    });
+}
+
+#[test]
+fn ctrl_c_ends_the_program_with_status_130_and_leaves_nobody() {
+    // A shell as between a terminal and a program: it lives on and reports the status.
+    let script = "trap : INT; \"$0\" stuck_program --exact --nocapture; echo status $?";
+    let mut shell = Command::new("sh")
+        .args(["-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .env(STUCK, "1")
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(shell.stdout.take().unwrap());
+    let mut line = String::new();
+    let mut process = None;
+    while !line.contains("stuck\n") {
+        line.clear();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "the program ended early");
+        process = line.split_once("process ").map_or(process, |(_, id)| id.trim().parse::<u32>().ok());
+    }
+    let interrupted = Instant::now();
+    let group = format!("-{}", shell.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    shell.wait().unwrap();
+    assert!(rest.contains("status 130"), "{rest}");
+    // Not a measure of speed: the promise is "within a second", and a hang would be for ever.
+    assert!(interrupted.elapsed() < Duration::from_secs(1));
+    let process = process.expect("the program told its id");
+    assert!(!std::path::Path::new(&format!("/proc/{process}")).exists(), "process {process} is left");
+}

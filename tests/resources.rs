@@ -1,0 +1,96 @@
+//! What sessions leave behind, and what waits behind a stuck worker. One test, alone in its process: it counts threads
+//! and memory of all of it.
+
+#![cfg(target_os = "linux")]
+
+mod gate;
+
+use std::fs;
+use std::time::Duration;
+
+use disco::session::Deadlines;
+use disco::{Builder, DataPlane, Error, Session, SessionExt, WorkerContext, WorkerId, block_on};
+use gate::Gate;
+
+fn wait_on(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
+    if ctx.worker() == worker.into() {
+        Gate::find(gate).wait();
+    }
+    Ok(())
+}
+
+fn take_4(_: &mut WorkerContext, _: i64, _: f64, _: String, _: Option<()>) -> disco::Result<()> {
+    Ok(())
+}
+
+fn panic_on(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    assert!(ctx.worker() != worker.into(), "on purpose");
+    Ok(())
+}
+
+disco::register_function!("tests.wait_on", wait_on);
+disco::register_function!("tests.take_4", take_4);
+disco::register_function!("tests.panic_on", panic_on);
+
+/// Names of this process's threads that are ours.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.map(|name| name.trim().to_owned()).filter(|name| name.starts_with("disco-")).collect()
+}
+
+/// Resident memory in bytes.
+fn resident() -> usize {
+    let pages: usize = fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+#[test]
+fn sessions_leave_no_threads_but_those_stuck_in_user_code_and_little_memory_waits_behind_one() {
+    clean_failed_and_dropped_sessions();
+    assert_eq!(threads(), [""; 0]);
+    let gate = Gate::new();
+    stuck_session(&gate);
+    assert_eq!(threads(), ["disco-worker-1"]);
+    gate.open();
+}
+
+fn clean_failed_and_dropped_sessions() {
+    for round in 0..20 {
+        let session = Builder::threads(3).start().unwrap();
+        block_on(async {
+            session.init_ccl("local", &[]).await.unwrap();
+            if round % 2 == 1 {
+                let panics = session.function("tests.panic_on").await.unwrap();
+                session.call(&panics, (2,)).await.unwrap();
+                session.sync_all().await.unwrap_err();
+            }
+            if round % 3 == 0 {
+                session.shutdown().await.unwrap();
+            }
+        });
+    }
+}
+
+fn stuck_session(gate: &Gate) {
+    let deadlines =
+        Deadlines { stall: Duration::from_millis(200), close: Duration::from_millis(200), ..Deadlines::default() };
+    let session = Builder::threads(4).deadlines(deadlines).start().unwrap();
+    block_on(async {
+        let wait = session.function("tests.wait_on").await.unwrap();
+        let take_4 = session.function("tests.take_4").await.unwrap();
+        let object = session.call(&wait, (1, gate.id())).await.unwrap();
+        session.sync_worker(WorkerId::new(0)).await.unwrap();
+        let before = resident();
+        let error = loop {
+            if let Err(error) = session.call(&take_4, (1, 2.0, "three", &object)).await {
+                break error;
+            }
+        };
+        assert!(matches!(error, Error::Stalled { .. }), "{error}");
+        let grown = resident().saturating_sub(before);
+        println!("{} KiB wait behind a stuck worker", grown >> 10);
+        assert!(grown <= 16 << 20, "{grown} bytes wait behind a stuck worker");
+        session.shutdown().await.unwrap_err();
+    });
+}

@@ -1,0 +1,327 @@
+//! Sessions over threads: calls, values, worker-0 copies, groups, and the data plane from the controller.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use disco::session::LaneSession;
+use disco::wire::{Reader, WireError, Writer};
+use disco::{
+    Builder, DRef, DType, DataPlane, Device, Opaque, Placement, RegisterId, Result, Scope, Session, SessionExt, Shape,
+    Tensor, Value, WireObject, WorkerContext, WorkerId, block_on,
+};
+use disco::{Reduction, function::Function};
+
+/// An object type of this program.
+#[derive(Debug, PartialEq)]
+struct Interval(f64, f64);
+
+impl WireObject for Interval {
+    fn type_index(&self) -> i32 {
+        9000
+    }
+    fn size(&self) -> usize {
+        16
+    }
+    fn write(&self, to: &mut Writer) {
+        to.f64(self.0);
+        to.f64(self.1);
+    }
+}
+
+fn read_interval(from: &mut Reader<'_>) -> Result<Value, WireError> {
+    Ok(Value::Object(Arc::new(Interval(from.f64()?, from.f64()?))))
+}
+
+disco::register_object!(9000, read_interval);
+
+/// A Rust value that never leaves its worker.
+struct Counter(std::cell::Cell<i64>);
+
+fn whoami(ctx: &mut WorkerContext) -> Result<i64> {
+    Ok(ctx.worker().wire())
+}
+
+fn echo(_: &mut WorkerContext, value: Value) -> Result<Value> {
+    Ok(value)
+}
+
+fn describe(_: &mut WorkerContext, n: i64, x: f64, name: String, flag: Option<bool>) -> Result<String> {
+    Ok(format!("{n} {x} {name} {flag:?}"))
+}
+
+fn counter(_: &mut WorkerContext, start: i64) -> Result<Opaque> {
+    Ok(Opaque::new(Counter(start.into())))
+}
+
+fn count(_: &mut WorkerContext, counter: Rc<Counter>) -> Result<i64> {
+    counter.0.set(counter.0.get() + 1);
+    Ok(counter.0.get())
+}
+
+fn apply(ctx: &mut WorkerContext, function: Function) -> Result<i64> {
+    Ok(ctx.worker().wire() * 100 + i64::from(function.name() == "tests.whoami"))
+}
+
+fn interval_length(_: &mut WorkerContext, value: Value) -> Result<f64> {
+    let Value::Object(object) = value else { return Err(disco::Error::Invalid("no object".into())) };
+    let any: &dyn std::any::Any = &*object;
+    let interval = any.downcast_ref::<Interval>();
+    let interval = interval.ok_or_else(|| disco::Error::Invalid("no interval".into()))?;
+    Ok(interval.1 - interval.0)
+}
+
+/// `[10 w, 10 w + 1, …]` on worker `w`.
+fn numbers(ctx: &mut WorkerContext, len: i64) -> Result<Tensor> {
+    let tensor = ctx.empty(DType::I64, [len])?;
+    let first = 10 * ctx.worker().wire();
+    tensor.view_mut::<i64>()?.iter_mut().zip(first..).for_each(|(x, n)| *x = n);
+    Ok(tensor)
+}
+
+disco::register_function!("tests.whoami", whoami);
+disco::register_function!("tests.echo", echo);
+disco::register_function!("tests.describe", describe);
+disco::register_function!("tests.counter", counter);
+disco::register_function!("tests.count", count);
+disco::register_function!("tests.apply", apply);
+disco::register_function!("tests.interval_length", interval_length);
+disco::register_function!("tests.numbers", numbers);
+
+fn worker(index: u32) -> WorkerId {
+    WorkerId::new(index)
+}
+
+/// A test's session: `workers` in `groups`, with communicators.
+fn plane(workers: usize, groups: usize, test: impl AsyncFnOnce(&LaneSession) -> Result<()>) {
+    let session = Builder::threads(workers).groups(groups).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        test(&session).await.unwrap();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+async fn made(session: &LaneSession, name: &str, arg: i64) -> Result<DRef> {
+    session.call(&session.function(name).await?, (arg,)).await
+}
+
+/// The integers that each worker has in a register.
+async fn all(session: &LaneSession, handle: &DRef) -> Result<Vec<Vec<i64>>> {
+    let mut all = Vec::new();
+    for worker in session.world().workers() {
+        all.push(session.get_as::<Tensor>(handle, worker).await?.to_vec()?);
+    }
+    Ok(all)
+}
+
+#[test]
+fn every_worker_computes_its_own_value() {
+    plane(4, 1, async |session| {
+        let whoami = session.call(&session.function("tests.whoami").await?, ()).await?;
+        for index in 0..4 {
+            assert_eq!(session.get_as::<i64>(&whoami, worker(index)).await?, i64::from(index));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn every_kind_of_value_comes_back() {
+    plane(2, 1, async |session| {
+        let echo = session.function("tests.echo").await?;
+        let values = [
+            Value::None,
+            Value::Int(i64::MIN),
+            Value::Bool(true),
+            Value::Float(-0.5),
+            Value::from("a string that is not short"),
+            Value::from(vec![0u8, 255]),
+            Value::DType(DType::BF16),
+            Value::Device("rocm:1".parse::<Device>()?),
+            Value::Shape(Shape::from([2, 3])),
+            Value::Object(Arc::new(Interval(1.0, 2.0))),
+            Value::Tensor(Tensor::zeros(DType::F32, [3])?),
+        ];
+        for value in values {
+            let there = session.call(&echo, (value.clone(),)).await?;
+            assert_eq!(session.get(&there, worker(1)).await?, value);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn arguments_are_typed_and_variadic() {
+    plane(1, 1, async |session| {
+        let describe = session.function("tests.describe").await?;
+        let text = session.call(&describe, (7, 2, "x", true)).await?;
+        assert_eq!(session.get_as::<String>(&text, worker(0)).await?, "7 2 x Some(true)");
+        let text = session.call(&describe, (7, 2.5, "x", None::<bool>)).await?;
+        assert_eq!(session.get_as::<String>(&text, worker(0)).await?, "7 2.5 x None");
+        let length = session.function("tests.interval_length").await?;
+        let object: Arc<dyn WireObject> = Arc::new(Interval(1.0, 3.5));
+        let length = session.call(&length, (Value::Object(object),)).await?;
+        assert_eq!(session.get_as::<f64>(&length, worker(0)).await?, 2.5);
+        Ok(())
+    });
+}
+
+#[test]
+fn rust_values_and_functions_live_in_registers_and_stay_on_their_worker() {
+    plane(2, 1, async |session| {
+        let counter = made(session, "tests.counter", 5).await?;
+        let count = session.function("tests.count").await?;
+        session.call(&count, (&counter,)).await?;
+        let counted = session.call(&count, (&counter,)).await?;
+        assert_eq!(session.get_as::<i64>(&counted, worker(1)).await?, 7);
+        let error = session.get(&counter, worker(1)).await.unwrap_err().to_string();
+        assert!(error.contains("Counter can't leave its worker"), "{error}");
+
+        let whoami = session.function("tests.whoami").await?;
+        let applied = session.call(&session.function("tests.apply").await?, (&whoami,)).await?;
+        assert_eq!(session.get_as::<i64>(&applied, worker(1)).await?, 101);
+        Ok(())
+    });
+}
+
+#[test]
+fn freed_registers_are_used_again() {
+    plane(2, 1, async |session| {
+        let whoami = session.function("tests.whoami").await?;
+        let mut highest = RegisterId::new(0);
+        for _ in 0..10_000 {
+            highest = highest.max(session.call(&whoami, ()).await?.register());
+        }
+        assert!(highest.index() < 10, "{highest}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_clone_keeps_the_register() {
+    plane(1, 1, async |session| {
+        let x = made(session, "tests.numbers", 1).await?;
+        let clone = x.clone();
+        drop(x);
+        for _ in 0..10 {
+            made(session, "tests.numbers", 2).await?;
+        }
+        assert_eq!(all(session, &clone).await?, [[0]]);
+        Ok(())
+    });
+}
+
+#[test]
+fn registers_can_be_set_on_one_worker() {
+    plane(2, 1, async |session| {
+        let x = made(session, "tests.numbers", 2).await?;
+        let tensor = session.get_as::<Tensor>(&x, worker(1)).await?;
+        session.set(&x, worker(1), Tensor::from_slice(&[7i64, 8], [2])?.into()).await?;
+        assert_eq!(tensor.to_vec::<i64>()?, [7, 8], "a tensor is copied into the one there");
+        assert_eq!(all(session, &x).await?, [[0, 1], [7, 8]]);
+        session.set(&x, worker(0), Value::Int(3)).await?;
+        assert_eq!(session.get(&x, worker(0)).await?, Value::Int(3));
+        Ok(())
+    });
+}
+
+#[test]
+fn arrays_enter_and_leave_through_worker_0() {
+    plane(3, 1, async |session| {
+        let x = session.empty(DType::I64, [3], Placement::All).await?;
+        session.copy_to_worker_0(&Tensor::from_slice(&[1i64, 2, 3], [3])?, &x).await?;
+        let back = Tensor::zeros(DType::I64, [3])?;
+        session.copy_from_worker_0(&back, &x).await?;
+        session.sync_worker_0().await?;
+        assert_eq!(back.to_vec::<i64>()?, [1, 2, 3]);
+        assert_eq!(all(session, &x).await?, [[1, 2, 3], [0, 0, 0], [0, 0, 0]]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_host_array_is_broadcast_and_scattered() {
+    plane(3, 1, async |session| {
+        let x = session.empty(DType::I64, [2], Placement::All).await?;
+        session.broadcast(&Tensor::from_slice(&[4i64, 5], [2])?, &x).await?;
+        assert_eq!(all(session, &x).await?, [[4, 5], [4, 5], [4, 5]]);
+        session.scatter(&Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6], [3, 2])?, &x).await?;
+        assert_eq!(all(session, &x).await?, [[1, 2], [3, 4], [5, 6]]);
+        let gathered = session.empty(DType::I64, [6], Placement::Worker0).await?;
+        session.gather_to_worker0(&x, &gathered, Scope::World).await?;
+        let gathered: Tensor = session.get_as(&gathered, worker(0)).await?;
+        assert_eq!(gathered.to_vec::<i64>()?, [1, 2, 3, 4, 5, 6]);
+        Ok(())
+    });
+}
+
+#[test]
+fn rooted_operations_work_in_each_group() {
+    plane(4, 2, async |session| {
+        let roots = session.empty(DType::I64, [2], Placement::GroupRoots).await?;
+        assert_eq!(session.get(&roots, worker(3)).await?, Value::None);
+        session.set(&roots, worker(0), Tensor::from_slice(&[1i64, 2], [2])?.into()).await?;
+        session.set(&roots, worker(2), Tensor::from_slice(&[3i64, 4], [2])?.into()).await?;
+
+        let pair = session.empty(DType::I64, [2], Placement::All).await?;
+        session.broadcast_from_worker0(&roots, &pair, Scope::Group).await?;
+        assert_eq!(all(session, &pair).await?, [[1, 2], [1, 2], [3, 4], [3, 4]]);
+        let one = session.empty(DType::I64, [1], Placement::All).await?;
+        session.scatter_from_worker0(&roots, &one, Scope::Group).await?;
+        assert_eq!(all(session, &one).await?, [[1], [2], [3], [4]]);
+        session.gather_to_worker0(&one, &roots, Scope::Group).await?;
+        let second: Tensor = session.get_as(&roots, worker(2)).await?;
+        assert_eq!(second.to_vec::<i64>()?, [3, 4]);
+        Ok(())
+    });
+}
+
+#[test]
+fn collectives_work_in_the_world_and_in_groups() {
+    plane(4, 2, async |session| {
+        let x = made(session, "tests.numbers", 4).await?;
+        let sum = session.empty(DType::I64, [4], Placement::All).await?;
+        session.all_reduce(&x, &sum, Reduction::Sum, Scope::World).await?;
+        assert_eq!(all(session, &sum).await?, [[60, 64, 68, 72]; 4]);
+        session.all_reduce(&x, &sum, Reduction::Max, Scope::Group).await?;
+        assert_eq!(all(session, &sum).await?, [[10, 11, 12, 13], [10, 11, 12, 13], [30, 31, 32, 33], [30, 31, 32, 33]]);
+
+        let part = session.empty(DType::I64, [2], Placement::All).await?;
+        session.reduce_scatter(&x, &part, Reduction::Sum, Scope::Group).await?;
+        assert_eq!(all(session, &part).await?, [[10, 12], [14, 16], [50, 52], [54, 56]]);
+        let whole = session.empty(DType::I64, [4], Placement::All).await?;
+        session.all_gather(&part, &whole, Scope::Group).await?;
+        assert_eq!(all(session, &whole).await?[3], [50, 52, 54, 56]);
+        session.all_to_all(&x, &whole, Scope::World).await?;
+        assert_eq!(all(session, &whole).await?[1], [1, 11, 21, 31]);
+        session.all_to_all(&x, &whole, Scope::Group).await?;
+        assert_eq!(all(session, &whole).await?[3], [22, 23, 32, 33]);
+        Ok(())
+    });
+}
+
+#[test]
+fn tensors_go_from_group_to_group_and_from_worker_to_worker() {
+    plane(6, 3, async |session| {
+        let x = made(session, "tests.numbers", 1).await?;
+        let y = session.empty(DType::I64, [1], Placement::All).await?;
+        session.send_to_next_group(&x).await?;
+        session.recv_from_prev_group(&y).await?;
+        assert_eq!(all(session, &y).await?, [[0], [0], [0], [10], [20], [30]]);
+        session.send_to_worker(&x, worker(5), worker(0)).await?;
+        session.recv_from_worker(&y, worker(5), worker(0)).await?;
+        assert_eq!(all(session, &y).await?, [[50], [0], [0], [10], [20], [30]]);
+        let error = session.send_to_worker(&x, worker(1), worker(1)).await.unwrap_err();
+        assert_eq!(error.to_string(), "send_to_worker: worker 1 can't send to itself");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_session_that_is_dropped_ends_its_workers() {
+    let session = Builder::threads(3).start().unwrap();
+    let handle = block_on(session.function("tests.whoami")).unwrap();
+    drop(session);
+    drop(handle);
+}

@@ -1,0 +1,35 @@
+//! Runs steps one after the other and says how it went.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::steps::Step;
+
+/// Runs every step in the root of the workspace, up to the first that fails.
+///
+/// # Errors
+/// A step that failed or that cargo could not be started for.
+pub(crate) fn all(steps: &[Step]) -> Result<()> {
+    let start = Instant::now();
+    for (passed, step) in steps.iter().enumerate() {
+        println!("== {step}");
+        let status = cargo(step).status().context("cannot start cargo")?;
+        if !status.success() {
+            let (of, seconds) = (steps.len(), start.elapsed().as_secs_f64());
+            bail!("failed: {} ({status}); {passed} of {of} steps passed before it, {seconds:.0} s in all", step.name);
+        }
+    }
+    println!("== passed: {} steps in {:.0} s", steps.len(), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn cargo(step: &Step) -> Command {
+    // The cargo that runs this program, so that a toolchain chosen by the caller holds for every step.
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    command.args(step.args.split_whitespace()).envs(step.env.iter().copied());
+    command
+}

@@ -1,0 +1,122 @@
+//! What is run, as data.
+
+use std::env::consts::ARCH;
+use std::fmt;
+
+/// One run of cargo.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// What it shows.
+    pub(crate) name: String,
+    /// Variables set for it.
+    pub(crate) env: Vec<(&'static str, &'static str)>,
+    /// Cargo's arguments, parted by spaces.
+    pub(crate) args: String,
+}
+
+/// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
+const CRATES: [&str; 6] = ["disco", "disco-core", "disco-channel", "disco-local", "disco-cli", "xtask"];
+
+/// Features of the facade; it must build with each alone. A test holds this to the manifest.
+const FEATURES: [&str; 1] = ["local"];
+
+/// Format and clippy.
+pub(crate) fn lints() -> Vec<Step> {
+    let mut steps = vec![
+        step("format", "fmt --all --check"),
+        step("clippy", "clippy --quiet --workspace --all-targets -- -D warnings"),
+    ];
+    steps.extend(facades().map(|(name, features)| {
+        let args = format!("clippy --quiet --package disco --all-targets {features} -- -D warnings");
+        step(&format!("clippy, {name}"), &args)
+    }));
+    steps
+}
+
+/// What `cargo xtask test` runs.
+pub(crate) fn tests() -> Vec<Step> {
+    let alone =
+        CRATES.map(|name| step(&format!("{name} alone"), &format!("check --quiet --package {name} --all-targets")));
+    // Without the tests: what they depend on could lend the facade a feature it forgot to ask for.
+    let facades =
+        facades().map(|(name, features)| step(&name, &format!("check --quiet --package disco --lib {features}")));
+    let rest = [
+        step("tests, benchmarks once each", "test --quiet --workspace --all-targets"),
+        step("documentation tests", "test --quiet --workspace --doc"),
+        step("example without a session", "run --quiet --package disco --example bare_communicator"),
+        step("example that trains", "run --quiet --package disco --example digits -- --epochs 2 --workers 2"),
+    ];
+    alone.into_iter().chain(facades).chain(rest).collect()
+}
+
+/// What `cargo xtask test --long` adds.
+pub(crate) fn long_tests() -> Vec<Step> {
+    let sanitize = "test --quiet --package disco-core --package disco-local --lib --tests";
+    vec![
+        // `--cfg loom` leaves nothing of the crate but what is modelled, so that no filter by name can miss a model.
+        step("loom models", "test --quiet --package disco-channel --release --lib --target-dir target/loom")
+            .with("RUSTFLAGS", "--cfg loom"),
+        step("address sanitizer", &format!("{sanitize} --target-dir target/asan --target {ARCH}-unknown-linux-gnu"))
+            // Tests ask for more memory than there is and expect an error.
+            .with("ASAN_OPTIONS", "allocator_may_return_null=1")
+            .with("RUSTC_BOOTSTRAP", "1")
+            .with("RUSTFLAGS", "-Zsanitizer=address"),
+    ]
+}
+
+/// Documentation without a warning.
+pub(crate) fn documentation() -> Vec<Step> {
+    vec![step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings")]
+}
+
+/// The facade with no feature and with each alone: a name, and cargo's arguments for it.
+fn facades() -> impl Iterator<Item = (String, String)> {
+    let none = ("disco without features".to_owned(), "--no-default-features".to_owned());
+    let alone = |feature| (format!("disco with {feature}"), format!("--no-default-features --features {feature}"));
+    std::iter::once(none).chain(FEATURES.into_iter().map(alone))
+}
+
+fn step(name: &str, args: &str) -> Step {
+    Step { name: name.to_owned(), env: Vec::new(), args: args.to_owned() }
+}
+
+impl Step {
+    fn with(mut self, variable: &'static str, value: &'static str) -> Self {
+        self.env.push((variable, value));
+        self
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.name)?;
+        self.env.iter().try_for_each(|(variable, value)| write!(f, "{variable}='{value}' "))?;
+        write!(f, "cargo {}", self.args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CRATES, FEATURES};
+
+    const MANIFEST: &str = include_str!("../../Cargo.toml");
+
+    fn between(start: &str, end: &str) -> &'static str {
+        MANIFEST.split_once(start).unwrap().1.split_once(end).unwrap().0
+    }
+
+    #[test]
+    fn every_package_of_the_workspace_has_a_row() {
+        let members = between("members = [", "]").split(',').map(|name| name.trim().trim_matches('"'));
+        let members: Vec<_> = members.filter(|name| !name.is_empty()).collect();
+        assert_eq!(CRATES[1..], members);
+    }
+
+    #[test]
+    fn every_feature_of_the_facade_has_a_row() {
+        let names =
+            between("[features]\n", "\n[").lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
+        let features: Vec<_> = names.filter(|name| *name != "default" && !name.starts_with('#')).collect();
+        assert_eq!(FEATURES[..], features);
+    }
+}
