@@ -23,6 +23,11 @@ impl Frame {
         Self { seq, freed, command, encoded: OnceLock::new() }
     }
 
+    /// Makes a frame that nobody shares any more into the next one. Returns the old list of freed ids.
+    pub(crate) fn renew(&mut self, seq: u64, freed: Vec<RegisterId>, command: Command) -> Vec<RegisterId> {
+        std::mem::replace(self, Self::new(seq, freed, command)).freed
+    }
+
     /// The command's number.
     pub fn seq(&self) -> u64 {
         self.seq

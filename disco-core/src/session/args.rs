@@ -1,5 +1,7 @@
 //! Arguments of a call, as the controller gives them.
 
+use smallvec::SmallVec;
+
 use super::DRef;
 use crate::value::Value;
 
@@ -8,13 +10,13 @@ use crate::value::Value;
 pub struct Arguments {
     pub(super) values: Vec<Value>,
     /// Kept so that the session can check them, and so that none is freed before the call is submitted.
-    pub(super) handles: Vec<DRef>,
+    pub(super) handles: SmallVec<[DRef; 4]>,
 }
 
 impl Arguments {
     /// Room for `len` arguments.
     pub fn with_capacity(len: usize) -> Self {
-        Self { values: Vec::with_capacity(len), handles: Vec::new() }
+        Self { values: Vec::with_capacity(len), handles: SmallVec::new() }
     }
 
     /// Appends one.

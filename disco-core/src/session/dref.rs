@@ -52,9 +52,9 @@ impl Drop for Slot {
 }
 
 impl Home {
-    /// The ids freed since the last call.
-    pub(super) fn take_freed(&self) -> Vec<RegisterId> {
-        std::mem::take(&mut *self.freed())
+    /// The ids freed since the last call. `room` is where the next ones are put.
+    pub(super) fn take_freed(&self, room: Vec<RegisterId>) -> Vec<RegisterId> {
+        std::mem::replace(&mut *self.freed(), room)
     }
 
     /// Fails for a handle of another session.

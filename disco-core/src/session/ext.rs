@@ -11,7 +11,13 @@ use crate::id::WorkerId;
 pub trait SessionExt: Session {
     /// Calls a worker function with a tuple of arguments: `session.call(&f, (&x, 2.0, "s"))`.
     fn call<'a>(&'a self, function: &'a DRef, args: impl IntoArgs) -> impl Future<Output = Result<DRef>> + Send {
-        self.submit(function, args.into_args())
+        let mut args = args.into_args();
+        async move {
+            match self.try_submit(function, &mut args) {
+                Some(handle) => handle,
+                None => self.submit(function, args).await,
+            }
+        }
     }
 
     /// [`Session::sync_worker`] of worker 0.

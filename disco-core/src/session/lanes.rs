@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use async_lock::{Mutex as AsyncMutex, MutexGuard};
 use async_trait::async_trait;
@@ -12,6 +13,7 @@ use futures_lite::future;
 
 use super::dref::Home;
 use super::mail::{Expected, Mail};
+use super::order::Order;
 use super::patience::Patience;
 use super::registers::RegisterIds;
 use super::ticker::Ticker;
@@ -19,12 +21,14 @@ use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Reply, Signal};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
-use crate::frame::Frame;
 use crate::function;
-use crate::id::WorkerId;
+use crate::id::{RegisterId, WorkerId};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::world::World;
+
+/// How long a wait for a reply stays awake: what it takes to wake a sleeping thread on another processor.
+const AWAKE: Duration = Duration::from_micros(50);
 
 /// A session over lanes that together reach all workers.
 ///
@@ -41,13 +45,6 @@ pub struct LaneSession {
     functions: Mutex<HashMap<String, DRef>>,
     closed: AtomicBool,
     ticker: Ticker,
-}
-
-/// What the one order of commands is made of.
-#[derive(Debug, Default)]
-struct Order {
-    seq: u64,
-    registers: RegisterIds,
 }
 
 impl LaneSession {
@@ -84,17 +81,21 @@ impl LaneSession {
     }
 
     /// Waits for the order ticket and for room in all lanes. From here to [`LaneSession::send`] nothing may await.
-    async fn turn(&self, operation: &str, live: impl Fn(&Mail) -> Result<()>) -> Result<MutexGuard<'_, Order>> {
+    async fn turn(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<MutexGuard<'_, Order>> {
         let order = self.order.lock().await;
-        let check = || match self.closed.load(Ordering::Acquire) {
-            true => Err(Error::Closed(operation.to_owned())),
-            false => live(&self.mail),
-        };
+        let check = || self.check(operation, live);
         check()?;
         if !self.has_room() {
             self.await_room(check).await?;
         }
         Ok(order)
+    }
+
+    fn check(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<()> {
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(Error::Closed(operation.to_owned())),
+            false => live(&self.mail),
+        }
     }
 
     fn has_room(&self) -> bool {
@@ -127,13 +128,8 @@ impl LaneSession {
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
-    fn send(&self, order: &mut Order, make: impl FnOnce(&mut Order) -> Result<Command>) -> Result<()> {
-        let freed = self.home.take_freed();
-        order.registers.free(&freed);
-        // Fails only where no id was free, so that none is lost here.
-        let command = make(order)?;
-        order.seq += 1;
-        let frame = Arc::new(Frame::new(order.seq, freed, command));
+    fn send(&self, order: &mut Order, make: impl FnOnce(&mut RegisterIds) -> Result<Command>) -> Result<()> {
+        let frame = order.next(&self.home, make)?;
         for lane in &self.lanes {
             if let Err(error) = lane.send(&frame) {
                 // Other lanes may have it: the workers no longer run one program.
@@ -146,30 +142,50 @@ impl LaneSession {
     }
 
     /// Submits a command that sets a register.
-    async fn define(&self, operation: &str, make: impl FnOnce(crate::RegisterId) -> Command + Send) -> Result<DRef> {
-        let mut order = self.turn(operation, Mail::check).await?;
-        let mut handle = None;
-        self.send(&mut order, |order| {
-            let register = order.registers.take()?;
-            handle = Some(DRef::new(register, &self.home));
+    fn define(&self, order: &mut Order, make: impl FnOnce(RegisterId) -> Command) -> Result<DRef> {
+        let mut register = RegisterId::new(0);
+        self.send(order, |registers| {
+            register = registers.take()?;
             Ok(make(register))
         })?;
-        handle.ok_or_else(|| Error::Closed(operation.to_owned()))
+        Ok(DRef::new(register, &self.home))
+    }
+
+    /// Submits a call; `args` are empty afterwards.
+    fn call(&self, order: &mut Order, function: &DRef, args: &mut Arguments) -> Result<DRef> {
+        self.home.check(function)?;
+        args.handles.iter().try_for_each(|handle| self.home.check(handle))?;
+        let values = std::mem::take(&mut args.values);
+        let call = |register| Command::CallPacked { register, function: function.register(), args: values };
+        let handle = self.define(order, call);
+        // Not before the call is submitted: a dropped handle may be freed ahead of the next command.
+        args.handles.clear();
+        handle
     }
 
     /// Submits a command that wants replies from `from`, and waits for them. Works on a failed session too.
     async fn ask(&self, operation: &str, from: Vec<WorkerId>, command: Command) -> Result<Vec<Reply>> {
         let mut order = self.turn(operation, Mail::check_lost).await?;
-        let expected = self.mail.expect(order.seq + 1, from);
+        let expected = self.mail.expect(order.next_seq(), from);
         self.send(&mut order, |_| Ok(command))?;
         drop(order);
-        self.replies(operation, &expected).await
+        let replies = self.replies(operation, &expected).await;
+        if let Some(mut order) = self.order.try_lock() {
+            order.release();
+        }
+        replies
     }
 
     async fn replies(&self, operation: &str, expected: &Expected<'_>) -> Result<Vec<Reply>> {
         let pending = &expected.pending;
-        if let Some(replies) = pending.take() {
-            return replies;
+        let asked = Instant::now();
+        while asked.elapsed() < AWAKE {
+            if let Some(replies) = pending.take() {
+                return replies;
+            }
+            // First to workers that have no processor, then to other tasks of this executor.
+            thread::yield_now();
+            future::yield_now().await;
         }
         let ticks = self.ticker.start();
         let mut patience = Patience::new();
@@ -243,20 +259,23 @@ impl Session for LaneSession {
         }
         // Workers run the same program, so that a misspelt name need not fail on all of them first.
         function::find(name)?;
-        let command = |register| Command::GetGlobalFunc { register, name: name.into() };
-        let handle = self.define("function", command).await?;
+        let mut order = self.turn("function", Mail::check).await?;
+        let handle = self.define(&mut order, |register| Command::GetGlobalFunc { register, name: name.into() })?;
+        drop(order);
         Ok(self.functions().entry(name.to_owned()).or_insert(handle).clone())
     }
 
-    async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef> {
-        self.home.check(function)?;
-        args.handles.iter().try_for_each(|handle| self.home.check(handle))?;
-        let Arguments { values, handles } = args;
-        let call = |register| Command::CallPacked { register, function: function.register(), args: values };
-        let result = self.define("call", call).await;
-        // Not before the call is submitted: dropped handles may be freed ahead of the next command.
-        drop(handles);
-        result
+    async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
+        let mut order = self.turn("call", Mail::check).await?;
+        self.call(&mut order, function, &mut args)
+    }
+
+    fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
+        let mut order = self.order.try_lock()?;
+        if let Err(error) = self.check("call", Mail::check) {
+            return Some(Err(error));
+        }
+        self.has_room().then(|| self.call(&mut order, function, args))
     }
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {

@@ -38,6 +38,8 @@ struct State {
 pub(super) struct Pending {
     answers: Mutex<Answers>,
     /// All replies are here, or none will come.
+    settled: AtomicBool,
+    /// Follows `settled`.
     pub(super) done: Event,
 }
 
@@ -64,10 +66,10 @@ impl Mail {
     /// Prepares for replies to command `seq`.
     pub(super) fn expect(&self, seq: u64, from: Vec<WorkerId>) -> Expected<'_> {
         let mut state = self.lock();
-        let lost = state.lost.clone();
-        let replies = Vec::with_capacity(from.len());
-        let answers = Mutex::new(Answers { missing: from, replies, lost });
-        let pending = Arc::new(Pending { answers, done: Event::new() });
+        let why = state.lost.clone();
+        let (lost, replies) = (why.is_some(), Vec::with_capacity(from.len()));
+        let answers = Mutex::new(Answers { missing: from, replies, lost: why });
+        let pending = Arc::new(Pending { answers, settled: lost.into(), done: Event::new() });
         state.pending.insert(seq, pending.clone());
         Expected { mail: self, seq, pending }
     }
@@ -111,7 +113,7 @@ impl Mail {
         let (epoch, cause) = (state.epoch, why.to_string().into());
         for pending in std::mem::take(&mut state.pending).into_values() {
             pending.lock().lost = Some(why.clone());
-            pending.done.notify(usize::MAX);
+            pending.settle();
         }
         drop(state);
         self.abort(epoch, cause);
@@ -142,7 +144,7 @@ impl Inbox for Mail {
         if answers.missing.is_empty() {
             state.pending.remove(&seq);
             drop((answers, state));
-            pending.done.notify(usize::MAX);
+            pending.settle();
         }
     }
 
@@ -179,8 +181,16 @@ impl Inbox for Mail {
 }
 
 impl Pending {
+    fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+        self.done.notify(usize::MAX);
+    }
+
     /// The replies, once all are here, or why they never will be.
     pub(super) fn take(&self) -> Option<Result<Vec<Reply>>> {
+        if !self.settled.load(Ordering::Acquire) {
+            return None;
+        }
         let mut answers = self.lock();
         match &answers.lost {
             _ if answers.missing.is_empty() => Some(Ok(std::mem::take(&mut answers.replies))),

@@ -7,6 +7,7 @@ mod dref;
 mod ext;
 mod lanes;
 mod mail;
+mod order;
 mod patience;
 mod registers;
 mod ticker;
@@ -52,6 +53,9 @@ pub trait Session: Debug + Send + Sync {
 
     /// Calls a worker function on all workers; the handle stands for the results. No reply is awaited.
     async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef>;
+
+    /// [`Session::submit`] at once, without a future; none if that would have to wait. Then `args` are as before.
+    fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>>;
 
     /// Waits until a worker has executed everything before, and its device too.
     async fn sync_worker(&self, worker: WorkerId) -> Result<()>;

@@ -1,0 +1,101 @@
+//! The one order of commands: numbers, registers, frames.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+
+use super::dref::Home;
+use super::registers::RegisterIds;
+use crate::command::Command;
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::id::RegisterId;
+
+/// Frames that are remembered at most; more than lanes have room for.
+const SENT: usize = 4096;
+
+/// What the holder of the order ticket may touch.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    seq: u64,
+    registers: RegisterIds,
+    /// Frames that workers may still look at, oldest first. They are kept so that what the controller allocated is freed
+    /// or used again by the controller: memory that another thread frees costs both of them more than the rest of a call.
+    sent: VecDeque<Arc<Frame>>,
+    /// Where the next freed ids are put.
+    spare: Vec<RegisterId>,
+}
+
+impl Order {
+    /// The number that the next frame will have.
+    pub(super) fn next_seq(&self) -> u64 {
+        self.seq + 1
+    }
+
+    /// The next frame: what `make` returns, with the ids freed since the last. They are free for `make` to take.
+    pub(super) fn next(
+        &mut self,
+        home: &Home,
+        make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
+    ) -> Result<Arc<Frame>> {
+        let freed = home.take_freed(mem::take(&mut self.spare));
+        self.registers.free(&freed);
+        // Fails only where no id was free, so that none is lost here.
+        let command = make(&mut self.registers)?;
+        self.seq += 1;
+        let frame = self.fill(freed, command);
+        // Two for each one that is added, so that few are kept.
+        drop(self.finished());
+        if self.sent.len() == SENT {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(frame.clone());
+        Ok(frame)
+    }
+
+    /// Lets go of the frames that all workers are done with, and of the tensors in them.
+    pub(super) fn release(&mut self) {
+        while self.finished().is_some() {}
+    }
+
+    fn fill(&mut self, freed: Vec<RegisterId>, command: Command) -> Arc<Frame> {
+        if let Some(mut frame) = self.finished()
+            && let Some(old) = Arc::get_mut(&mut frame)
+        {
+            self.spare = old.renew(self.seq, freed, command);
+            self.spare.clear();
+            return frame;
+        }
+        Arc::new(Frame::new(self.seq, freed, command))
+    }
+
+    /// Takes the oldest frame, if nobody else has it any more.
+    fn finished(&mut self) -> Option<Arc<Frame>> {
+        Arc::get_mut(self.sent.front_mut()?)?;
+        self.sent.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(order: &mut Order, home: &Home) -> Arc<Frame> {
+        order.next(home, |_| Ok(Command::SyncAll)).unwrap()
+    }
+
+    #[test]
+    fn frames_that_all_workers_are_done_with_are_used_again() {
+        let (mut order, home) = (Order::default(), Home::default());
+        let slow = next(&mut order, &home);
+        let behind: Vec<_> = (0..10).map(|_| Arc::as_ptr(&next(&mut order, &home))).collect();
+        assert_eq!(order.sent.len(), 11, "none is taken past one that somebody has");
+        drop(slow);
+        let again = next(&mut order, &home);
+        assert_eq!(again.seq(), 12);
+        assert!(!behind.contains(&Arc::as_ptr(&again)), "the oldest comes first");
+        drop(again);
+        order.release();
+        assert!(order.sent.is_empty());
+    }
+}
