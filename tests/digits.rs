@@ -1,5 +1,7 @@
 //! The example that trains: its loss does not depend on how many workers share the batches.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 #[path = "../examples/digits/data.rs"]
 mod data;
 #[path = "../examples/digits/model.rs"]
@@ -69,15 +71,19 @@ impl Communicator for Lazy {
 
 disco::register_backend!(NoAllReduce);
 
-fn losses(workers: usize, backend: &str) -> Vec<f32> {
+fn train(workers: usize, backend: &str, epochs: usize) -> train::Outcome {
     let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
     let session = Builder::threads(workers).start().unwrap();
     block_on(async {
         session.init_ccl(backend, &[]).await.unwrap();
-        let outcome = train::train(&session, (&data, &held_out), EPOCHS, |_, _| ()).await.unwrap();
+        let outcome = train::train(&session, (&data, &held_out), epochs, |_, _| ()).await.unwrap();
         session.shutdown().await.unwrap();
-        outcome.losses
+        outcome
     })
+}
+
+fn losses(workers: usize, backend: &str) -> Vec<f32> {
+    train(workers, backend, EPOCHS).losses
 }
 
 /// The largest difference of two curves, in parts of the initial loss.
@@ -94,6 +100,22 @@ fn one_two_and_four_workers_follow_the_same_curve() {
         let apart = apart(&one, &losses(workers, "local"));
         assert!(apart <= 1e-4, "{workers} workers are {apart} of the initial loss away from one");
     }
+}
+
+#[test]
+fn held_out_images_are_recognised() {
+    let outcome = train(4, "local", 30);
+    let accuracy = outcome.epochs.last().unwrap().accuracy;
+    assert!(accuracy >= 0.95, "{accuracy}");
+    assert!(outcome.images_per_second > 0.0);
+}
+
+#[test]
+fn workers_that_can_not_share_a_batch_are_refused() {
+    let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
+    let session = Builder::threads(3).start().unwrap();
+    let refused = block_on(train::train(&session, (&data, &held_out), 1, |_, _| ())).unwrap_err();
+    assert_eq!(refused.to_string(), "3 workers can't share batches of 64 rows equally");
 }
 
 #[test]

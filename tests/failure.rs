@@ -1,5 +1,7 @@
 //! Each failure of the design's list, tried for real, with the text that the user sees.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 mod gate;
 
 use std::pin::Pin;
@@ -183,7 +185,10 @@ fn a_wrong_shape_on_one_rank_shows_both_sides_without_checks() {
 fn a_wrong_shape_on_one_rank_shows_both_sides_with_checks() {
     let error = all_reduce_of_uneven(true);
     assert!(error.contains("all_reduce: ranks disagree: rank "), "{error}");
-    assert!(error.contains("calls all_reduce sum f32 x 4") && error.contains("calls all_reduce sum f32 x 5"), "{error}");
+    assert!(
+        error.contains("calls all_reduce sum f32 x 4") && error.contains("calls all_reduce sum f32 x 5"),
+        "{error}"
+    );
     assert!(error.contains("rank 2"), "{error}");
 }
 
@@ -335,10 +340,7 @@ fn a_collective_before_init_ccl_says_what_to_call() {
 fn an_unknown_backend_lists_the_ones_there_are() {
     let session = threads(1);
     let error = text(block_on(session.init_ccl("nccl", &[])));
-    assert_eq!(
-        error,
-        "backend `nccl` is not available; tried the backends compiled into this program: it has local"
-    );
+    assert_eq!(error, "backend `nccl` is not available; tried the backends compiled into this program: it has local");
     assert!(matches!(block_on(session.sync_all()), Ok(())), "nothing was started");
 }
 

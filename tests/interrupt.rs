@@ -1,5 +1,6 @@
 //! Ctrl-C while a sync waits for a worker that is stuck in user code.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read};

@@ -1,6 +1,7 @@
 //! What sessions leave behind, and what waits behind a stuck worker. One test, alone in its process: it counts threads
 //! and memory of all of it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
 mod gate;

@@ -1,5 +1,7 @@
 //! Sessions over threads: calls, values, worker-0 copies, groups, and the data plane from the controller.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -236,6 +238,7 @@ fn arrays_enter_and_leave_through_worker_0() {
         session.sync_worker_0().await?;
         assert_eq!(back.to_vec::<i64>()?, [1, 2, 3]);
         assert_eq!(all(session, &x).await?, [[1, 2, 3], [0, 0, 0], [0, 0, 0]]);
+        assert_eq!(Arc::strong_count(back.storage()), 1, "the session let go of it");
         Ok(())
     });
 }

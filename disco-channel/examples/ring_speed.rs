@@ -1,8 +1,13 @@
 //! How fast is the ring alone? `cargo run --release -p disco-channel --example ring_speed`, also under `taskset -c 0`.
 //!
-//! `items`: µs for each item that one writer passes to all readers, who only take it. `round trip`: µs from sending one
-//! item to having heard from all readers, who may sleep meanwhile; the median. `write`: µs of the writer's own time in
-//! the round trip. `hop`: ns that a cache line takes from one processor to the other, before and after.
+//! Medians, in µs:
+//! - `items`: for each boxed item (made by the writer, freed by the last reader) that all readers take and drop;
+//! - `plain`: the same for plain numbers, so the ring without the allocator;
+//! - `trip`: from sending one item to having heard from all readers, one after the other;
+//! - `cold trip`: the same if all readers have slept before;
+//! - `write`, `cold write`: how long the writer was busy with that.
+//!
+//! `hop`: ns that a cache line takes from one processor to the other, before and after.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,15 +18,20 @@ use disco_channel::ring::{self, Reader, Refused, Writer};
 
 const READERS: [usize; 4] = [1, 4, 8, 16];
 const ROUNDS: usize = 5;
+const ITEMS: u64 = 400_000;
 
 fn main() {
     println!("hop {:.0} ns, {} processors", hop(), thread::available_parallelism().map_or(1, usize::from));
-    println!("{:>8} {:>12} {:>12} {:>12} {:>12}", "readers", "items best", "median", "round trip", "write");
+    let [a, b, c, d, e, f] = ["items", "plain", "trip", "write", "cold trip", "cold write"];
+    println!("{:>8} {a:>8} {b:>8} {c:>8} {d:>8} {e:>10} {f:>10}", "readers");
     for readers in READERS {
-        let mut items: Vec<f64> = (0..ROUNDS).map(|_| items(readers, 400_000)).collect();
-        items.sort_by(f64::total_cmp);
-        let (trip, write) = round_trip(readers, 3000);
-        println!("{readers:>8} {:>12.3} {:>12.3} {trip:>12.1} {write:>12.2}", items[0], items[ROUNDS / 2]);
+        let boxed = median((0..ROUNDS).map(|_| items(readers, Arc::new, |item| **item)).collect());
+        let plain = median((0..ROUNDS).map(|_| items(readers, |number| number, |item| *item)).collect());
+        let (trip, write) = round_trip(readers, 3000, Duration::ZERO);
+        let (cold_trip, cold_write) = round_trip(readers, 500, Duration::from_micros(500));
+        println!(
+            "{readers:>8} {boxed:>8.3} {plain:>8.3} {trip:>8.1} {write:>8.2} {cold_trip:>10.1} {cold_write:>10.2}"
+        );
     }
     println!("hop {:.0} ns", hop());
 }
@@ -67,30 +77,30 @@ fn start<T: Clone + Send + Sync + 'static>(
     (writer, bell, threads)
 }
 
-fn items(readers: usize, count: u64) -> f64 {
+fn items<T: Clone + Send + Sync + 'static>(readers: usize, make: fn(u64) -> T, number: fn(&T) -> u64) -> f64 {
     let left = Arc::new(AtomicUsize::new(readers));
     let controller = thread::current();
-    let (mut writer, bell, threads) = start(readers, move |item: Arc<u64>| {
-        if *item == count && left.fetch_sub(1, Ordering::AcqRel) == 1 {
+    let (mut writer, bell, threads) = start(readers, move |item| {
+        if number(&item) == ITEMS && left.fetch_sub(1, Ordering::AcqRel) == 1 {
             controller.unpark();
         }
     });
-    let all_done = Instant::now();
-    for number in 1..=count {
-        let item = Arc::new(number);
+    let start = Instant::now();
+    for number in 1..=ITEMS {
+        let item = make(number);
         while writer.send(&item) == Err(Refused::Full) {
             bell.wait();
         }
     }
-    // Unparked by the last reader at the last item; closing before that would lose it.
+    // Until the last reader has the last item: to close before that would overtake it.
     thread::park();
-    let time = all_done.elapsed();
+    let time = start.elapsed();
     drop(writer);
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    time.as_secs_f64() * 1e6 / count as f64
+    time.as_secs_f64() * 1e6 / ITEMS as f64
 }
 
-fn round_trip(readers: usize, count: usize) -> (f64, f64) {
+fn round_trip(readers: usize, count: usize, pause: Duration) -> (f64, f64) {
     let heard = Arc::new(AtomicUsize::new(0));
     let (controller, each) = (thread::current(), heard.clone());
     let (mut writer, _, threads) = start(readers, move |_: Arc<()>| {
@@ -98,29 +108,31 @@ fn round_trip(readers: usize, count: usize) -> (f64, f64) {
             controller.unpark();
         }
     });
-    let mut times = Vec::new();
-    let mut writes = Vec::new();
+    let (mut trips, mut writes) = (Vec::new(), Vec::new());
     let item = Arc::new(());
     for _ in 0..count {
+        if !pause.is_zero() {
+            thread::sleep(pause);
+        }
         let start = Instant::now();
         if writer.send(&item).is_err() {
             break;
         }
-        writes.push(start.elapsed());
+        writes.push(start.elapsed().as_secs_f64() * 1e6);
         while heard.load(Ordering::Acquire) < readers {
             thread::park();
         }
-        times.push(start.elapsed());
+        trips.push(start.elapsed().as_secs_f64() * 1e6);
         heard.store(0, Ordering::Release);
     }
     drop(writer);
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    (median(times), median(writes))
+    (median(trips), median(writes))
 }
 
-fn median(mut times: Vec<Duration>) -> f64 {
-    times.sort();
-    times.get(times.len() / 2).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// One-way time of a cache line between two threads that spin, or NaN on one processor.

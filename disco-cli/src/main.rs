@@ -51,7 +51,10 @@ fn execute(command: Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         Command::Ping(ping) => ping.run(out),
         Command::Run(run) => run.run(),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "disco", out);
+            // Not straight to `out`: it would panic where that is closed.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "disco", &mut script);
+            out.write_all(&script)?;
             Ok(ExitCode::SUCCESS)
         }
     }

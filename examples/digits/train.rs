@@ -109,7 +109,8 @@ pub(crate) async fn train(
     let velocity = session.empty(DType::F32, [PARAMETERS as i64], Placement::All).await?;
     let step = session.empty(DType::F32, [PARAMETERS as i64 + 1], Placement::All).await?;
     let curve = session.empty(DType::F32, [batches as i64], Placement::All).await?;
-    let pixels = scattered(session, &by_worker(&data.pixels, PIXELS, batches, workers), [batches, share, PIXELS]).await?;
+    let pixels =
+        scattered(session, &by_worker(&data.pixels, PIXELS, batches, workers), [batches, share, PIXELS]).await?;
     let labels = scattered(session, &by_worker(&data.labels, 1, batches, workers), [batches, share, 1]).await?;
     let test = Test::new(session, held_out).await?;
     let (backward, update) = (session.function("digits.backward").await?, session.function("digits.update").await?);

@@ -69,6 +69,16 @@ fn a_reader_that_lies_down_is_woken_for_each_item() {
 }
 
 #[test]
+fn who_is_woken_wakes_the_others() {
+    model(2, || {
+        let (mut writer, readers) = ring(4, 3, || ());
+        let readers: Vec<_> = readers.into_iter().map(|reader| reads(reader, 0..1)).collect();
+        send(&mut writer, 0);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+}
+
+#[test]
 fn a_reader_that_leaves_takes_its_shares_with_it() {
     model(2, || {
         let (mut writer, first, second) = pair(2);

@@ -6,11 +6,15 @@ use std::sync::PoisonError;
 use super::state::{Position, State};
 use super::sync::{Mutex, MutexGuard, thread};
 
+/// Sleepers that one who was woken wakes before it goes to work. With 1 they would wake up one after the other, each with
+/// the delay of a processor that idles; with 2 they do so in a tree, and nobody spends long on it.
+const FAN_OUT: usize = 2;
+
 /// The readers that sleep.
 ///
-/// Everybody sleeps at the head, so the queue is sorted by position and its front is the one with most to read. Under
-/// the lock: if the queue has a front, then a reader that was woken is on its way to look after it (`chain`), or the
-/// state's wake bit is set and the front has read all there was when it was set.
+/// Everybody lies down at the head, having read all there is, so the queue is sorted by position and its front is the
+/// one with most to read. Whenever the lock is free and the front has something to read, somebody is on the way to look
+/// after it: the writer that took the wake bit with what it published, or (`chain`) a reader that was woken before.
 pub(super) struct Lot(Mutex<Parked>);
 
 struct Parked {
@@ -32,7 +36,7 @@ impl Lot {
     }
 
     /// Sleeps until there is an item at `position`, or `stop` tells so and somebody called [`Lot::wake_all`]. Who wakes
-    /// up wakes the next one.
+    /// up wakes the next ones.
     pub(super) fn sleep(&self, reader: usize, position: Position, state: &State, stop: impl Fn() -> bool) {
         let mut parked = self.lock();
         if state.ask_wake().head() != position || stop() {
@@ -42,23 +46,17 @@ impl Lot {
         drop(parked);
         loop {
             thread::park();
-            let mut parked = self.lock();
-            if parked.queue.iter().any(|sleeper| sleeper.reader == reader) {
-                continue;
+            if !self.lock().queue.iter().any(|sleeper| sleeper.reader == reader) {
+                return (0..FAN_OUT).for_each(|_| wake_next(self.lock(), state));
             }
-            let next = parked.next(state);
-            drop(parked);
-            return wake(next);
         }
     }
 
     /// Starts waking those who have something to read, unless that is under way.
     pub(super) fn wake_one(&self, state: &State) {
-        let mut parked = self.lock();
+        let parked = self.lock();
         if !parked.chain {
-            let next = parked.next(state);
-            drop(parked);
-            wake(next);
+            wake_next(parked, state);
         }
     }
 
@@ -78,18 +76,22 @@ impl Lot {
     }
 }
 
-impl Parked {
-    /// Takes the front out if it has something to read; sets the wake bit if not.
-    fn next(&mut self, state: &State) -> Option<thread::Thread> {
-        self.chain = false;
-        let position = self.queue.front()?.position;
-        self.chain = state.load().head() != position || state.ask_wake().head() != position;
-        if self.chain { self.queue.pop_front().map(|sleeper| sleeper.thread) } else { None }
+/// Wakes outside of the lock, which the one who is woken takes at once.
+fn wake_next(mut parked: MutexGuard<'_, Parked>, state: &State) {
+    let next = parked.next(state);
+    drop(parked);
+    if let Some(thread) = next {
+        thread.unpark();
     }
 }
 
-fn wake(thread: Option<thread::Thread>) {
-    if let Some(thread) = thread {
-        thread.unpark();
+impl Parked {
+    /// Takes the front out if it has something to read. If not, nothing was published since it lay down, so that the
+    /// wake bit is still set and the next publisher comes here.
+    fn next(&mut self, state: &State) -> Option<thread::Thread> {
+        self.chain = false;
+        let position = self.queue.front()?.position;
+        self.chain = state.load().head() != position;
+        if self.chain { self.queue.pop_front().map(|sleeper| sleeper.thread) } else { None }
     }
 }

@@ -1,25 +1,50 @@
 //! How long a reader stays awake for an item.
 
-/// Looks at the ring before a reader sleeps.
+/// Looks at the ring before a reader sleeps. Each look takes the writer's line away from it, so that a reader that looks
+/// all the time gets items one by one, at several times the price: it pauses in between, twice as long from look to look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// With a processor to itself.
+    /// Pause instructions before the first look.
     pub(super) spins: u32,
-    /// Letting others run in between.
+    /// Looks of one that keeps its processor.
+    pub(super) rounds: u32,
+    /// Looks of one that lets others run in between.
     pub(super) yields: u32,
 }
 
+#[cfg(not(loom))]
 impl Patience {
-    /// What pays on this machine: spinning only helps if the writer runs at the same time.
-    #[cfg(not(loom))]
-    pub(super) fn of_machine() -> Self {
+    /// What pays for so many readers on the processors that this process may use. Spinning is for a writer that runs at
+    /// the same time. Where every reader has a processor it lasts about as long as it takes to wake one that idles.
+    pub(super) fn new(readers: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { spins: if processors > 1 { 64 } else { 0 }, yields: 4 }
+        let (first, rounds) = match processors {
+            1 => (0.0, 0),
+            _ if readers < processors => (1.5e-6, 4),
+            _ => (0.2e-6, 3),
+        };
+        let spins = (first / pause()).ceil().clamp(1.0, 1024.0) as u32;
+        Self { spins, rounds, yields: 8 }
     }
+}
 
+/// Seconds that one pause instruction takes: 10 to 60 ns, depending on the processor.
+#[cfg(not(loom))]
+fn pause() -> f64 {
+    const PAUSES: u32 = 64;
+    let measure = || {
+        let start = std::time::Instant::now();
+        (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        start.elapsed().as_secs_f64() / f64::from(PAUSES)
+    };
+    // The shortest of several, for this thread may be interrupted.
+    (0..4).map(|_| measure()).fold(f64::INFINITY, f64::min).max(1e-9)
+}
+
+#[cfg(loom)]
+impl Patience {
     /// None: a model looks at each wait once.
-    #[cfg(loom)]
-    pub(super) fn of_machine() -> Self {
-        Self { spins: 0, yields: 0 }
+    pub(super) fn new(_: usize) -> Self {
+        Self { spins: 0, rounds: 0, yields: 0 }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use super::Closed;
+use super::patience::Patience;
 use super::sync::{Ordering, hint, thread};
 use super::track::Cursor;
-use super::{Closed, patience::Patience};
 
 /// One of those who read. Dropping it gives up what it has not read, and the ring no longer waits for it.
 pub struct Reader<T> {
@@ -35,8 +36,8 @@ impl<T: Clone> Reader<T> {
     }
 
     fn wait(&mut self) {
-        for _ in 0..self.patience.spins {
-            hint::spin_loop();
+        for round in 0..self.patience.rounds {
+            (0..self.patience.spins << round).for_each(|_| hint::spin_loop());
             if self.is_over() {
                 return;
             }

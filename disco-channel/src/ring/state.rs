@@ -81,9 +81,9 @@ impl State {
         self.exchange(seen, seen.0 - 1)
     }
 
-    /// Asks the next publisher to wake a sleeper. Tells what was published before that.
+    /// Asks the next publisher to wake a sleeper. Tells how much was published before that, and makes none of it visible.
     pub(super) fn ask_wake(&self) -> Word {
-        Word(self.0.fetch_or(WAKE, Ordering::AcqRel))
+        Word(self.0.fetch_or(WAKE, Ordering::Relaxed))
     }
 
     fn exchange(&self, seen: Word, next: u64) -> Result<(), Word> {

@@ -80,7 +80,7 @@ impl fmt::Debug for Function {
 /// A worker function as a value in the registry; made by [`register_function!`](crate::register_function).
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionEntry {
-    /// What [`SessionExt::function`](crate::SessionExt::function) finds it by; prefix it with your program's name.
+    /// What [`Session::function`](crate::Session::function) finds it by; prefix it with your program's name.
     pub name: &'static str,
     /// The function.
     pub call: fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>,

@@ -77,7 +77,7 @@ pub trait Session: Debug + Send + Sync {
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()>;
 
     /// After a failure: makes all workers forget it, and takes commands again. Registers whose command failed or was
-    /// skipped stay poisoned; the data plane stays broken until [`SessionExt::init_ccl`], which calls this itself.
+    /// skipped stay poisoned; the data plane stays broken until [`DataPlane::init_ccl`], which calls this itself.
     async fn recover(&self) -> Result<()>;
 
     /// Ends all workers and waits for them, at most for [`Deadlines::close`]. Repeated calls do nothing.

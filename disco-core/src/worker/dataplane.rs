@@ -1,4 +1,4 @@
-//! The data plane as worker functions, under `disco.*`. [`SessionExt`](crate::SessionExt) documents and calls them.
+//! The data plane as worker functions, under `disco.*`. [`DataPlane`](crate::DataPlane) documents and calls them.
 
 use super::WorkerContext;
 use crate::backend::{self, Rendezvous};

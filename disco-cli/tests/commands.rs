@@ -1,0 +1,101 @@
+//! The `disco` command, as users run it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::process::{Command, Output};
+
+fn disco(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_disco")).args(args).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn backends_lists_what_there_is() {
+    let listed = disco(&["backends"]);
+    assert!(listed.status.success());
+    assert_eq!(out(&listed), format!("local    available    {} (built in)\n", env!("CARGO_PKG_VERSION")));
+    let json: serde_json::Value = serde_json::from_slice(&disco(&["backends", "--json"]).stdout).unwrap();
+    assert_eq!(json[0]["name"], "local");
+    assert_eq!(json[0]["available"], true);
+}
+
+#[test]
+fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
+    assert!(disco(&["backends", "--require", "local"]).status.success());
+    let absent = disco(&["backends", "--require", "nccl"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert_eq!(
+        err(&absent),
+        "disco: backend `nccl` is required: backend `nccl` is not available; \
+         tried the backends compiled into this program: it has local\n"
+    );
+}
+
+#[test]
+fn ping_measures_syncs_and_calls() {
+    let json = disco(&["ping", "--workers", "3", "--rounds", "20", "--json"]);
+    assert!(json.status.success(), "{}", err(&json));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json["workers"], &json["session"]), (&3.into(), &"threads".into()));
+    for (measure, figure) in [
+        ("sync_one", "median_us"),
+        ("sync_one", "p99_us"),
+        ("sync_all", "median_us"),
+        ("calls_0_args", "per_call_us"),
+        ("calls_4_args", "per_second"),
+    ] {
+        assert!(json[measure][figure].as_f64().unwrap() > 0.0, "{measure} {figure}");
+    }
+    let text = out(&disco(&["ping", "--workers", "2", "--rounds", "20"]));
+    assert!(text.starts_with("2 workers (threads), ") && text.contains("calls, 4 arguments"), "{text}");
+}
+
+#[test]
+fn ping_with_no_workers_says_why_not() {
+    let none = disco(&["ping", "--workers", "0"]);
+    assert_eq!(err(&none), "disco: 0 workers in 1 groups: a session needs at least 1 worker\n");
+    assert_eq!(none.status.code(), Some(1));
+}
+
+#[test]
+fn run_passes_the_session_on_and_the_status_back() {
+    let script = "echo $DISCO_SESSION $DISCO_BACKEND $DISCO_WORKERS $DISCO_GROUPS $0; exit 7";
+    let run = disco(&["run", "--workers", "4", "--groups", "2", "--", "sh", "-c", script, "arg"]);
+    assert_eq!(out(&run), "threads local 4 2 arg\n");
+    assert_eq!(run.status.code(), Some(7));
+}
+
+#[test]
+fn run_refuses_what_can_not_work_before_it_starts_anything() {
+    let text = |args: &[&str]| err(&disco(&[&["run"], args, &["--", "sh", "-c", "echo started"]].concat()));
+    assert_eq!(
+        text(&["--workers", "4", "--groups", "3"]),
+        "disco: 4 workers in 3 groups: groups must be of equal size\n"
+    );
+    assert!(text(&["--backend", "nccl"]).starts_with("disco: backend `nccl` is not available"));
+    let missing = disco(&["run", "--", "no-such-program"]);
+    assert_eq!(err(&missing), "disco: can't run `no-such-program`: No such file or directory (os error 2)\n");
+    assert!(!missing.status.success());
+}
+
+#[test]
+fn completions_and_version_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(out(&disco(&["completions", shell])).contains("backends"), "{shell}");
+    }
+    assert_eq!(out(&disco(&["--version"])), format!("disco {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let script = format!("{} completions bash | head -n 1; exit 0", env!("CARGO_BIN_EXE_disco"));
+    let piped = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(err(&piped), "");
+}
