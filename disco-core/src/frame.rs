@@ -2,30 +2,30 @@
 
 use std::sync::OnceLock;
 
+use smallvec::SmallVec;
+
 use crate::command::Command;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::RegisterId;
 use crate::wire;
+
+/// Freed ids; up to four take no memory of their own.
+pub(crate) type Freed = SmallVec<[RegisterId; 4]>;
 
 /// A command with the register ids that were freed before it. Shared by all lanes and encoded at most once.
 #[derive(Debug)]
 pub struct Frame {
     seq: u64,
-    freed: Vec<RegisterId>,
+    freed: Freed,
     command: Command,
-    encoded: OnceLock<Result<Box<[u8]>>>,
+    encoded: OnceLock<Result<Box<[u8]>, Box<Error>>>,
 }
 
 impl Frame {
     /// Command number `seq`, counted from 1. Workers drop `freed` before they look at the command, which may use these
     /// registers again.
-    pub fn new(seq: u64, freed: Vec<RegisterId>, command: Command) -> Self {
-        Self { seq, freed, command, encoded: OnceLock::new() }
-    }
-
-    /// Makes a frame that nobody shares any more into the next one. Returns the old list of freed ids.
-    pub(crate) fn renew(&mut self, seq: u64, freed: Vec<RegisterId>, command: Command) -> Vec<RegisterId> {
-        std::mem::replace(self, Self::new(seq, freed, command)).freed
+    pub fn new(seq: u64, freed: impl IntoIterator<Item = RegisterId>, command: Command) -> Self {
+        Self { seq, freed: freed.into_iter().collect(), command, encoded: OnceLock::new() }
     }
 
     /// The command's number.
@@ -48,7 +48,7 @@ impl Frame {
     /// # Errors
     /// A value that can't leave the process.
     pub fn bytes(&self) -> Result<&[u8]> {
-        let encoded = self.encoded.get_or_init(|| wire::encode_frame(self));
-        encoded.as_deref().map_err(Clone::clone)
+        let encoded = self.encoded.get_or_init(|| wire::encode_frame(self).map_err(Box::new));
+        encoded.as_deref().map_err(|error| (**error).clone())
     }
 }

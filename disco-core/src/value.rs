@@ -151,3 +151,14 @@ from! {
     Tensor => Tensor(x) x,
     &Tensor => Tensor(x) x.clone(),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_three_words() {
+        assert_eq!(size_of::<Value>(), 24);
+        eprintln!("frame {} command {}", size_of::<crate::Frame>(), size_of::<crate::Command>());
+    }
+}

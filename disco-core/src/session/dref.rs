@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::frame::Freed;
 use crate::id::RegisterId;
 
 /// Controller-side handle to an object that every worker has in the same register.
@@ -21,7 +22,7 @@ struct Slot {
 /// What handles know of their session: where to put freed ids. Its address is the session's identity.
 #[derive(Debug, Default)]
 pub(super) struct Home {
-    freed: Mutex<Vec<RegisterId>>,
+    freed: Mutex<Freed>,
 }
 
 impl DRef {
@@ -52,9 +53,9 @@ impl Drop for Slot {
 }
 
 impl Home {
-    /// The ids freed since the last call. `room` is where the next ones are put.
-    pub(super) fn take_freed(&self, room: Vec<RegisterId>) -> Vec<RegisterId> {
-        std::mem::replace(&mut *self.freed(), room)
+    /// The ids freed since the last call.
+    pub(super) fn take_freed(&self) -> Freed {
+        std::mem::take(&mut *self.freed())
     }
 
     /// Fails for a handle of another session.
@@ -65,7 +66,7 @@ impl Home {
         }
     }
 
-    fn freed(&self) -> MutexGuard<'_, Vec<RegisterId>> {
+    fn freed(&self) -> MutexGuard<'_, Freed> {
         self.freed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

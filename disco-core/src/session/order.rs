@@ -1,15 +1,13 @@
 //! The one order of commands: numbers, registers, frames.
 
 use std::collections::VecDeque;
-use std::mem;
 use std::sync::Arc;
 
 use super::dref::Home;
 use super::registers::RegisterIds;
 use crate::command::Command;
 use crate::error::Result;
-use crate::frame::Frame;
-use crate::id::RegisterId;
+use crate::frame::{Frame, Freed};
 
 /// Frames that are remembered at most; more than lanes have room for.
 const SENT: usize = 4096;
@@ -22,8 +20,6 @@ pub(super) struct Order {
     /// Frames that workers may still look at, oldest first. They are kept so that what the controller allocated is freed
     /// or used again by the controller: memory that another thread frees costs both of them more than the rest of a call.
     sent: VecDeque<Arc<Frame>>,
-    /// Where the next freed ids are put.
-    spare: Vec<RegisterId>,
 }
 
 impl Order {
@@ -38,7 +34,7 @@ impl Order {
         home: &Home,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<Arc<Frame>> {
-        let freed = home.take_freed(mem::take(&mut self.spare));
+        let freed = home.take_freed();
         self.registers.free(&freed);
         // Fails only where no id was free, so that none is lost here.
         let command = make(&mut self.registers)?;
@@ -58,15 +54,15 @@ impl Order {
         while self.finished().is_some() {}
     }
 
-    fn fill(&mut self, freed: Vec<RegisterId>, command: Command) -> Arc<Frame> {
+    fn fill(&mut self, freed: Freed, command: Command) -> Arc<Frame> {
+        let new = Frame::new(self.seq, freed, command);
         if let Some(mut frame) = self.finished()
             && let Some(old) = Arc::get_mut(&mut frame)
         {
-            self.spare = old.renew(self.seq, freed, command);
-            self.spare.clear();
+            *old = new;
             return frame;
         }
-        Arc::new(Frame::new(self.seq, freed, command))
+        Arc::new(new)
     }
 
     /// Takes the oldest frame, if nobody else has it any more.

@@ -9,7 +9,7 @@ use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
-use super::{Storage, Tensor, byte_len};
+use super::{Storage, Tensor, Window, byte_len};
 use crate::device::{Device, DeviceKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -105,18 +105,18 @@ impl Tensor {
         let mut export = Box::new(Export {
             managed: DLManagedTensor {
                 dl_tensor: DLTensor {
-                    data: self.storage.pointer().cast(),
+                    data: self.0.storage.pointer().cast(),
                     device: DLDevice { device_type: device.kind.dlpack(), device_id: device.ordinal },
-                    ndim: self.shape.len() as i32,
+                    ndim: self.0.shape.len() as i32,
                     dtype: DLDataType { code, bits, lanes: 1 },
                     shape: ptr::null_mut(),
                     strides: ptr::null_mut(),
-                    byte_offset: self.byte_offset as u64,
+                    byte_offset: self.0.byte_offset as u64,
                 },
                 manager_ctx: ptr::null_mut(),
                 deleter: Some(delete_export),
             },
-            shape: self.shape.to_vec(),
+            shape: self.0.shape.to_vec(),
             strides: self.strides(),
             _tensor: self.clone(),
         });
@@ -169,7 +169,7 @@ impl Tensor {
         // SAFETY: by contract the memory is valid up to the last element until the deleter runs, which dropping `owner`
         // does.
         let storage = unsafe { Storage::from_raw(dl.data.cast(), bytes, device, Box::new(owner)) };
-        Ok(Self { storage, dtype, shape, strides, byte_offset })
+        Ok(Self(Arc::new(Window { storage, dtype, shape, strides, byte_offset })))
     }
 }
 

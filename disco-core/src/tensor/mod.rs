@@ -27,7 +27,10 @@ use crate::shape::Shape;
 
 /// A window on shared storage. Cloning is cheap and shares the elements.
 #[derive(Clone)]
-pub struct Tensor {
+pub struct Tensor(Arc<Window>);
+
+/// One pointer in a [`Tensor`], so that arguments and operations that own tensors stay small.
+struct Window {
     storage: Arc<Storage>,
     dtype: DType,
     shape: Shape,
@@ -70,7 +73,7 @@ impl Tensor {
                 storage.byte_len()
             )));
         }
-        Ok(Self { storage, dtype, shape, strides: None, byte_offset: 0 })
+        Ok(Self(Arc::new(Window { storage, dtype, shape, strides: None, byte_offset: 0 })))
     }
 
     /// The same storage seen as `shape`, starting `offset` elements further in.
@@ -84,59 +87,65 @@ impl Tensor {
         if end.is_none_or(|end| end > self.elements()) {
             return Err(Error::invalid(format!("window {shape} at element {offset} leaves {self}")));
         }
-        let byte_offset = self.byte_offset + offset * self.dtype.size();
-        Ok(Self { storage: self.storage.clone(), shape, strides: None, byte_offset, dtype: self.dtype })
+        let byte_offset = self.0.byte_offset + offset * self.0.dtype.size();
+        Ok(Self(Arc::new(Window {
+            storage: self.0.storage.clone(),
+            shape,
+            strides: None,
+            byte_offset,
+            dtype: self.dtype(),
+        })))
     }
 
     /// Element type.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.0.dtype
     }
 
     /// Extents.
     pub fn shape(&self) -> &Shape {
-        &self.shape
+        &self.0.shape
     }
 
     /// Strides in elements.
     pub fn strides(&self) -> Vec<i64> {
-        self.strides.as_ref().map_or_else(|| self.shape.contiguous_strides(), |strides| strides.to_vec())
+        self.0.strides.as_ref().map_or_else(|| self.0.shape.contiguous_strides(), |strides| strides.to_vec())
     }
 
     /// Where the elements live.
     pub fn device(&self) -> Device {
-        self.storage.device()
+        self.0.storage.device()
     }
 
     /// Number of elements.
     pub fn elements(&self) -> usize {
         // Checked when the tensor was made.
-        self.shape.elements().unwrap_or(0)
+        self.0.shape.elements().unwrap_or(0)
     }
 
     /// Bytes that the elements take.
     pub fn byte_len(&self) -> usize {
-        self.elements() * self.dtype.size()
+        self.elements() * self.0.dtype.size()
     }
 
     /// The storage, shared with all clones and windows.
     pub fn storage(&self) -> &Arc<Storage> {
-        &self.storage
+        &self.0.storage
     }
 
     /// Address of the first element, in the address space of [`Tensor::device`].
     pub fn data(&self) -> *mut u8 {
-        self.storage.pointer().wrapping_add(self.byte_offset)
+        self.0.storage.pointer().wrapping_add(self.0.byte_offset)
     }
 
     /// Byte range of the elements inside their storage.
     pub fn byte_range(&self) -> std::ops::Range<usize> {
-        self.byte_offset..self.byte_offset + self.byte_len()
+        self.0.byte_offset..self.0.byte_offset + self.byte_len()
     }
 
     /// Whether the elements lie row-major without gaps.
     pub fn is_contiguous(&self) -> bool {
-        self.strides.is_none()
+        self.0.strides.is_none()
     }
 
     /// Reads the elements of a contiguous host tensor in place.
@@ -182,7 +191,7 @@ impl Tensor {
     /// # Errors
     /// They differ in dtype or count, one is not a contiguous host tensor, or one is in use.
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
-        if (source.dtype, source.elements()) != (self.dtype, self.elements()) {
+        if (source.0.dtype, source.elements()) != (self.0.dtype, self.elements()) {
             return Err(Error::invalid(format!("can't copy {source} into {self}")));
         }
         if source.data() == self.data() {
@@ -211,7 +220,7 @@ impl Tensor {
     }
 
     fn require_viewable<T: Element>(&self) -> Result<()> {
-        if !T::views(self.dtype) {
+        if !T::views(self.0.dtype) {
             return Err(Error::invalid(format!("{self} can't be viewed as {}", T::DTYPE)));
         }
         self.require_host()
@@ -225,7 +234,7 @@ impl Tensor {
     }
 
     fn require_contiguous(&self, action: &str) -> Result<()> {
-        match self.strides {
+        match self.0.strides {
             None => Ok(()),
             Some(_) => Err(Error::invalid(format!("{action}: {self} is not contiguous"))),
         }
@@ -242,7 +251,7 @@ fn byte_len(dtype: DType, shape: &Shape) -> Result<usize> {
 
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tensor {}{} on {}", self.dtype, self.shape, self.device())
+        write!(f, "tensor {}{} on {}", self.0.dtype, self.0.shape, self.device())
     }
 }
 
