@@ -25,7 +25,11 @@ impl Frame {
     /// Command number `seq`, counted from 1. Workers drop `freed` before they look at the command, which may use these
     /// registers again.
     pub fn new(seq: u64, freed: impl IntoIterator<Item = RegisterId>, command: Command) -> Self {
-        Self { seq, freed: freed.into_iter().collect(), command, encoded: OnceLock::new() }
+        Self::with(seq, freed.into_iter().collect(), command)
+    }
+
+    pub(crate) fn with(seq: u64, freed: Freed, command: Command) -> Self {
+        Self { seq, freed, command, encoded: OnceLock::new() }
     }
 
     /// The command's number.

@@ -11,6 +11,8 @@ use crate::frame::{Frame, Freed};
 
 /// Frames that are remembered at most; more than lanes have room for.
 const SENT: usize = 4096;
+/// Frames that are kept to be used again.
+const FEW: usize = 32;
 
 /// What the holder of the order ticket may touch.
 #[derive(Debug, Default)]
@@ -39,34 +41,30 @@ impl Order {
         // Fails only where no id was free, so that none is lost here.
         let command = make(&mut self.registers)?;
         self.seq += 1;
-        let frame = self.fill(freed, command);
-        // Two for each one that is added, so that few are kept.
-        drop(self.finished());
-        if self.sent.len() == SENT {
+        let next = Frame::with(self.seq, freed, command);
+        match self.sent.front_mut().and_then(Arc::get_mut) {
+            Some(oldest) => *oldest = next,
+            None => self.sent.push_front(Arc::new(next)),
+        }
+        self.sent.rotate_left(1);
+        let frame = self.sent[self.sent.len() - 1].clone();
+        // The queue is as long as workers were behind; it shrinks once they have caught up.
+        if self.sent.len() > FEW {
+            self.take_finished();
+        }
+        if self.sent.len() > SENT {
             self.sent.pop_front();
         }
-        self.sent.push_back(frame.clone());
         Ok(frame)
     }
 
     /// Lets go of the frames that all workers are done with, and of the tensors in them.
     pub(super) fn release(&mut self) {
-        while self.finished().is_some() {}
-    }
-
-    fn fill(&mut self, freed: Freed, command: Command) -> Arc<Frame> {
-        let new = Frame::new(self.seq, freed, command);
-        if let Some(mut frame) = self.finished()
-            && let Some(old) = Arc::get_mut(&mut frame)
-        {
-            *old = new;
-            return frame;
-        }
-        Arc::new(new)
+        while self.take_finished().is_some() {}
     }
 
     /// Takes the oldest frame, if nobody else has it any more.
-    fn finished(&mut self) -> Option<Arc<Frame>> {
+    fn take_finished(&mut self) -> Option<Arc<Frame>> {
         Arc::get_mut(self.sent.front_mut()?)?;
         self.sent.pop_front()
     }
