@@ -7,7 +7,7 @@ use super::dref::Home;
 use super::registers::RegisterIds;
 use crate::command::Command;
 use crate::error::Result;
-use crate::frame::{Frame, Freed};
+use crate::frame::Frame;
 
 /// Frames that are remembered at most; more than lanes have room for.
 const SENT: usize = 4096;

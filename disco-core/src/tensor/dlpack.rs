@@ -248,6 +248,6 @@ mod tests {
         // SAFETY: as above.
         let unknown = unsafe { Tensor::from_dlpack(managed) };
         assert!(unknown.unwrap_err().to_string().contains("4 lanes"));
-        assert_eq!(Arc::strong_count(tensor.storage()), 2, "a refused import runs its deleter");
+        assert_eq!(Arc::strong_count(&tensor.0), 2, "a refused import runs its deleter");
     }
 }
