@@ -1,0 +1,64 @@
+//! What does a call cost, from the submitter to all workers having executed it? The handle is dropped at once.
+
+#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::sync::Arc;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use disco::{Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on};
+
+/// Calls before each sync; more than a lane has room for, so that back-pressure is part of it.
+const CALLS: u64 = 5_000;
+
+fn count(_: &mut WorkerContext) -> Result<i64> {
+    Ok(0)
+}
+
+fn count_4(_: &mut WorkerContext, int: i64, _: f64, text: Arc<str>, _: Value) -> Result<i64> {
+    Ok(int + text.len() as i64)
+}
+
+disco::register_function!("benches.count", count);
+disco::register_function!("benches.count_4", count_4);
+
+fn issue(criterion: &mut Criterion) {
+    let (session, workers) = common::session();
+    let (f, g, object) = block_on(async {
+        let f = session.function("benches.count").await.expect("registered");
+        let g = session.function("benches.count_4").await.expect("registered");
+        let object = session.call(&f, ()).await.expect("live");
+        let result = session.call(&g, (1, 2.0, "three", &object)).await.expect("live");
+        let last = WorkerId::new(workers as u32 - 1);
+        assert_eq!(session.get(&result, last).await.expect("live"), Value::Int(6));
+        (f, g, object)
+    });
+    let mut group = criterion.benchmark_group(format!("issue/threads {workers}"));
+    group.throughput(Throughput::Elements(CALLS));
+    group.bench_function("0 arguments", |bencher| {
+        bencher.iter(|| {
+            block_on(async {
+                for _ in 0..CALLS {
+                    session.call(&f, ()).await.expect("live");
+                }
+                session.sync_all().await.expect("live");
+            });
+        });
+    });
+    group.bench_function("4 arguments", |bencher| {
+        bencher.iter(|| {
+            block_on(async {
+                for _ in 0..CALLS {
+                    session.call(&g, (1, 2.0, "three", &object)).await.expect("live");
+                }
+                session.sync_all().await.expect("live");
+            });
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, issue);
+criterion_main!(benches);
