@@ -80,6 +80,16 @@ fn numbers(ctx: &mut WorkerContext, len: i64) -> Result<Tensor> {
     Ok(tensor)
 }
 
+/// Worker 0 leaves a word in the store; the others wait for it.
+fn pass_word(ctx: &mut WorkerContext, word: String) -> Result<String> {
+    let (store, deadline) = (ctx.store(), ctx.deadline());
+    if ctx.worker() == worker(0) {
+        store.set("word", word.as_bytes())?;
+    }
+    Ok(String::from_utf8_lossy(&store.wait("word", deadline)?).into_owned())
+}
+
+disco::register_function!("tests.pass_word", pass_word);
 disco::register_function!("tests.whoami", whoami);
 disco::register_function!("tests.echo", echo);
 disco::register_function!("tests.describe", describe);
@@ -183,6 +193,15 @@ fn rust_values_and_functions_live_in_registers_and_stay_on_their_worker() {
         let whoami = session.function("tests.whoami").await?;
         let applied = session.call(&session.function("tests.apply").await?, (&whoami,)).await?;
         assert_eq!(session.get_as::<i64>(&applied, worker(1)).await?, 101);
+        Ok(())
+    });
+}
+
+#[test]
+fn workers_meet_in_the_store_while_a_command_runs() {
+    plane(3, 1, async |session| {
+        let word = session.call(&session.function("tests.pass_word").await?, ("hello",)).await?;
+        assert_eq!(session.get_as::<String>(&word, worker(2)).await?, "hello");
         Ok(())
     });
 }

@@ -71,32 +71,32 @@ impl Worker {
     }
 
     fn execute(&mut self, seq: u64, command: &Command) -> Step {
-        let name = command.name();
+        let operation = command.name();
         match command {
             Command::Shutdown => return Step::Leave,
             Command::KillReg { register } => self.registers.clear(*register),
             Command::GetGlobalFunc { register, name } => {
                 let find = |_: &mut Self| Ok(Object::Function(function::find(name)?));
-                self.set(seq, name, *register, find);
+                self.set(seq, operation, *register, find);
             }
             Command::CallPacked { register, function, args } => self.call(seq, *register, *function, args),
-            Command::SyncWorker { worker } if *worker == self.worker => return Step::Answer(self.sync(seq, name)),
-            Command::SyncAll => return Step::Answer(self.sync(seq, name)),
+            Command::SyncWorker { worker } if *worker == self.worker => return Step::Answer(self.sync(seq, operation)),
+            Command::SyncAll => return Step::Answer(self.sync(seq, operation)),
             Command::DebugGet { register, worker } if *worker == self.worker => {
-                return Step::Answer(self.get(seq, name, *register));
+                return Step::Answer(self.get(seq, operation, *register));
             }
             Command::DebugSet { register, worker, value } if *worker == self.worker => {
-                let reply = self.attempt(seq, name, Some(*register), |this| this.assign(*register, value));
+                let reply = self.attempt(seq, operation, Some(*register), |this| this.assign(*register, value));
                 return Step::Answer(reply.map(|()| Value::None));
             }
             Command::CopyFromWorker0 { register, host: Local(Some(host)) } if self.is_worker_0() => {
-                _ = self.attempt(seq, name, Some(*register), |this| {
+                _ = self.attempt(seq, operation, Some(*register), |this| {
                     let tensor = this.tensor(*register)?;
                     Ok(this.context.queue().copy_out(host, &tensor)?)
                 });
             }
             Command::CopyToWorker0 { register, host: Local(Some(host)) } if self.is_worker_0() => {
-                _ = self.attempt(seq, name, Some(*register), |this| {
+                _ = self.attempt(seq, operation, Some(*register), |this| {
                     let tensor = this.tensor(*register)?;
                     Ok(this.context.queue().copy_in(&tensor, host)?)
                 });

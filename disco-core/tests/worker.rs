@@ -1,0 +1,170 @@
+//! One worker, given frames by hand: what it answers, what it keeps, what it tells.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use disco_core::channel::{Notice, Reply};
+use disco_core::link::ThreadLink;
+use disco_core::worker::{self, WorkerConfig};
+use disco_core::{Command, Endpoint, Error, Frame, Link, RegisterId, Result, Value, WorkerContext, WorkerId, World};
+
+fn double(_: &mut WorkerContext, x: i64) -> Result<i64> {
+    Ok(2 * x)
+}
+
+fn fail(_: &mut WorkerContext) -> Result<()> {
+    Err(Error::Invalid("no luck".into()))
+}
+
+disco_core::register_function!("worker-test.double", double);
+disco_core::register_function!("worker-test.fail", fail);
+
+const WORKER: WorkerId = WorkerId::new(1);
+
+/// A test double of a lane: a list of frames, and what comes back.
+struct Script {
+    frames: VecDeque<Arc<Frame>>,
+    link: Arc<ThreadLink>,
+    replies: Arc<Mutex<Vec<(u64, Reply)>>>,
+}
+
+impl Endpoint for Script {
+    fn recv(&mut self) -> Result<Arc<Frame>> {
+        self.frames.pop_front().ok_or_else(|| Error::Closed("script".into()))
+    }
+
+    fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
+        self.replies.lock().unwrap().push((seq, reply));
+        Ok(())
+    }
+
+    fn link(&self) -> Arc<dyn Link> {
+        self.link.clone()
+    }
+}
+
+/// Runs worker 1 of 2 on commands, each with the ids freed before it. Returns replies as text, and notices.
+fn run(commands: Vec<(&[u32], Command)>) -> (Vec<String>, Vec<String>) {
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let noted = notices.clone();
+    let link = ThreadLink::new(Arc::default(), move |notice: Notice| noted.lock().unwrap().push(notice.to_string()));
+    let frames = (1..)
+        .zip(commands)
+        .map(|(seq, (freed, command))| Arc::new(Frame::new(seq, freed.iter().copied().map(RegisterId::new), command)));
+    let replies = Arc::new(Mutex::new(Vec::new()));
+    let script = Script { frames: frames.collect(), link: Arc::new(link), replies: replies.clone() };
+    worker::run(WORKER, WorkerConfig::new(World::new(2, 1).unwrap()), script).unwrap();
+    let text = |(seq, reply): &(u64, Reply)| match reply {
+        Ok(value) => format!("{seq}: {value}"),
+        Err(failure) => format!("{seq}: {failure}"),
+    };
+    let replies = replies.lock().unwrap().iter().map(text).collect();
+    let notices = notices.lock().unwrap().clone();
+    (replies, notices)
+}
+
+fn function(register: u32, name: &str) -> Command {
+    Command::GetGlobalFunc { register: register.into(), name: name.into() }
+}
+
+fn call(register: u32, function: u32, args: &[Value]) -> Command {
+    Command::CallPacked { register: register.into(), function: function.into(), args: args.to_vec() }
+}
+
+fn get(register: u32) -> Command {
+    Command::DebugGet { register: register.into(), worker: WORKER }
+}
+
+fn set(register: u32, value: i64) -> Command {
+    Command::DebugSet { register: register.into(), worker: WORKER, value: Value::Int(value) }
+}
+
+#[test]
+fn commands_are_executed_in_order_and_only_those_for_this_worker_are_answered() {
+    let (replies, notices) = run(vec![
+        (&[], function(0, "worker-test.double")),
+        (&[], call(1, 0, &[Value::Int(21)])),
+        (&[], call(1, 0, &[Value::Register(RegisterId::new(1))])),
+        (&[], Command::SyncWorker { worker: WorkerId::new(0) }),
+        (&[], Command::SyncWorker { worker: WORKER }),
+        (&[], get(1)),
+        (&[], set(7, 5)),
+        (&[], get(7)),
+        (&[], Command::SyncAll),
+        (&[], Command::Shutdown),
+        (&[], Command::SyncAll),
+    ]);
+    assert_eq!(replies, ["5: none", "6: 84", "7: none", "8: 5", "9: none"]);
+    assert!(notices.is_empty());
+}
+
+#[test]
+fn an_unknown_function_poisons_the_worker_with_the_name_meant() {
+    let (replies, notices) = run(vec![(&[], function(3, "worker-test.dobule")), (&[], Command::SyncAll)]);
+    let failure = "worker 1: get_global_func (command 1, register 3): \
+                   no worker function `worker-test.dobule` is registered; did you mean `worker-test.double`?";
+    assert_eq!(replies, [format!("2: {failure}")]);
+    assert_eq!(notices, [format!("failed: {failure}")]);
+}
+
+#[test]
+fn a_poisoned_worker_skips_calls_keeps_earlier_values_and_still_frees() {
+    let (replies, notices) = run(vec![
+        (&[], function(0, "worker-test.double")),
+        (&[], function(1, "worker-test.fail")),
+        (&[], call(2, 0, &[Value::Int(1)])),
+        (&[], call(3, 1, &[])),
+        (&[], call(4, 0, &[Value::Int(2)])),
+        (&[], get(2)),
+        (&[], get(3)),
+        (&[], get(4)),
+        (&[2], get(2)),
+    ]);
+    let failure = "worker 1: worker-test.fail (command 4, register 3): no luck";
+    assert_eq!(replies, ["6: 2".into(), format!("7: {failure}"), format!("8: {failure}"), format!("9: {failure}")]);
+    assert_eq!(notices.len(), 1, "the first error is told once");
+}
+
+#[test]
+fn recovery_forgets_the_failure_but_not_the_poison_in_registers() {
+    let (replies, notices) = run(vec![
+        (&[], function(0, "worker-test.fail")),
+        (&[], call(1, 0, &[])),
+        (&[], Command::Recover { epoch: 1 }),
+        (&[], Command::SyncAll),
+        (&[], get(1)),
+        (&[], call(1, 0, &[])),
+        (&[], Command::SyncAll),
+    ]);
+    assert_eq!(
+        replies,
+        [
+            "4: none",
+            "5: worker 1: worker-test.fail (command 2, register 1): no luck",
+            "7: worker 1: worker-test.fail (command 6, register 1): no luck",
+        ]
+    );
+    assert_eq!(notices.len(), 2);
+}
+
+#[test]
+fn freed_and_killed_registers_are_empty() {
+    let (replies, _) = run(vec![
+        (&[], set(1, 5)),
+        (&[], set(2, 6)),
+        (&[1], get(1)),
+        (&[], Command::KillReg { register: RegisterId::new(2) }),
+        (&[], get(2)),
+        (&[], get(2_000)),
+    ]);
+    assert_eq!(
+        replies[2..],
+        [
+            "3: worker 1: debug_get (command 3, register 1): register 1 is empty",
+            "5: worker 1: debug_get (command 5, register 2): register 2 is empty",
+            "6: worker 1: debug_get (command 6, register 2000): register 2000 is empty",
+        ]
+    );
+}
