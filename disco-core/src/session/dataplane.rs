@@ -88,8 +88,7 @@ pub trait DataPlane: Session {
     /// Every worker's `dst` becomes the controller's `src`: a copy to worker 0, then a broadcast.
     fn broadcast(&self, src: &Tensor, dst: &DRef) -> impl Future<Output = Result<()>> + Send {
         async move {
-            let entry = self.empty(src.dtype(), src.shape().clone(), Placement::Worker0).await?;
-            self.copy_to_worker_0(src, &entry).await?;
+            let entry = self.on_worker_0(src).await?;
             self.broadcast_from_worker0(&entry, dst, Scope::World).await
         }
     }
@@ -98,8 +97,7 @@ pub trait DataPlane: Session {
     /// scatter.
     fn scatter(&self, src: &Tensor, dst: &DRef) -> impl Future<Output = Result<()>> + Send {
         async move {
-            let entry = self.empty(src.dtype(), src.shape().clone(), Placement::Worker0).await?;
-            self.copy_to_worker_0(src, &entry).await?;
+            let entry = self.on_worker_0(src).await?;
             self.scatter_from_worker0(&entry, dst, Scope::World).await
         }
     }
@@ -169,6 +167,16 @@ pub trait DataPlane: Session {
     /// Worker `to` receives its `dst` from worker `from`; the others do nothing.
     fn recv_from_worker(&self, dst: &DRef, from: WorkerId, to: WorkerId) -> impl Future<Output = Result<()>> + Send {
         self.between("recv_from_worker", dst, from, to)
+    }
+
+    /// A copy of the controller's `src` on worker 0.
+    #[doc(hidden)]
+    fn on_worker_0(&self, src: &Tensor) -> impl Future<Output = Result<DRef>> + Send {
+        async move {
+            let entry = self.empty(src.dtype(), src.shape().clone(), Placement::Worker0).await?;
+            self.copy_to_worker_0(src, &entry).await?;
+            Ok(entry)
+        }
     }
 
     #[doc(hidden)]

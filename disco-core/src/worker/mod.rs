@@ -133,7 +133,11 @@ impl Worker {
     }
 
     fn sync(&mut self, seq: u64, name: &str) -> Reply {
+        // As user code: how long the device may take is for its own deadline to say.
+        let activity = self.link.activity().clone();
+        activity.enter(activity.intern(name));
         let synced = self.attempt(seq, name, None, |this| Ok(this.context.synchronize()?));
+        activity.leave();
         synced.map(|()| Value::None)
     }
 
