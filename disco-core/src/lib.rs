@@ -20,6 +20,7 @@ mod id;
 pub mod link;
 mod object;
 pub mod op;
+mod prefetch;
 pub mod session;
 mod shape;
 pub mod store;

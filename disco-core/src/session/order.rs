@@ -8,11 +8,15 @@ use super::registers::RegisterIds;
 use crate::command::Command;
 use crate::error::Result;
 use crate::frame::Frame;
+use crate::prefetch;
+use crate::value::Value;
 
 /// Frames that are remembered at most; more than lanes have room for.
 const SENT: usize = 4096;
 /// Frames that are kept to be used again.
 const FEW: usize = 32;
+/// How far ahead memory is asked for: a frame, then its arguments, then what these point to.
+const AHEAD: usize = 2;
 
 /// What the holder of the order ticket may touch.
 #[derive(Debug, Default)]
@@ -55,7 +59,26 @@ impl Order {
         if self.sent.len() > SENT {
             self.sent.pop_front();
         }
+        self.look_ahead();
         Ok(frame)
+    }
+
+    /// Asks for the memory of frames that are about to be used again.
+    fn look_ahead(&self) {
+        if let Some(frame) = self.sent.get(AHEAD + 1) {
+            prefetch::shared_for_write(frame);
+        }
+        // Asked for by the last call, so that its lines are here.
+        if let Some(Command::CallPacked { args, .. }) = self.sent.get(AHEAD).map(|frame| frame.command()) {
+            prefetch::for_write(args.as_slice());
+        }
+        if let Some(Command::CallPacked { args, .. }) = self.sent.get(AHEAD - 1).map(|frame| frame.command()) {
+            for arg in args {
+                if let Value::Str(text) = arg {
+                    prefetch::shared_for_write(text);
+                }
+            }
+        }
     }
 
     /// Lets go of the frames that all workers are done with, and of the tensors in them.
