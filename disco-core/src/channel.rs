@@ -32,7 +32,8 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// Whom it reaches.
     fn workers(&self) -> Range<WorkerId>;
 
-    /// From now on everything that comes up is pushed to `inbox`. Called once.
+    /// From now on everything that comes up is pushed to `inbox`, which the lane owns: it must not own the lane. Called
+    /// once.
     ///
     /// # Errors
     /// The lane was started before, or is closed.
@@ -74,7 +75,7 @@ pub trait Inbox: Send + Sync {
     /// Something that nobody asked for.
     fn notice(&self, from: WorkerId, notice: Notice);
 
-    /// A lane that was full has room again.
+    /// A lane that was full has room again. May come without need.
     fn room(&self, workers: Range<WorkerId>);
 
     /// Workers are gone, for good.

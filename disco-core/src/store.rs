@@ -52,6 +52,7 @@ impl MemoryStore {
         let mut state = self.lock();
         if epoch > state.epoch {
             *state = State { epoch, ..State::default() };
+            self.changed.notify_all();
         }
     }
 
@@ -95,6 +96,7 @@ impl Store for MemoryStore {
     fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>> {
         let start = Instant::now();
         let mut state = self.live()?;
+        let epoch = state.epoch;
         loop {
             if let Some(value) = state.values.get(key) {
                 return Ok(value.clone());
@@ -108,6 +110,10 @@ impl Store for MemoryStore {
             };
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             state.check()?;
+            if state.epoch != epoch {
+                // The abort was forgotten before this thread woke up to it.
+                return Err(Error::Aborted { cause: "the session failed and has recovered since".into() });
+            }
         }
     }
 
@@ -169,6 +175,14 @@ mod tests {
         assert_eq!(aborted.to_string(), "aborted, because worker 1 failed");
         assert!(store.get("id").is_err(), "an aborted store stays aborted");
         store.begin(1);
+        let waiting = {
+            let store = store.clone();
+            std::thread::spawn(move || store.wait("never", Duration::from_secs(60)))
+        };
+        store.begin(2);
+        store.abort(2, &"later".into());
+        assert!(waiting.join().unwrap().is_err(), "a wait ends with its epoch, however late it wakes");
+        store.begin(3);
         assert_eq!(store.get("id").unwrap(), None);
     }
 
