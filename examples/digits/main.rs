@@ -7,7 +7,9 @@ mod model;
 mod random;
 mod train;
 
+use std::error::Error;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Parser;
 use disco::{Builder, DataPlane, Session, block_on};
@@ -51,8 +53,17 @@ struct Report<'a> {
     images_per_second: f64,
 }
 
-fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("digits: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
     let session = Builder::threads(args.workers).start()?;
     let bar = progress(&args);
