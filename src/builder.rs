@@ -26,6 +26,7 @@ pub struct Builder {
     groups: usize,
     check: bool,
     collective_deadline: Option<Duration>,
+    connect_deadline: Option<Duration>,
     deadlines: Deadlines,
 }
 
@@ -37,6 +38,7 @@ impl Builder {
             groups: 1,
             check: std::env::var("DISCO_CHECK").is_ok_and(|value| value == "1"),
             collective_deadline: None,
+            connect_deadline: None,
             deadlines: Deadlines::default(),
         }
     }
@@ -56,6 +58,12 @@ impl Builder {
     /// How long one collective may take, from entry. Default: 5 minutes.
     pub fn collective_deadline(mut self, deadline: Duration) -> Self {
         self.collective_deadline = Some(deadline);
+        self
+    }
+
+    /// How long `init_ccl` waits on a worker for the others to come. Default: 30 s.
+    pub fn connect_deadline(mut self, deadline: Duration) -> Self {
+        self.connect_deadline = Some(deadline);
         self
     }
 
@@ -79,9 +87,8 @@ impl Builder {
         let world = World::new(self.workers, self.groups)?;
         let mut config = WorkerConfig::new(world);
         config.check = self.check;
-        if let Some(deadline) = self.collective_deadline {
-            config.collective_deadline = deadline;
-        }
+        config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
+        config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
         let workers = WorkerId::new(0)..WorkerId::new(world.size() as u32);
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
         let lane = ThreadLane::new(workers, Arc::default(), run);

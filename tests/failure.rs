@@ -54,6 +54,20 @@ fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     Ok(())
 }
 
+/// A barrier that one worker comes to late.
+fn wait_at_barrier(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
+    use disco::CommunicatorExt as _;
+    wait_on(ctx, worker, gate)?;
+    ctx.comm()?.barrier()
+}
+
+/// All workers fail on their own account, the last one first.
+fn fail_in_turn(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let turn = ctx.world().size() - ctx.worker().index();
+    std::thread::sleep(Duration::from_millis(100 * turn as u64));
+    Err(Error::Invalid("no luck".into()))
+}
+
 /// One worker fails once the others are inside the collective, as far as it can know.
 fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     use disco::CommunicatorExt as _;
@@ -77,6 +91,8 @@ disco::register_function!("tests.wait_on", wait_on);
 disco::register_function!("tests.barrier_without", barrier_without);
 disco::register_function!("tests.fail_beside_barrier", fail_beside_barrier);
 disco::register_function!("tests.uneven", uneven);
+disco::register_function!("tests.wait_at_barrier", wait_at_barrier);
+disco::register_function!("tests.fail_in_turn", fail_in_turn);
 
 fn threads(workers: usize) -> LaneSession {
     Builder::threads(workers).start().unwrap()
@@ -368,6 +384,76 @@ fn calls_behind_a_stuck_worker_end_in_stalled_and_shutdown_names_it() {
         assert!(stuck.contains("worker 1") && stuck.contains("inside `tests.wait_on`"), "{stuck}");
         assert!(!stuck.contains("worker 0") && !stuck.contains("worker 2"), "{stuck}");
         gate.open();
+    });
+}
+
+#[test]
+fn a_future_that_nobody_polls_any_more_holds_up_nobody() {
+    let session = Builder::threads(2).deadlines(impatient()).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        let wait = session.function("tests.wait_on").await.unwrap();
+        let add_one = session.function("tests.add_one").await.unwrap();
+        session.call(&wait, (1, gate.id())).await.unwrap();
+        while poll_once(std::pin::pin!(session.call(&add_one, (0,)))).is_some() {}
+        let mut forgotten = std::pin::pin!(session.call(&add_one, (0,)));
+        assert!(poll_once(forgotten.as_mut()).is_none());
+        let stalled = text(session.sync_all().await);
+        assert!(stalled.starts_with("worker 1 took no command for 200ms and its lane is full"), "{stalled}");
+        gate.open();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+        assert_eq!(text(forgotten.await), "call: the session is shut down");
+    });
+}
+
+#[test]
+fn shutdown_names_who_is_stuck_and_not_who_waits_for_it() {
+    let session = Builder::threads(3).deadlines(impatient()).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        session.init_ccl("local", &[]).await.unwrap();
+        let stuck = session.function("tests.wait_at_barrier").await.unwrap();
+        session.call(&stuck, (2, gate.id())).await.unwrap();
+        assert_eq!(
+            text(session.shutdown().await),
+            "not stopped after 200ms, detached: worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`)"
+        );
+        gate.open();
+    });
+}
+
+#[test]
+fn the_first_failure_is_the_one_that_sync_reports_too() {
+    let session = threads(3);
+    block_on(async {
+        let fail = session.function("tests.fail_in_turn").await.unwrap();
+        session.call(&fail, ()).await.unwrap();
+        let sync = text(session.sync_all().await);
+        assert!(sync.starts_with("worker 2: tests.fail_in_turn "), "{sync}");
+        assert_eq!(text(session.call(&fail, ()).await), sync);
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn workers_that_do_not_come_to_init_ccl_are_named_at_the_deadline_for_connecting() {
+    let session = Builder::threads(3).connect_deadline(Duration::from_millis(200)).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        let wait = session.function("tests.wait_on").await.unwrap();
+        session.call(&wait, (1, gate.id())).await.unwrap();
+        let opener = {
+            let gate = gate.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(500));
+                gate.open();
+            })
+        };
+        let error = text(session.init_ccl("local", &[]).await);
+        assert!(error.contains("connect: no end after 200ms: rank 1 has not come"), "{error}");
+        opener.join().unwrap();
+        session.shutdown().await.unwrap();
     });
 }
 

@@ -20,7 +20,8 @@ pub struct Switchboard(Mutex<State>);
 #[derive(Default)]
 struct State {
     epoch: u64,
-    cause: Option<Arc<str>>,
+    /// The abort that was signalled, and in which epoch. It may be ahead of this worker.
+    cause: Option<(u64, Arc<str>)>,
     listeners: Vec<Weak<dyn Abort>>,
 }
 
@@ -32,7 +33,7 @@ impl Switchboard {
         state.listeners.push(Arc::downgrade(listener));
         let cause = state.cause.clone();
         drop(state);
-        if let Some(cause) = cause {
+        if let Some((_, cause)) = cause {
             listener.abort(&cause);
         }
     }
@@ -40,20 +41,22 @@ impl Switchboard {
     /// Aborts all listeners, now and to come, unless `epoch` is over.
     pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
         let mut state = self.state();
-        if epoch < state.epoch || state.cause.is_some() {
+        if epoch < state.epoch || state.cause.as_ref().is_some_and(|(known, _)| *known >= epoch) {
             return;
         }
-        state.cause = Some(cause.clone());
+        state.cause = Some((epoch, cause.clone()));
         let listeners: Vec<_> = state.listeners.iter().filter_map(Weak::upgrade).collect();
         drop(state);
         listeners.iter().for_each(|listener| listener.abort(cause));
     }
 
-    /// Starts an epoch: forgets the abort of earlier ones and who listened to it.
+    /// Starts an epoch: forgets the aborts of earlier ones and who listened to them. An abort of this epoch that came before
+    /// this worker did is kept.
     pub fn reset(&self, epoch: u64) {
         let mut state = self.state();
         if epoch > state.epoch {
-            *state = State { epoch, ..State::default() };
+            let cause = state.cause.take().filter(|(of, _)| *of >= epoch);
+            *state = State { epoch, cause, ..State::default() };
         }
     }
 
@@ -92,6 +95,17 @@ mod tests {
         board.listen(&(late.clone() as Arc<dyn Abort>));
         assert_eq!(*early.0.lock().unwrap(), ["first".into()]);
         assert_eq!(*late.0.lock().unwrap(), ["first".into()]);
+    }
+
+    #[test]
+    fn a_signal_that_overtakes_the_reset_is_kept() {
+        let board = Switchboard::default();
+        board.abort(0, &"first".into());
+        board.abort(1, &"second".into());
+        board.reset(1);
+        let heard = Arc::new(Heard::default());
+        board.listen(&(heard.clone() as Arc<dyn Abort>));
+        assert_eq!(*heard.0.lock().unwrap(), ["second".into()]);
     }
 
     #[test]

@@ -74,6 +74,13 @@ pub enum OpState {
     Failed,
 }
 
+/// An operation that has started.
+#[derive(Debug)]
+pub struct RunningOp<'a> {
+    cell: &'a OpCell,
+    state: OpState,
+}
+
 impl Activity {
     /// A command came.
     pub fn receive(&self, number: u64) {
@@ -105,21 +112,15 @@ impl Activity {
         self.inside.store(IDLE, Ordering::Relaxed);
     }
 
-    /// An operation starts; its ticket goes to [`Activity::op_end`].
-    pub fn op_start(&self, op: &Op, size: usize) -> u64 {
+    /// An operation starts. It ends with [`RunningOp::end`], or as failed when that is dropped.
+    pub fn start_op(&self, op: &Op, size: usize) -> RunningOp<'_> {
         let number = self.enqueued.fetch_add(1, Ordering::Relaxed) + 1;
         let dtype = op.dtype().map_or(u8::MAX, |dtype| dtype as u8);
         let cell = &self.ops[number as usize % OPS];
         let word = (number & 0xffff_ffff) << 32 | (op.kind() as u64) << 16 | u64::from(dtype) << 8;
         cell.count.store(op.count(size) as u64, Ordering::Relaxed);
         cell.word.store(word, Ordering::Release);
-        number
-    }
-
-    /// The operation ended.
-    pub fn op_end(&self, number: u64, ok: bool) {
-        let state = if ok { OpState::Done } else { OpState::Failed };
-        self.ops[number as usize % OPS].word.fetch_or(state as u64, Ordering::Release);
+        RunningOp { cell, state: OpState::Failed }
     }
 
     /// What the worker is doing now.
@@ -134,6 +135,19 @@ impl Activity {
             inside: inside.checked_sub(1).and_then(|index| names.get(index as usize).cloned()),
             ops,
         }
+    }
+}
+
+impl RunningOp<'_> {
+    /// It ended.
+    pub fn end(mut self, ok: bool) {
+        self.state = if ok { OpState::Done } else { OpState::Failed };
+    }
+}
+
+impl Drop for RunningOp<'_> {
+    fn drop(&mut self) {
+        self.cell.word.fetch_or(self.state as u64, Ordering::Release);
     }
 }
 
@@ -190,12 +204,12 @@ mod tests {
         assert_eq!(activity.intern("train.step"), step);
         activity.receive(7);
         activity.enter(step);
-        let op = activity.op_start(&Op::Barrier, 4);
+        let op = activity.start_op(&Op::Barrier, 4);
         assert_eq!(
             activity.progress().to_string(),
             "finished command 0, in command 7, inside `train.step`, in barrier (operation 1)"
         );
-        activity.op_end(op, true);
+        op.end(true);
         activity.leave();
         activity.finish(7);
         assert_eq!(activity.progress().to_string(), "finished command 7");
@@ -206,9 +220,9 @@ mod tests {
     fn only_the_last_operations_are_kept_in_order() {
         let activity = Activity::default();
         for _ in 0..40 {
-            let op = activity.op_start(&Op::Barrier, 1);
-            activity.op_end(op, false);
+            drop(activity.start_op(&Op::Barrier, 1));
         }
+        assert_eq!(activity.progress().ops[0].state, OpState::Failed);
         let numbers: Vec<u32> = activity.progress().ops.iter().map(|op| op.number).collect();
         assert_eq!(numbers, (25..=40).collect::<Vec<_>>());
     }

@@ -95,8 +95,10 @@ pub struct Seat<'a> {
     pub queue: &'a mut dyn Queue,
     /// The way to its peers.
     pub link: Arc<dyn Link>,
-    /// How long one collective may take, from entry; also how long to wait for peers to connect.
+    /// How long one collective may take, from entry.
     pub deadline: Duration,
+    /// How long to wait for peers to connect.
+    pub connect_deadline: Duration,
 }
 
 /// A backend as a value in the registry. Each backend crate exports one as `pub static BACKEND` and registers it with

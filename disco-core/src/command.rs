@@ -89,18 +89,18 @@ impl<T> PartialEq for Local<T> {
 }
 
 impl Command {
-    /// The name for messages.
+    /// The name for messages: that of the session's method.
     pub fn name(&self) -> &'static str {
         match self {
             Command::Shutdown => "shutdown",
             Command::KillReg { .. } => "kill_reg",
-            Command::GetGlobalFunc { .. } => "get_global_func",
+            Command::GetGlobalFunc { .. } => "function",
             Command::CallPacked { .. } => "call",
             Command::SyncWorker { .. } => "sync_worker",
             Command::CopyFromWorker0 { .. } => "copy_from_worker_0",
             Command::CopyToWorker0 { .. } => "copy_to_worker_0",
-            Command::DebugGet { .. } => "debug_get",
-            Command::DebugSet { .. } => "debug_set",
+            Command::DebugGet { .. } => "get",
+            Command::DebugSet { .. } => "set",
             Command::SyncAll => "sync_all",
             Command::Recover { .. } => "recover",
         }

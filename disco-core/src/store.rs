@@ -43,7 +43,8 @@ pub struct MemoryStore {
 struct State {
     epoch: u64,
     values: HashMap<String, Vec<u8>>,
-    aborted: Option<Arc<str>>,
+    /// The abort that was signalled, and in which epoch.
+    aborted: Option<(u64, Arc<str>)>,
 }
 
 impl MemoryStore {
@@ -51,7 +52,8 @@ impl MemoryStore {
     pub fn begin(&self, epoch: u64) {
         let mut state = self.lock();
         if epoch > state.epoch {
-            *state = State { epoch, ..State::default() };
+            let aborted = state.aborted.take().filter(|(of, _)| *of >= epoch);
+            *state = State { epoch, aborted, ..State::default() };
             self.changed.notify_all();
         }
     }
@@ -59,8 +61,8 @@ impl MemoryStore {
     /// Fails all calls, waiting and to come, unless `epoch` is over.
     pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
         let mut state = self.lock();
-        if epoch >= state.epoch {
-            state.aborted.get_or_insert_with(|| cause.clone());
+        if epoch >= state.epoch && state.aborted.as_ref().is_none_or(|(known, _)| *known < epoch) {
+            state.aborted = Some((epoch, cause.clone()));
             self.changed.notify_all();
         }
     }
@@ -78,7 +80,7 @@ impl MemoryStore {
 
 impl State {
     fn check(&self) -> Result<()> {
-        self.aborted.clone().map_or(Ok(()), |cause| Err(Error::Aborted { cause }))
+        self.aborted.clone().map_or(Ok(()), |(_, cause)| Err(Error::Aborted { cause }))
     }
 }
 

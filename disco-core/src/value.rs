@@ -159,6 +159,5 @@ mod tests {
     #[test]
     fn a_value_is_three_words() {
         assert_eq!(size_of::<Value>(), 24);
-        eprintln!("frame {} command {}", size_of::<crate::Frame>(), size_of::<crate::Command>());
     }
 }

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use disco_core::channel::{Notice, Reply};
 use disco_core::link::ThreadLink;
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Command, Endpoint, Error, Frame, Link, RegisterId, Result, Value, WorkerContext, WorkerId, World};
+use disco_core::{
+    Command, Endpoint, Error, Frame, Link, Opaque, RegisterId, Result, Value, WorkerContext, WorkerId, World,
+};
 
 fn double(_: &mut WorkerContext, x: i64) -> Result<i64> {
     Ok(2 * x)
@@ -18,6 +20,20 @@ fn fail(_: &mut WorkerContext) -> Result<()> {
     Err(Error::Invalid("no luck".into()))
 }
 
+/// A value whose destructor panics.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("went off");
+    }
+}
+
+fn bomb(_: &mut WorkerContext) -> Result<Opaque> {
+    Ok(Opaque::new(Bomb))
+}
+
+disco_core::register_function!("worker-test.bomb", bomb);
 disco_core::register_function!("worker-test.double", double);
 disco_core::register_function!("worker-test.fail", fail);
 
@@ -103,7 +119,7 @@ fn commands_are_executed_in_order_and_only_those_for_this_worker_are_answered() 
 #[test]
 fn an_unknown_function_poisons_the_worker_with_the_name_meant() {
     let (replies, notices) = run(vec![(&[], function(3, "worker-test.dobule")), (&[], Command::SyncAll)]);
-    let failure = "worker 1: get_global_func (command 1, register 3): \
+    let failure = "worker 1: function (command 1, register 3): \
                    no worker function `worker-test.dobule` is registered; did you mean `worker-test.double`?";
     assert_eq!(replies, [format!("2: {failure}")]);
     assert_eq!(notices, [format!("failed: {failure}")]);
@@ -150,6 +166,21 @@ fn recovery_forgets_the_failure_but_not_the_poison_in_registers() {
 }
 
 #[test]
+fn a_destructor_that_panics_is_a_failure_of_its_worker() {
+    let (replies, notices) = run(vec![
+        (&[], function(0, "worker-test.bomb")),
+        (&[], call(1, 0, &[])),
+        (&[1], Command::SyncAll),
+        (&[], get(1)),
+        (&[], Command::Recover { epoch: 1 }),
+        (&[], Command::SyncAll),
+    ]);
+    let failure = "worker 1: free (command 3, register 1): panicked: went off";
+    assert_eq!(replies, [format!("3: {failure}"), format!("4: {failure}"), "6: none".into()]);
+    assert_eq!(notices, [format!("failed: {failure}")]);
+}
+
+#[test]
 fn freed_and_killed_registers_are_empty() {
     let (replies, _) = run(vec![
         (&[], set(1, 5)),
@@ -162,9 +193,9 @@ fn freed_and_killed_registers_are_empty() {
     assert_eq!(
         replies[2..],
         [
-            "3: worker 1: debug_get (command 3, register 1): register 1 is empty",
-            "5: worker 1: debug_get (command 5, register 2): register 2 is empty",
-            "6: worker 1: debug_get (command 6, register 2000): register 2000 is empty",
+            "3: worker 1: get (command 3, register 1): register 1 is empty",
+            "5: worker 1: get (command 5, register 2): register 2 is empty",
+            "6: worker 1: get (command 6, register 2000): register 2000 is empty",
         ]
     );
 }

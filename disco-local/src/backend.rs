@@ -36,7 +36,8 @@ impl Backend for Local {
             return Err(Error::Unsupported { backend: NAME, operation, dtype: None });
         }
         let token = Token::from_bytes(at.as_bytes())?;
-        let group = meeting::meet(token, seat.rank.index(), seat.world.size(), seat.deadline, &*seat.link)?;
+        let (rank, size) = (seat.rank.index(), seat.world.size());
+        let group = meeting::meet(token, rank, size, seat.connect_deadline, &*seat.link)?;
         Ok(Box::new(Communicator::new(group, seat.rank, seat.deadline)))
     }
 }

@@ -13,6 +13,9 @@ use super::exit::Exits;
 use super::work::{self, Run};
 use crate::ring::{self, Handle, Refused, Writer};
 
+/// How long aborted workers have to leave after the limit.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// Threads, and what reaches them. Dropping it lets them go: they leave at the next opportunity, nobody waits.
 pub(super) struct Crew {
     /// Only the holder of the session's order ticket sends, so that the lock is free.
@@ -70,6 +73,10 @@ impl Crew {
     pub(super) fn dismiss(&self, limit: Duration) -> Vec<usize> {
         self.exits.wait(Instant::now().checked_add(limit));
         self.let_go();
+        // Whoever waits on a peer that is stuck is not stuck itself.
+        let cause = "the session shuts down".into();
+        self.links.iter().for_each(|link| link.abort(u64::MAX, &cause));
+        self.exits.wait(Instant::now().checked_add(GRACE));
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
         for (index, thread) in threads.iter_mut().enumerate() {

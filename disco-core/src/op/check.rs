@@ -13,6 +13,9 @@ impl Op {
     /// # Errors
     /// [`Error::Invalid`], naming the operation.
     pub fn check(&self, rank: Rank, size: usize) -> Result<()> {
+        if rank.index() >= size {
+            return self.refuse(format!("{rank} of {size} ranks does not exist"));
+        }
         self.check_ranks(size)?;
         self.check_layout()?;
         self.check_counts(rank, size)?;

@@ -355,6 +355,7 @@ impl Op {
     /// Elements of one rank's block: all of them, where an operation has no blocks. Of the V-forms, what this rank sends,
     /// which may differ from rank to rank.
     pub fn count(&self, size: usize) -> usize {
+        let size = size.max(1);
         let len = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::elements);
         match self {
             Op::ReduceScatter { src: None, dst, .. } => dst.elements() / size,

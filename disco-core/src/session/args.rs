@@ -1,8 +1,12 @@
 //! Arguments of a call, as the controller gives them.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::DRef;
+use super::dref::Home;
+use crate::error::{Error, Result};
 use crate::value::Value;
 
 /// The arguments of one call, with the handles among them.
@@ -22,6 +26,16 @@ impl Arguments {
     /// Appends one.
     pub fn push(&mut self, arg: impl IntoArg) {
         arg.push_to(self);
+    }
+
+    /// Refuses handles of other sessions, and registers that no handle stands for.
+    pub(super) fn check(&self, home: &Arc<Home>) -> Result<()> {
+        self.handles.iter().try_for_each(|handle| home.check(handle))?;
+        let registers = self.values.iter().filter(|value| matches!(value, Value::Register(_))).count();
+        match registers == self.handles.len() {
+            true => Ok(()),
+            false => Err(Error::invalid("call: an argument is a register; pass the handle that stands for it")),
+        }
     }
 }
 

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use async_lock::{Mutex as AsyncMutex, MutexGuard};
 use async_trait::async_trait;
 use futures_lite::future;
 
@@ -40,10 +39,15 @@ pub struct LaneSession {
     lanes: Vec<Arc<dyn Channel>>,
     mail: Arc<Mail>,
     home: Arc<Home>,
-    /// The order ticket: whoever holds it may send.
-    order: AsyncMutex<Order>,
+    /// The order ticket: whoever holds it may send. Never held over an await, so that nobody depends on whether another's
+    /// future is polled.
+    order: Mutex<Order>,
+    /// Written by the holder of the order ticket.
     functions: Mutex<HashMap<String, DRef>>,
+    /// Takes no more commands.
     closed: AtomicBool,
+    /// The workers have left, or were given up.
+    left: AtomicBool,
     ticker: Ticker,
 }
 
@@ -73,22 +77,43 @@ impl LaneSession {
             lanes,
             mail,
             home: Arc::default(),
-            order: AsyncMutex::default(),
+            order: Mutex::default(),
             functions: Mutex::default(),
             closed: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             ticker: Ticker::default(),
         })
     }
 
-    /// Waits for the order ticket and for room in all lanes. From here to [`LaneSession::send`] nothing may await.
-    async fn turn(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<MutexGuard<'_, Order>> {
-        let order = self.order.lock().await;
-        let check = || self.check(operation, live);
-        check()?;
-        if !self.has_room() {
-            self.await_room(check).await?;
+    /// Does `go` under the order ticket as soon as all lanes have room.
+    async fn turn<T>(
+        &self,
+        operation: &str,
+        live: fn(&Mail) -> Result<()>,
+        go: impl FnOnce(&mut Order) -> Result<T>,
+    ) -> Result<T> {
+        let mut full = None;
+        loop {
+            {
+                let mut order = self.order();
+                self.check(operation, live)?;
+                if self.has_room() {
+                    return go(&mut order);
+                }
+            }
+            let (ticks, patience) = full.get_or_insert_with(|| (self.ticker.start(), Patience::new()));
+            let (room, tick) = (self.mail.room.listen(), ticks.next());
+            // What changed before now wakes nobody.
+            self.check(operation, live)?;
+            if !self.has_room() {
+                future::or(room, tick).await;
+                self.check_stall(patience)?;
+            }
         }
-        Ok(order)
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<()> {
@@ -102,24 +127,11 @@ impl LaneSession {
         self.lanes.iter().all(|lane| lane.room() > 0)
     }
 
-    async fn await_room(&self, check: impl Fn() -> Result<()>) -> Result<()> {
-        let ticks = self.ticker.start();
-        let mut patience = Patience::new();
-        loop {
-            let (room, tick) = (self.mail.room.listen(), ticks.next());
-            check()?;
-            if self.has_room() {
-                return Ok(());
-            }
-            future::or(room, tick).await;
-            let full = self.lanes.iter().filter(|lane| lane.room() == 0);
-            let workers = full.flat_map(|lane| self.members(lane).map(|worker| (worker, lane.progress(worker))));
-            if let Some((worker, progress)) = workers.min_by_key(|(_, progress)| progress.finished)
-                && let Some(stalled) = patience.room(&self.limits, worker, &progress)
-            {
-                return Err(stalled);
-            }
-        }
+    fn check_stall(&self, patience: &mut Patience) -> Result<()> {
+        let full = self.lanes.iter().filter(|lane| lane.room() == 0);
+        let workers = full.flat_map(|lane| self.members(lane).map(|worker| (worker, lane.progress(worker))));
+        let last = workers.min_by_key(|(_, progress)| progress.finished);
+        last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)).map_or(Ok(()), Err)
     }
 
     fn members(&self, lane: &Arc<dyn Channel>) -> impl Iterator<Item = WorkerId> + use<> {
@@ -154,7 +166,7 @@ impl LaneSession {
     /// Submits a call; `args` are empty afterwards.
     fn call(&self, order: &mut Order, function: &DRef, args: &mut Arguments) -> Result<DRef> {
         self.home.check(function)?;
-        args.handles.iter().try_for_each(|handle| self.home.check(handle))?;
+        args.check(&self.home)?;
         let values = std::mem::take(&mut args.values);
         let call = |register| Command::CallPacked { register, function: function.register(), args: values };
         let handle = self.define(order, call);
@@ -165,14 +177,12 @@ impl LaneSession {
 
     /// Submits a command that wants replies from `from`, and waits for them. Works on a failed session too.
     async fn ask(&self, operation: &str, from: Vec<WorkerId>, command: Command) -> Result<Vec<Reply>> {
-        let mut order = self.turn(operation, Mail::check_lost).await?;
-        let expected = self.mail.expect(order.next_seq(), from);
-        self.send(&mut order, |_| Ok(command))?;
-        drop(order);
-        let replies = self.replies(operation, &expected).await;
-        if let Some(mut order) = self.order.try_lock() {
-            order.release();
-        }
+        let expected = self.turn(operation, Mail::check_lost, |order| {
+            let expected = self.mail.expect(order.next_seq(), from);
+            self.send(order, |_| Ok(command)).map(|()| expected)
+        });
+        let replies = self.replies(operation, &expected.await?).await;
+        self.order().release();
         replies
     }
 
@@ -198,11 +208,10 @@ impl LaneSession {
             if let Some(replies) = pending.take() {
                 return replies;
             }
-            for worker in pending.missing() {
-                let progress = self.lane_of(worker).progress(worker);
-                if let Some(late) = patience.reply(&self.limits, operation, worker, &progress) {
-                    return Err(late);
-                }
+            let progress = |worker| (worker, self.lane_of(worker).progress(worker));
+            let missing = pending.missing().into_iter().map(progress).collect();
+            if let Some(late) = patience.reply(&self.limits, operation, missing) {
+                return Err(late);
             }
         }
     }
@@ -231,19 +240,32 @@ impl LaneSession {
         }
     }
 
-    fn functions(&self) -> std::sync::MutexGuard<'_, HashMap<String, DRef>> {
+    fn functions(&self) -> MutexGuard<'_, HashMap<String, DRef>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes all lanes, the ones that fail too.
+    /// Waits until the workers have left. Closes all lanes, the ones that fail too.
     async fn close(&self) -> Result<()> {
         let start = Instant::now();
         let mut result = Ok(());
         for lane in &self.lanes {
             let closed = lane.close(self.limits.close.saturating_sub(start.elapsed())).await;
-            result = result.and(closed);
+            result = result.and(closed.map_err(|error| match error {
+                Error::Stuck { workers, .. } => Error::Stuck { workers, after: self.limits.close },
+                other => other,
+            }));
         }
+        self.left.store(true, Ordering::Release);
         result
+    }
+
+    /// Tells the workers to leave, whatever is still queued.
+    fn let_go(&self) {
+        for lane in &self.lanes {
+            if let Err(error) = lane.urgent(Signal::Shutdown) {
+                tracing::warn!(%error, ?lane, "can't be told to shut down");
+            }
+        }
     }
 }
 
@@ -259,19 +281,23 @@ impl Session for LaneSession {
         }
         // Workers run the same program, so that a misspelt name need not fail on all of them first.
         function::find(name)?;
-        let mut order = self.turn("function", Mail::check).await?;
-        let handle = self.define(&mut order, |register| Command::GetGlobalFunc { register, name: name.into() })?;
-        drop(order);
-        Ok(self.functions().entry(name.to_owned()).or_insert(handle).clone())
+        self.turn("function", Mail::check, |order| {
+            if let Some(known) = self.functions().get(name) {
+                return Ok(known.clone());
+            }
+            let handle = self.define(order, |register| Command::GetGlobalFunc { register, name: name.into() })?;
+            self.functions().insert(name.to_owned(), handle.clone());
+            Ok(handle)
+        })
+        .await
     }
 
     async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
-        let mut order = self.turn("call", Mail::check).await?;
-        self.call(&mut order, function, &mut args)
+        self.turn("call", Mail::check, |order| self.call(order, function, &mut args)).await
     }
 
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
-        let mut order = self.order.try_lock()?;
+        let mut order = self.order();
         if let Err(error) = self.check("call", Mail::check) {
             return Some(Err(error));
         }
@@ -286,7 +312,8 @@ impl Session for LaneSession {
 
     async fn sync_all(&self) -> Result<()> {
         let replies = self.ask("sync_all", self.world.workers().collect(), Command::SyncAll).await?;
-        self.judge(replies).map(drop)
+        // Several may have failed; calls are refused with the first, so it is the one to report here.
+        self.judge(replies).map(drop).map_err(|error| self.mail.root_cause().map_or(error, Error::Worker))
     }
 
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
@@ -311,39 +338,39 @@ impl Session for LaneSession {
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
         self.home.check(from)?;
         let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
-        let mut order = self.turn("copy_from_worker_0", Mail::check).await?;
-        self.send(&mut order, |_| Ok(command))
+        self.turn("copy_from_worker_0", Mail::check, |order| self.send(order, |_| Ok(command))).await
     }
 
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
         self.home.check(to)?;
         let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
-        let mut order = self.turn("copy_to_worker_0", Mail::check).await?;
-        self.send(&mut order, |_| Ok(command))
+        self.turn("copy_to_worker_0", Mail::check, |order| self.send(order, |_| Ok(command))).await
     }
 
     async fn recover(&self) -> Result<()> {
-        let mut order = self.turn("recover", Mail::check_lost).await?;
-        let Some(epoch) = self.mail.next_epoch() else { return Ok(()) };
-        // Looked up anew: a lookup that was skipped left its register poisoned.
-        self.functions().clear();
-        self.send(&mut order, |_| Ok(Command::Recover { epoch }))
+        self.turn("recover", Mail::check_lost, |order| {
+            let Some(epoch) = self.mail.next_epoch() else { return Ok(()) };
+            // Looked up anew: a lookup that was skipped left its register poisoned.
+            self.functions().clear();
+            self.send(order, |_| Ok(Command::Recover { epoch }))
+        })
+        .await
     }
 
     async fn shutdown(&self) -> Result<()> {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        // Whoever waits for room holds the ticket; let it fail.
-        self.mail.room.notify(usize::MAX);
-        {
-            let mut order = self.order.lock().await;
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            // Whoever waits for room, fails.
+            self.mail.room.notify(usize::MAX);
+            let mut order = self.order();
             // Behind everything submitted, if there is room; else ahead of it.
             if !self.has_room() || self.send(&mut order, |_| Ok(Command::Shutdown)).is_err() {
-                self.lanes.iter().try_for_each(|lane| lane.urgent(Signal::Shutdown))?;
+                self.let_go();
             }
         }
-        self.close().await
+        match self.left.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => self.close().await,
+        }
     }
 }
 
@@ -356,14 +383,13 @@ impl fmt::Debug for LaneSession {
 
 impl Drop for LaneSession {
     fn drop(&mut self) {
-        if std::mem::replace(self.closed.get_mut(), true) {
+        if *self.left.get_mut() {
             return;
         }
-        self.mail.lose(&Error::Closed("drop".to_owned()));
-        for lane in &self.lanes {
-            if let Err(error) = lane.urgent(Signal::Shutdown) {
-                tracing::warn!(%error, ?lane, "can't be told to shut down");
-            }
+        // Not under way already.
+        if !std::mem::replace(self.closed.get_mut(), true) {
+            self.mail.lose(&Error::Closed("drop".to_owned()));
+            self.let_go();
         }
         if let Err(error) = future::block_on(self.close()) {
             tracing::error!(%error, "session dropped");

@@ -15,7 +15,7 @@ pub(super) struct Patience {
 }
 
 /// What changes when a worker makes progress.
-type Mark = (u64, u64, Option<u32>);
+type Mark = (u64, u64);
 
 impl Patience {
     pub(super) fn new() -> Self {
@@ -24,7 +24,7 @@ impl Patience {
 
     /// Time since `worker` moved, or since the wait began.
     pub(super) fn idle(&mut self, worker: WorkerId, progress: &Progress) -> Duration {
-        let mark = (progress.received, progress.finished, progress.ops.last().map(|op| op.number));
+        let mark = (progress.received, progress.finished);
         let now = Instant::now();
         match self.seen.iter_mut().find(|seen| seen.0 == worker) {
             Some(seen) if seen.1 == mark => {}
@@ -35,22 +35,27 @@ impl Patience {
         seen.map_or(Duration::ZERO, |seen| now.saturating_duration_since(seen.2))
     }
 
-    /// The end of a wait for a reply, if `worker` has kept it waiting too long. User code may take its time, unless there
-    /// is a deadline for calls; a collective has its own.
+    /// The end of a wait for replies of `missing`, if one of them has kept it waiting too long. User code may take its time,
+    /// unless there is a deadline for calls; a collective has its own. The error lists all who are missing.
     pub(super) fn reply(
         &mut self,
         limits: &Deadlines,
         operation: &str,
-        worker: WorkerId,
-        progress: &Progress,
+        mut missing: Vec<(WorkerId, Progress)>,
     ) -> Option<Error> {
-        let idle = self.idle(worker, progress);
-        let limit = match &progress.inside {
-            Some(_) => limits.call?,
-            None => limits.reply,
+        let limit = |progress: &Progress| match &progress.inside {
+            _ if progress.collective().is_some() => None,
+            Some(_) => limits.call,
+            None => Some(limits.reply),
         };
-        let state = || format!("{worker} does not answer: {progress}");
-        (idle >= limit).then(|| Error::Deadline { operation: operation.into(), after: limit, state: state() })
+        let idle: Vec<Duration> = missing.iter().map(|(worker, progress)| self.idle(*worker, progress)).collect();
+        let late = missing.iter().zip(idle).filter_map(|((_, progress), idle)| limit(progress).filter(|l| idle >= *l));
+        let after = late.min()?;
+        // Those inside a collective wait for the others.
+        missing.sort_by_key(|(_, progress)| progress.collective().is_some());
+        let state: Vec<String> =
+            missing.iter().map(|(worker, progress)| format!("{worker} does not answer: {progress}")).collect();
+        Some(Error::Deadline { operation: operation.into(), after, state: state.join("; ") })
     }
 
     /// The end of a wait for room, if the worker that is furthest behind has finished nothing for too long.

@@ -138,7 +138,8 @@ impl Tensor {
     ///
     /// # Safety
     /// `managed` is a valid DLPack tensor that the caller owns; its memory is initialised, and the producer does not
-    /// touch it while Disco views it.
+    /// touch it while Disco views it. Two imports of one memory (also of one's own export) have a borrow flag each: they
+    /// are not viewed at the same time if either is written to.
     pub unsafe fn from_dlpack(managed: *mut DLManagedTensor) -> Result<Self> {
         let owner = Import(managed);
         // SAFETY: valid by contract, and alive as long as `owner`.

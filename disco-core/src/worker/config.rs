@@ -11,13 +11,16 @@ pub struct WorkerConfig {
     pub world: World,
     /// How long one collective may take, from entry.
     pub collective_deadline: Duration,
+    /// How long to wait for peers to connect.
+    pub connect_deadline: Duration,
     /// Ranks exchange signatures through the store before each collective (`DISCO_CHECK=1`).
     pub check: bool,
 }
 
 impl WorkerConfig {
-    /// Defaults: 5 minutes, no checks.
+    /// Defaults: 5 minutes, 30 s, no checks.
     pub fn new(world: World) -> Self {
-        Self { world, collective_deadline: Duration::from_secs(300), check: false }
+        let (collective_deadline, connect_deadline) = (Duration::from_secs(300), Duration::from_secs(30));
+        Self { world, collective_deadline, connect_deadline, check: false }
     }
 }

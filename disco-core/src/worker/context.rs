@@ -1,5 +1,6 @@
 //! What a worker function sees of its worker.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,14 +29,12 @@ pub struct WorkerContext {
     world_comm: Option<Watched>,
     /// Only where there is more than one group.
     group_comm: Option<Watched>,
-    /// Data planes made so far; part of the names of communicators.
-    planes: u64,
 }
 
 impl WorkerContext {
     pub(super) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<dyn Link>) -> Result<Self> {
         let queue = device_api::find(Device::CPU.kind)?.bind(Device::CPU)?;
-        Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None, planes: 0 })
+        Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None })
     }
 
     /// This worker.
@@ -152,10 +151,19 @@ impl WorkerContext {
             self.queue = device_api::find(device.kind)?.bind(device)?;
         }
         let (world, rank) = (self.world(), Rank::new(self.worker.index() as u32));
-        let (link, deadline) = (self.link.clone(), self.deadline());
-        let comm = backend.connect(Seat { rank, world, queue: &mut *self.queue, link, deadline }, at)?;
-        self.planes += 1;
-        let name = format!("plane {}", self.planes);
+        let seat = Seat {
+            rank,
+            world,
+            queue: &mut *self.queue,
+            link: self.link.clone(),
+            deadline: self.config.collective_deadline,
+            connect_deadline: self.config.connect_deadline,
+        };
+        let comm = backend.connect(seat, at)?;
+        // Alike on all ranks, whoever failed to connect before.
+        let mut hasher = DefaultHasher::new();
+        at.as_bytes().hash(&mut hasher);
+        let name = format!("plane {:016x}", hasher.finish());
         let mut comm = Watched::new(comm, name, self.link.clone(), self.deadline(), self.config.check);
         if world.groups() > 1 {
             let color = world.group_of(self.worker).index() as u32;

@@ -63,8 +63,8 @@ enum Step {
 
 impl Worker {
     fn step(&mut self, frame: &Frame) -> Step {
-        frame.freed().iter().for_each(|register| self.registers.clear(*register));
         self.link.activity().receive(frame.seq());
+        frame.freed().iter().for_each(|register| self.clear(frame.seq(), *register));
         let step = self.execute(frame.seq(), frame.command());
         self.link.activity().finish(frame.seq());
         step
@@ -74,7 +74,7 @@ impl Worker {
         let operation = command.name();
         match command {
             Command::Shutdown => return Step::Leave,
-            Command::KillReg { register } => self.registers.clear(*register),
+            Command::KillReg { register } => self.clear(seq, *register),
             Command::GetGlobalFunc { register, name } => {
                 let find = |_: &mut Self| Ok(Object::Function(function::find(name)?));
                 self.set(seq, operation, *register, find);
@@ -83,10 +83,11 @@ impl Worker {
             Command::SyncWorker { worker } if *worker == self.worker => return Step::Answer(self.sync(seq, operation)),
             Command::SyncAll => return Step::Answer(self.sync(seq, operation)),
             Command::DebugGet { register, worker } if *worker == self.worker => {
-                return Step::Answer(self.get(seq, operation, *register));
+                return Step::Answer(self.inside(operation, |this| this.get(seq, operation, *register)));
             }
             Command::DebugSet { register, worker, value } if *worker == self.worker => {
-                let reply = self.attempt(seq, operation, Some(*register), |this| this.assign(*register, value));
+                let assign = |this: &mut Self| this.assign(*register, value);
+                let reply = self.inside(operation, |this| this.attempt(seq, operation, Some(*register), assign));
                 return Step::Answer(reply.map(|()| Value::None));
             }
             Command::CopyFromWorker0 { register, host: Local(Some(host)) } if self.is_worker_0() => {
@@ -123,22 +124,35 @@ impl Worker {
                 return self.set(seq, "call", register, |_| Err(error.into()));
             }
         };
+        let activity = self.link.activity();
+        activity.enter(function.tag(activity));
         self.set(seq, function.name(), register, |this| {
-            let activity = this.link.activity();
-            activity.enter(function.tag(activity));
-            let result = function.call(&mut this.context, &Args::new(args, &this.registers));
-            this.link.activity().leave();
-            result
+            function.call(&mut this.context, &Args::new(args, &this.registers))
         });
+        self.link.activity().leave();
     }
 
     fn sync(&mut self, seq: u64, name: &str) -> Reply {
-        // As user code: how long the device may take is for its own deadline to say.
-        let activity = self.link.activity().clone();
-        activity.enter(activity.intern(name));
-        let synced = self.attempt(seq, name, None, |this| Ok(this.context.synchronize()?));
-        activity.leave();
+        let synced = self.inside(name, |this| this.attempt(seq, name, None, |this| Ok(this.context.synchronize()?)));
         synced.map(|()| Value::None)
+    }
+
+    /// Does what may wait for the device, as user code: how long that may take is for its own deadline to say.
+    fn inside<T>(&mut self, name: &str, work: impl FnOnce(&mut Self) -> T) -> T {
+        let activity = self.link.activity();
+        activity.enter(activity.intern(name));
+        let result = work(self);
+        self.link.activity().leave();
+        result
+    }
+
+    /// Empties a register. A destructor that panics is the worker's failure.
+    fn clear(&mut self, seq: u64, register: RegisterId) {
+        let free = |this: &mut Self| {
+            this.registers.clear(register);
+            Ok(())
+        };
+        _ = self.run(seq, "free", Some(register), free);
     }
 
     /// The value of a register, also on a poisoned worker, if it was set before the error.
@@ -165,8 +179,7 @@ impl Worker {
         }
         let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
         self.context.queue().copy_out(&host, tensor)?;
-        let deadline = self.context.deadline();
-        self.context.queue().synchronize(deadline)?;
+        self.context.synchronize()?;
         Ok(host)
     }
 
@@ -212,8 +225,7 @@ impl Worker {
         }
     }
 
-    /// Runs one command's work, unless this worker failed before. Its error or panic becomes the worker's failure, which the
-    /// controller hears of at once.
+    /// Runs one command's work, unless this worker failed before.
     fn attempt<T>(
         &mut self,
         seq: u64,
@@ -221,16 +233,28 @@ impl Worker {
         register: Option<RegisterId>,
         work: impl FnOnce(&mut Self) -> Result<T, BoxError>,
     ) -> Result<T, Arc<Failure>> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
+        match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None => self.run(seq, operation, register, work),
         }
-        let error = match failure::catch(|| work(self)) {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        let failure = Arc::new(failure::describe(self.worker, seq, operation, register, &*error));
-        self.failure = Some(failure.clone());
-        self.link.notify(Notice::Failed { epoch: self.epoch, failure: failure.clone() });
-        Err(failure)
+    }
+
+    /// Runs `work`. Its error or panic becomes the worker's failure, if that is the first, and the controller hears of it at
+    /// once.
+    fn run<T>(
+        &mut self,
+        seq: u64,
+        operation: &str,
+        register: Option<RegisterId>,
+        work: impl FnOnce(&mut Self) -> Result<T, BoxError>,
+    ) -> Result<T, Arc<Failure>> {
+        failure::catch(|| work(self)).map_err(|error| {
+            let failure = Arc::new(failure::describe(self.worker, seq, operation, register, &*error));
+            if self.failure.is_none() {
+                self.failure = Some(failure.clone());
+                self.link.notify(Notice::Failed { epoch: self.epoch, failure: failure.clone() });
+            }
+            failure
+        })
     }
 }

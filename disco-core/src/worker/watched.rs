@@ -66,7 +66,9 @@ impl Watched {
             if theirs != mine {
                 let peer = Rank::new(peer as u32);
                 let detail = format!("{rank} calls {mine}, {peer} calls {theirs}");
-                return Err(Error::Mismatch { operation: op.kind().to_string(), detail });
+                let error = Error::Mismatch { operation: op.kind().to_string(), detail };
+                self.inner.aborter().abort(&error.to_string().into());
+                return Err(error);
             }
         }
         // Whoever has come to this check has read all keys of the one before.
@@ -92,13 +94,13 @@ impl Communicator for Watched {
         let Some(first) = group.first() else { return Ok(()) };
         let size = self.size();
         let activity = self.link.activity().clone();
-        let number = activity.op_start(first, size);
+        let running = activity.start_op(first, size);
         let checked = match self.check {
             true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
             false => Ok(()),
         };
         let result = checked.and_then(|()| self.inner.enqueue(group));
-        activity.op_end(number, result.is_ok());
+        running.end(result.is_ok());
         result
     }
 

@@ -27,7 +27,9 @@ fn connect(
 ) -> Result<Box<dyn Communicator>> {
     let mut queue = device_api::Host.bind(Device::CPU).unwrap();
     let world = World::new(size, 1).unwrap();
-    BACKEND.connect(Seat { rank: Rank::new(rank), world, queue: &mut *queue, link, deadline }, at)
+    let seat =
+        Seat { rank: Rank::new(rank), world, queue: &mut *queue, link, deadline: LONG, connect_deadline: deadline };
+    BACKEND.connect(seat, at)
 }
 
 fn rendezvous() -> Rendezvous {
@@ -112,7 +114,8 @@ fn seats_that_can_not_be_are_refused() {
     assert_eq!(junk.to_string(), "4 bytes are no rendezvous of backend local");
 
     let world = World::new(1, 1).unwrap();
-    let seat = Seat { rank: Rank::new(0), world, queue: &mut NoHost, link: link(), deadline: LONG };
+    let (rank, queue) = (Rank::new(0), &mut NoHost);
+    let seat = Seat { rank, world, queue, link: link(), deadline: LONG, connect_deadline: LONG };
     let refused = BACKEND.connect(seat, &at).unwrap_err();
     assert_eq!(refused.to_string(), "local does not support connect on cuda:1");
 }
