@@ -395,7 +395,7 @@ fn a_future_that_nobody_polls_any_more_holds_up_nobody() {
         let wait = session.function("tests.wait_on").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
         session.call(&wait, (1, gate.id())).await.unwrap();
-        while poll_once(std::pin::pin!(session.call(&add_one, (0,)))).is_some() {}
+        call_until_error(&session, &add_one).await;
         let mut forgotten = std::pin::pin!(session.call(&add_one, (0,)));
         assert!(poll_once(forgotten.as_mut()).is_none());
         let stalled = text(session.sync_all().await);
