@@ -1,26 +1,25 @@
-//! What ranks publish to enter a collective, and whether it fits together.
+//! What ranks call, and whether it fits together.
 
 use std::sync::Arc;
 
-use disco_core::{Error, Op, Rank, Result};
+use disco_core::{Error, Op, OpKind, Rank, Result};
 
-use crate::group::Group;
+use crate::board::{Board, Head};
+use crate::group::{Group, State};
 use crate::report;
 
 /// One rank's part in a collective.
-#[derive(Clone, Debug)]
-pub(crate) enum Call {
-    Op(Op),
-    Split { color: Option<u32>, key: i32 },
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Call<'a> {
+    Op(&'a Op),
+    Split,
 }
 
-/// A collective that all ranks have entered and agree on. Its tensors stay valid as long as anybody holds it.
+/// The communicators that a split makes, by rank of the parent, until they are taken.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
-    /// By rank; empty for a split.
-    pub(crate) ops: Vec<Op>,
-    /// By rank, its new communicator; empty for an operation.
-    pub(crate) seats: Vec<Option<NewSeat>>,
+pub(crate) struct Seats {
+    number: u64,
+    seats: Vec<Option<NewSeat>>,
 }
 
 /// A rank's place in a communicator that a split made.
@@ -30,37 +29,20 @@ pub(crate) struct NewSeat {
     pub(crate) rank: Rank,
 }
 
-impl Round {
-    /// The round of these calls, one a rank.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`], showing both sides.
-    pub(crate) fn of(calls: Vec<Call>, parent: &Arc<Group>) -> Result<Self> {
-        let size = calls.len();
-        if let [first, rest @ ..] = calls.as_slice()
-            && !rest.iter().all(|call| call.fits(first, size))
-        {
-            return Err(disagree(first.name(), sides(&calls)));
+impl Call<'_> {
+    /// Which operation; none is a split.
+    pub(crate) fn kind(&self) -> Option<OpKind> {
+        match self {
+            Call::Op(op) => Some(op.kind()),
+            Call::Split => None,
         }
-        let mut ops = Vec::new();
-        let mut wishes = Vec::new();
-        for call in calls {
-            match call {
-                Call::Op(op) => ops.push(op),
-                Call::Split { color, key } => wishes.push((color, key)),
-            }
-        }
-        check_exchange(&ops)?;
-        Ok(Self { ops, seats: seat(&wishes, parent) })
     }
-}
 
-impl Call {
     /// `all_reduce`, `split`.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Call::Op(op) => op.kind().name(),
-            Call::Split { .. } => "split",
+            Call::Split => "split",
         }
     }
 
@@ -68,59 +50,103 @@ impl Call {
     pub(crate) fn signature(&self, size: usize) -> String {
         match self {
             Call::Op(op) => op.signature(size),
-            Call::Split { .. } => self.name().to_owned(),
+            Call::Split => self.name().to_owned(),
         }
     }
 
-    /// Whether two ranks may meet in these calls; the counts of all-to-all V are looked at by pairs instead.
-    fn fits(&self, other: &Self, size: usize) -> bool {
-        let (a, b) = match (self, other) {
-            (Call::Op(a), Call::Op(b)) => (a, b),
-            (Call::Split { .. }, Call::Split { .. }) => return true,
-            _ => return false,
+    /// What all ranks must agree on, as numbers; the counts of the V-forms are looked at by rank instead.
+    pub(crate) fn head(&self, size: usize) -> Head {
+        let Call::Op(op) = self else { return Head { signature: u64::MAX, count: 0 } };
+        let byte = |code: Option<u8>| u64::from(code.unwrap_or(u8::MAX));
+        let signature = byte(Some(op.kind() as u8))
+            | byte(op.reduction().map(|reduction| reduction as u8)) << 8
+            | byte(op.dtype().map(|dtype| dtype as u8)) << 16
+            | op.root().map_or(u64::from(u32::MAX), |root| root.index() as u64) << 32;
+        let count = match op {
+            Op::AllGatherV { .. } | Op::AllToAllV { .. } => 0,
+            _ => op.count(size) as u64,
         };
-        let counts = match (a, b) {
-            (Op::AllGatherV { counts: a, .. }, Op::AllGatherV { counts: b, .. }) => a == b,
-            (Op::AllToAllV { .. }, Op::AllToAllV { .. }) => true,
-            _ => a.count(size) == b.count(size),
-        };
-        counts && (a.kind(), a.reduction(), a.dtype(), a.root()) == (b.kind(), b.reduction(), b.dtype(), b.root())
+        Head { signature, count }
     }
-}
 
-/// What each rank called, with ranks that called the same put together.
-fn sides(calls: &[Call]) -> String {
-    let mut sides: Vec<(String, Vec<usize>)> = Vec::new();
-    for (rank, call) in calls.iter().enumerate() {
-        let signature = call.signature(calls.len());
-        match sides.iter_mut().find(|side| side.0 == signature) {
-            Some(side) => side.1.push(rank),
-            None => sides.push((signature, vec![rank])),
-        }
-    }
-    let sides = sides.iter().map(|(signature, ranks)| format!("{} called {signature}", report::ranks(ranks)));
-    sides.collect::<Vec<_>>().join(", ")
-}
-
-/// Whether what each rank of an all-to-all V sends is what the other expects.
-fn check_exchange(ops: &[Op]) -> Result<()> {
-    for (from, sender) in ops.iter().enumerate() {
-        for (to, receiver) in ops.iter().enumerate() {
-            let (Op::AllToAllV { send_counts, .. }, Op::AllToAllV { recv_counts, .. }) = (sender, receiver) else {
-                return Ok(());
-            };
-            let (sent, expected) = (send_counts[to], recv_counts[from]);
-            if sent != expected {
-                let detail = format!("rank {from} sends {sent} elements to rank {to}, which expects {expected}");
-                return Err(disagree(sender.kind().name(), detail));
+    /// Shows the counts of a V-form.
+    pub(crate) fn write_row(&self, board: &Board, rank: usize, number: u64) {
+        match self {
+            Call::Op(Op::AllGatherV { counts, .. }) => board.write_row(rank, number, counts.iter().copied()),
+            Call::Op(Op::AllToAllV { send_counts, recv_counts, .. }) => {
+                board.write_row(rank, number, send_counts.iter().chain(&**recv_counts).copied());
             }
+            _ => {}
+        }
+    }
+
+    /// Whether what `rank` calls fits what all others have posted.
+    pub(crate) fn fits(&self, board: &Board, rank: usize, number: u64) -> bool {
+        let mine = self.head(board.size());
+        let counts = |peer: usize| match self {
+            Call::Op(Op::AllGatherV { counts, .. }) => {
+                counts.iter().enumerate().all(|(index, count)| board.count(peer, number, index) == *count)
+            }
+            _ => true,
+        };
+        (0..board.size()).filter(|peer| *peer != rank).all(|peer| board.head(peer, number) == mine && counts(peer))
+    }
+}
+
+/// Whether what each rank sends to `me`, and `me` to it, is what the other expects in an all-to-all V.
+///
+/// # Errors
+/// [`Error::Mismatch`], naming a pair.
+pub(crate) fn check_exchange(board: &Board, me: usize, number: u64) -> Result<()> {
+    let size = board.size();
+    let pairs = (0..size).flat_map(|peer| [(me, peer), (peer, me)]);
+    for (from, to) in pairs {
+        let (sent, expected) = (board.count(from, number, to), board.count(to, number, size + from));
+        if sent != expected {
+            let detail = format!("rank {from} sends {sent} elements to rank {to}, which expects {expected}");
+            return Err(Error::Mismatch { operation: "all_to_all_v".into(), detail });
         }
     }
     Ok(())
 }
 
+/// The error of ranks that called different things, once all have said what.
+pub(crate) fn disagreement(state: &State) -> Option<Error> {
+    let calls: Vec<&str> = state.members.iter().map(|member| member.side.as_deref()).collect::<Option<_>>()?;
+    let mut sides: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (rank, call) in calls.iter().enumerate() {
+        match sides.iter_mut().find(|side| side.0 == *call) {
+            Some(side) => side.1.push(rank),
+            None => sides.push((call, vec![rank])),
+        }
+    }
+    let operation = calls.first()?.split(' ').next().unwrap_or_default().to_owned();
+    let sides = sides.iter().map(|(call, by)| format!("{} called {call}", report::ranks(by)));
+    Some(Error::Mismatch { operation, detail: sides.collect::<Vec<_>>().join(", ") })
+}
+
+impl Seats {
+    /// The words that a rank posts for its wish.
+    pub(crate) fn words(color: Option<u32>, key: i32) -> [u64; 2] {
+        let color = color.map_or(0, |color| 1 << 32 | u64::from(color));
+        [color, u64::from(key.cast_unsigned())]
+    }
+
+    /// Takes a rank's seat. The first to come makes the groups, of all wishes on the board.
+    pub(crate) fn take(&mut self, parent: &Arc<Group>, rank: usize, number: u64) -> Option<NewSeat> {
+        if self.number != number {
+            let wishes = (0..parent.size()).map(|rank| {
+                let [color, key] = [0, 1].map(|index| parent.board.word(rank, number, index));
+                ((color >> 32 == 1).then_some(color as u32), (key as u32).cast_signed())
+            });
+            *self = Self { number, seats: seats(&wishes.collect::<Vec<_>>(), parent) };
+        }
+        self.seats.get_mut(rank)?.take()
+    }
+}
+
 /// Makes one group a color, its ranks ordered by key, then by rank in the parent.
-fn seat(wishes: &[(Option<u32>, i32)], parent: &Arc<Group>) -> Vec<Option<NewSeat>> {
+fn seats(wishes: &[(Option<u32>, i32)], parent: &Arc<Group>) -> Vec<Option<NewSeat>> {
     let mut seats = vec![None; wishes.len()];
     let mut order: Vec<(u32, i32, usize)> =
         wishes.iter().enumerate().filter_map(|(rank, &(color, key))| Some((color?, key, rank))).collect();
@@ -132,8 +158,4 @@ fn seat(wishes: &[(Option<u32>, i32)], parent: &Arc<Group>) -> Vec<Option<NewSea
         }
     }
     seats
-}
-
-fn disagree(operation: &str, detail: String) -> Error {
-    Error::Mismatch { operation: operation.to_owned(), detail }
 }

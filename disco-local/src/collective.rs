@@ -1,124 +1,250 @@
 //! Schedules of the collectives: between two points, a byte has either one writer or any number of readers.
 //!
-//! Each rank writes to its own tensors and reads those of its peers. Comments say why nothing is read while it is written;
-//! the [`Turn::sync`] that ends an operation keeps a rank's tensors in place until all have read them.
+//! What is small is posted as a whole, and each rank takes what it needs: one handshake. Otherwise ranks post where their
+//! tensors are and share the work: each byte is read where it is and written where it belongs, once, and a second
+//! handshake ends it. Reductions are in rank order in both, so that all ranks get the same bits.
 
-use disco_core::{Error, Op, Result, Tensor};
+use disco_core::{DType, Error, Op, Result};
+use smallvec::SmallVec;
 
 use crate::agree::Call;
 use crate::backend;
-use crate::reduce::reduce;
-use crate::turn::Turn;
+use crate::board::{self, INLINE};
+use crate::turn::{Memory, Region, Turn};
+
+/// From how many bytes on, in all tensors together, results go past the caches.
+const STREAM: usize = 12 << 20;
+
+/// As many as that need no allocation.
+type Few<T> = SmallVec<[T; 32]>;
 
 /// Runs one collective.
-pub(crate) fn run(turn: &mut Turn<'_>, op: &Op) -> Result<()> {
+pub(crate) fn run<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
+    let size = turn.size();
+    match posted(op, size) {
+        Some(bytes) if bytes <= INLINE && bytes * size <= buffer.len() => at_once(turn, buffer, op),
+        _ => in_place(turn, op),
+    }
+}
+
+/// Bytes of the ranks' buffers for what is posted by all.
+pub(crate) fn buffer(size: usize) -> usize {
+    INLINE * size.min(8)
+}
+
+/// The most that a rank posts, if all ranks know it: the V-forms are not worth the trouble.
+fn posted(op: &Op, size: usize) -> Option<usize> {
+    let block = op.count(size) * width(op);
+    match op {
+        Op::Barrier => Some(0),
+        Op::AllReduce { .. } | Op::Reduce { .. } | Op::AllGather { .. } | Op::Gather { .. } | Op::Broadcast { .. } => {
+            Some(block)
+        }
+        Op::ReduceScatter { .. } | Op::Scatter { .. } | Op::AllToAll { .. } => Some(block * size),
+        _ => None,
+    }
+}
+
+/// Posts what this rank puts in, and takes what it needs of what the others have.
+fn at_once<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
     let (me, size) = (turn.rank(), turn.size());
-    let round = turn.meet(Call::Op(op.clone()))?;
-    if let Op::Barrier = op {
+    let (input, output) = parts(op, me, size)?;
+    let mine = &mut buffer[..input.bytes()];
+    turn.own().read(input, mine)?;
+    turn.meet(Call::Op(op), board::words(mine))?;
+    if output.bytes() == 0 {
         return Ok(());
     }
-    let copying = turn.start()?;
-    let inputs: Vec<Tensor> =
-        round.ops.iter().enumerate().map(|(rank, op)| input(op, rank, size)).collect::<Result<_>>()?;
     match op {
-        Op::AllReduce { dst, reduction, .. } => {
-            // Each rank reduces its share of the elements; in place too, for that share of its own only it reads.
-            let shares: Vec<Tensor> = inputs.iter().map(|input| share(input, me, size)).collect::<Result<_>>()?;
-            reduce(&copying, *reduction, &shares, &share(dst, me, size)?)?;
-            turn.sync()?;
-            let copying = turn.start()?;
-            for (peer, op) in round.ops.iter().enumerate() {
-                let Op::AllReduce { dst: reduced, .. } = op else { return unsupported(op) };
-                if peer != me {
-                    copying.copy(&share(dst, peer, size)?, &share(reduced, peer, size)?)?;
-                }
+        Op::AllReduce { .. } | Op::Reduce { .. } => {
+            let inputs = take(turn, buffer, 0, output.bytes());
+            reduce(&turn.own(), op, &inputs, &[output])
+        }
+        Op::ReduceScatter { .. } => {
+            let block = input.bytes() / size;
+            let inputs = take(turn, buffer, me * block, block);
+            reduce(&turn.own(), op, &inputs, &[output.part(0, block)?])
+        }
+        Op::AllGather { .. } | Op::Gather { .. } | Op::AllToAll { .. } => {
+            let block = output.bytes() / size;
+            let start = if let Op::AllToAll { .. } = op { me * block } else { 0 };
+            take(turn, buffer, start, block);
+            turn.own().write(output, &buffer[..block * size])
+        }
+        Op::Broadcast { root, .. } | Op::Scatter { root, .. } => {
+            let block = &mut buffer[..output.bytes()];
+            let start = if let Op::Scatter { .. } = op { me * block.len() } else { 0 };
+            turn.read(root.index(), start, block);
+            turn.own().write(output, block)
+        }
+        op => unsupported(op),
+    }
+}
+
+/// Copies the same stretch of what each rank has posted into the buffer, one after the other.
+fn take(turn: &Turn<'_>, buffer: &mut [u8], start: usize, bytes: usize) -> Few<Region> {
+    let take = |(peer, block): (usize, &mut [u8])| {
+        turn.read(peer, start, block);
+        Region::from(block)
+    };
+    buffer.chunks_exact_mut(bytes).take(turn.size()).enumerate().map(take).collect()
+}
+
+/// Posts where this rank's tensors are, and does its share of the work in those of all ranks.
+fn in_place<'t>(turn: &mut Turn<'t>, op: &'t Op) -> Result<()> {
+    let (me, size) = (turn.rank(), turn.size());
+    let (input, output) = parts(op, me, size)?;
+    turn.meet_at(Call::Op(op), input, output)?;
+    let (inputs, outputs): (Few<Region>, Few<Region>) = (0..size).map(|peer| turn.regions(peer)).unzip();
+    let pairs = match op {
+        Op::AllToAll { .. } => (0..size).map(|peer| Pair::even(turn, peer)).collect::<Result<Few<Pair>>>()?,
+        Op::AllToAllV { .. } => {
+            turn.check_exchange()?;
+            (0..size).map(|peer| Pair::uneven(turn, peer, width(op))).collect::<Result<_>>()?
+        }
+        _ => Few::new(),
+    };
+    let total: usize = inputs.iter().chain(&outputs).map(|region| region.bytes()).sum();
+    // What is overwritten was read just before and is in the cache.
+    let fresh = !inputs.iter().zip(&outputs).any(|(input, output)| input.is(*output));
+    let memory = turn.start()?.streaming(total >= STREAM && fresh);
+    let all = |regions: &[Region], part: &dyn Fn(Region) -> Result<Region>| -> Result<Few<Region>> {
+        regions.iter().map(|region| part(*region)).collect()
+    };
+    // Nobody else reads or writes this share of any tensor.
+    let share = |region: Region| region.share(me, size);
+    let mut landing = output;
+    match op {
+        Op::AllReduce { .. } => reduce(&memory, op, &all(&inputs, &share)?, &all(&outputs, &share)?)?,
+        Op::Reduce { root, .. } => reduce(&memory, op, &all(&inputs, &share)?, &[share(outputs[root.index()])?])?,
+        Op::ReduceScatter { src, .. } => {
+            let block = |region: Region| region.block(me, size);
+            if src.is_none() {
+                // Only this rank reads its block `me`; the first one is free when all are done.
+                landing = block(output)?;
             }
-        }
-        // Only the root reads what it has itself.
-        Op::Reduce { dst: Some(dst), reduction, root, .. } if root.index() == me => {
-            reduce(&copying, *reduction, &inputs, dst)?;
-        }
-        Op::ReduceScatter { src, dst, reduction } => {
-            let blocks: Vec<Tensor> = inputs.iter().map(|input| block(input, me, size)).collect::<Result<_>>()?;
-            // In place, only this rank reads its block `me`; the first one is free when all are done.
-            let landing = if src.is_some() { dst.clone() } else { block(dst, me, size)? };
-            reduce(&copying, *reduction, &blocks, &landing)?;
-            turn.sync()?;
-            return turn.start()?.copy(&dst.window(0, landing.shape().clone())?, &landing);
+            reduce(&memory, op, &all(&inputs, &block)?, &[landing])?;
         }
         // In place, the own block is its own source, which `copy` leaves alone.
-        Op::AllGather { dst, .. } => {
+        Op::AllGather { .. } => {
+            inputs.iter().enumerate().try_for_each(|(peer, input)| memory.copy(output.block(peer, size)?, *input))?;
+        }
+        Op::AllGatherV { counts, .. } => {
             for (peer, input) in inputs.iter().enumerate() {
-                copying.copy(&block(dst, peer, size)?, input)?;
+                memory.copy(uneven(output, counts, peer, width(op))?, *input)?;
             }
         }
-        Op::Gather { dst: Some(dst), root, .. } if root.index() == me => {
-            for (peer, input) in inputs.iter().enumerate() {
-                copying.copy(&block(dst, peer, size)?, input)?;
-            }
+        Op::Gather { root, .. } => memory.copy(outputs[root.index()].block(me, size)?, input)?,
+        Op::Broadcast { root, .. } => {
+            let source = share(inputs[root.index()])?;
+            outputs.iter().try_for_each(|output| memory.copy(share(*output)?, source))?;
         }
-        Op::AllGatherV { dst, counts, .. } => {
-            for (peer, input) in inputs.iter().enumerate() {
-                copying.copy(&uneven_block(dst, peer, counts)?, input)?;
-            }
+        // The root's own block stays where it is, in place.
+        Op::Scatter { dst: None, .. } => {}
+        Op::Scatter { root, .. } => memory.copy(output, inputs[root.index()].block(me, size)?)?,
+        Op::AllToAll { .. } | Op::AllToAllV { .. } => {
+            pairs.iter().enumerate().try_for_each(|(peer, pair)| pair.exchange(&memory, me, peer))?;
         }
-        Op::Broadcast { dst, root, .. } => copying.copy(dst, &inputs[root.index()])?,
-        Op::Scatter { dst: Some(dst), root, .. } => copying.copy(dst, &block(&inputs[root.index()], me, size)?)?,
-        Op::AllToAll { src, dst } => {
-            // In place, peers read what is to be overwritten: it lands elsewhere until all are done.
-            let landing = if src.is_some() { dst.clone() } else { Tensor::zeros(dst.dtype(), dst.shape().clone())? };
-            for (peer, input) in inputs.iter().enumerate() {
-                copying.copy(&block(&landing, peer, size)?, &block(input, me, size)?)?;
-            }
-            turn.sync()?;
-            return turn.start()?.copy(dst, &landing);
-        }
-        Op::AllToAllV { src, dst, recv_counts, .. } => {
-            let landing = if src.is_some() { dst.clone() } else { Tensor::zeros(dst.dtype(), dst.shape().clone())? };
-            for (peer, (op, input)) in round.ops.iter().zip(&inputs).enumerate() {
-                let Op::AllToAllV { send_counts, .. } = op else { return unsupported(op) };
-                copying.copy(&uneven_block(&landing, peer, recv_counts)?, &uneven_block(input, me, send_counts)?)?;
-            }
-            turn.sync()?;
-            return turn.start()?.copy(dst, &landing);
-        }
-        // Not the root, or the root of a scatter in place: others do the work.
-        Op::Reduce { .. } | Op::Gather { .. } | Op::Scatter { .. } => {}
         op => return unsupported(op),
     }
-    turn.sync()
+    turn.sync()?;
+    if let Op::ReduceScatter { .. } = op {
+        turn.own().copy(output.part(0, landing.bytes())?, landing)?;
+    }
+    Ok(())
 }
 
-/// What `rank` puts in: its `src`, or in place the part of its `dst` that `MPI_IN_PLACE` means.
-fn input(op: &Op, rank: usize, size: usize) -> Result<Tensor> {
-    match (op, op.src(), op.dst()) {
-        (_, Some(src), _) => Ok(src.clone()),
-        (Op::AllGather { .. } | Op::Gather { .. }, None, Some(dst)) => block(dst, rank, size),
-        (Op::AllGatherV { counts, .. }, None, Some(dst)) => uneven_block(dst, rank, counts),
-        (_, None, Some(dst)) => Ok(dst.clone()),
-        (op, None, None) => unsupported(op),
+/// What two ranks of an all-to-all have for each other.
+struct Pair {
+    /// For the peer, and from it.
+    send: Region,
+    recv: Region,
+    /// The peer's, for this rank and from it.
+    their_send: Region,
+    their_recv: Region,
+}
+
+impl Pair {
+    fn even(turn: &Turn<'_>, peer: usize) -> Result<Self> {
+        let (me, size) = (turn.rank(), turn.size());
+        let ((input, output), (their_input, their_output)) = (turn.regions(me), turn.regions(peer));
+        Ok(Self {
+            send: input.block(peer, size)?,
+            recv: output.block(peer, size)?,
+            their_send: their_input.block(me, size)?,
+            their_recv: their_output.block(me, size)?,
+        })
+    }
+
+    fn uneven(turn: &Turn<'_>, peer: usize, width: usize) -> Result<Self> {
+        let (me, size) = (turn.rank(), turn.size());
+        let block = |region: Region, of: usize, first: usize, index: usize| {
+            let start: usize = (0..index).map(|index| turn.count(of, first + index)).sum();
+            region.part(start * width, turn.count(of, first + index) * width)
+        };
+        let ((input, output), (their_input, their_output)) = (turn.regions(me), turn.regions(peer));
+        Ok(Self {
+            send: block(input, me, 0, peer)?,
+            recv: block(output, me, size, peer)?,
+            their_send: block(their_input, peer, 0, me)?,
+            their_recv: block(their_output, peer, size, me)?,
+        })
+    }
+
+    /// Does this rank's part of the exchange. In place, what is received goes where what is sent was, so that one rank
+    /// has to do both, for each byte.
+    fn exchange(&self, memory: &Memory<'_>, me: usize, peer: usize) -> Result<()> {
+        let (in_place, they_in_place) = (self.send.is(self.recv), self.their_send.is(self.their_recv));
+        match (in_place, they_in_place) {
+            _ if me == peer => memory.copy(self.recv, self.send),
+            (false, false) => memory.copy(self.recv, self.their_send),
+            (true, false) => Ok(()),
+            (false, true) => {
+                memory.copy(self.recv, self.their_send)?;
+                memory.copy(self.their_recv, self.send)
+            }
+            (true, true) => {
+                let half = usize::from(me > peer);
+                memory.swap(self.recv.share(half, 2)?, self.their_recv.share(half, 2)?)
+            }
+        }
     }
 }
 
-/// Block `index` of `size` equal ones.
-fn block(tensor: &Tensor, index: usize, size: usize) -> Result<Tensor> {
-    let count = tensor.elements() / size;
-    part(tensor, index * count, count)
+/// What a rank puts in and where its result goes; in place the part of `dst` that `MPI_IN_PLACE` means. Empty where a
+/// tensor is not significant.
+fn parts(op: &Op, rank: usize, size: usize) -> Result<(Region, Region)> {
+    let [src, dst] = [op.src(), op.dst()].map(|tensor| tensor.map(Region::of));
+    let at_root = op.root().is_none_or(|root| root.index() == rank);
+    let (input, output) = match op {
+        Op::AllGather { .. } => (src.or(dst.map(|dst| dst.block(rank, size)).transpose()?), dst),
+        Op::Gather { .. } if at_root => (src.or(dst.map(|dst| dst.block(rank, size)).transpose()?), dst),
+        Op::AllGatherV { counts, .. } => {
+            (src.or(dst.map(|dst| uneven(dst, counts, rank, width(op))).transpose()?), dst)
+        }
+        Op::Reduce { .. } | Op::Gather { .. } if !at_root => (src, None),
+        Op::Broadcast { .. } | Op::Scatter { .. } if !at_root => (None, dst),
+        Op::Scatter { .. } => (src, dst),
+        _ => (src.or(dst), dst),
+    };
+    Ok((input.unwrap_or(Region::EMPTY), output.unwrap_or(Region::EMPTY)))
 }
 
 /// Block `index` where block `i` has `counts[i]` elements.
-fn uneven_block(tensor: &Tensor, index: usize, counts: &[usize]) -> Result<Tensor> {
-    part(tensor, counts[..index].iter().sum(), counts[index])
+fn uneven(region: Region, counts: &[usize], index: usize, width: usize) -> Result<Region> {
+    region.part(counts[..index].iter().sum::<usize>() * width, counts[index] * width)
 }
 
-/// Share `index` of `size`, which differ by at most one element.
-fn share(tensor: &Tensor, index: usize, size: usize) -> Result<Tensor> {
-    let (least, extra) = (tensor.elements() / size, tensor.elements() % size);
-    part(tensor, index * least + index.min(extra), least + usize::from(index < extra))
+fn reduce(memory: &Memory<'_>, op: &Op, inputs: &[Region], outputs: &[Region]) -> Result<()> {
+    match (op.dtype(), op.reduction()) {
+        (Some(dtype), Some(reduction)) => memory.reduce(dtype, reduction, inputs, outputs),
+        _ => unsupported(op),
+    }
 }
 
-fn part(tensor: &Tensor, first: usize, count: usize) -> Result<Tensor> {
-    tensor.window(first, [count as i64])
+/// Bytes of an element.
+fn width(op: &Op) -> usize {
+    op.dtype().map_or(0, DType::size)
 }
 
 /// For operations that a later `disco-core` may know.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Reduction, Result, op};
 
-use crate::agree::Call;
+use crate::agree::{Call, Seats};
 use crate::backend;
 use crate::group::{Group, Presence};
 use crate::turn::Turn;
@@ -19,6 +19,10 @@ pub struct Communicator {
     group: Arc<Group>,
     rank: Rank,
     deadline: Duration,
+    /// Collectives so far.
+    number: u64,
+    /// For parts of small collectives.
+    buffer: Box<[u8]>,
 }
 
 /// Communicators of `ranks` ranks without a session, by rank. Each goes to a thread of its own; a collective may take
@@ -35,11 +39,8 @@ pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communica
 
 impl Communicator {
     pub(crate) fn new(group: Arc<Group>, rank: Rank, deadline: Duration) -> Self {
-        Self { group, rank, deadline }
-    }
-
-    fn enter(&self, call: Call, claims: Option<op::Claims>) -> Result<Turn<'_>> {
-        Turn::enter(&self.group, self.rank.index(), self.deadline, call, claims)
+        let buffer = vec![0; collective::buffer(group.size())].into();
+        Self { group, rank, deadline, number: 0, buffer }
     }
 
     /// What can't be run, whatever the peers do.
@@ -80,22 +81,23 @@ impl disco_core::Communicator for Communicator {
         self.check(group)?;
         let Some(first) = group.first() else { return Ok(()) };
         let claims = op::claim(group)?;
-        let mut turn = self.enter(Call::Op(first.clone()), Some(claims))?;
+        let seat = (&self.group, self.rank.index(), &mut self.number);
+        let mut turn = Turn::enter(seat, self.deadline, Call::Op(first), Some(claims))?;
         let result = match first.kind().is_point_to_point() {
             true => point_to_point::run(&mut turn, group),
-            false => group.iter().try_for_each(|op| collective::run(&mut turn, op)),
+            false => group.iter().try_for_each(|op| collective::run(&mut turn, &mut self.buffer, op)),
         };
         turn.leave(group.len(), result)
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
-        let call = Call::Split { color, key };
-        let mut turn = self.enter(call.clone(), None)?;
-        let met = turn.meet(call);
-        turn.leave(1, met.as_ref().map(drop).map_err(Error::clone))?;
-        let round = met?;
-        let seat = round.seats.get(self.rank.index()).cloned().flatten();
-        Ok(seat.map(|seat| Box::new(Communicator::new(seat.group, seat.rank, self.deadline)) as _))
+        let call = Call::Split;
+        let seat = (&self.group, self.rank.index(), &mut self.number);
+        let mut turn = Turn::enter(seat, self.deadline, call, None)?;
+        let met = turn.meet(call, Seats::words(color, key).into_iter());
+        let seat = met.and_then(|()| turn.take_seat());
+        turn.leave(1, seat.as_ref().map(drop).map_err(Error::clone))?;
+        Ok(seat?.map(|seat| Box::new(Communicator::new(seat.group, seat.rank, self.deadline)) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {

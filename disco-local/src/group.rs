@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,26 @@ use disco_core::abort::Switchboard;
 use disco_core::op::Claims;
 use disco_core::{Abort, Error, Result, Tensor};
 
-use crate::agree::{Call, Round};
+use crate::agree::Seats;
+use crate::board::Board;
 use crate::failure::Failure;
+use crate::pace::Pace;
+use crate::report::Trace;
 
-/// The shared side of one communicator. Everything is decided under its one lock; only copies run outside of it.
+/// The shared side of one communicator. Collectives pass over the board; everything rare is decided under the one lock.
 pub(crate) struct Group {
-    size: usize,
-    /// As `State::failure.is_some()`, for ranks that are copying and hold no lock.
-    failed: AtomicBool,
+    pub(crate) board: Board,
+    /// What each rank is doing, for reports.
+    pub(crate) traces: Box<[Trace]>,
+    /// Something has failed, or somebody has left: whoever waits has to look at the state.
+    alarm: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
+    /// Ranks that wait under the lock.
+    sleepers: AtomicUsize,
+    /// Grows with the state's news.
+    news: AtomicU64,
+    pace: Pace,
     /// Groups split off from this one: they hear its abort.
     children: Switchboard,
     /// Links know the first group of a family only and hold it weakly: its descendants keep it.
@@ -32,6 +42,8 @@ pub(crate) struct State {
     pub(crate) members: Vec<Member>,
     /// Whether something has changed that others may wait for.
     news: bool,
+    /// The split that is under way.
+    pub(crate) seats: Seats,
     /// Tensors whose owner left while a peer was frozen inside a copy. Nobody may use them before that peer is gone, and
     /// it is gone when the group is.
     pub(crate) kept: Vec<Claims>,
@@ -41,17 +53,8 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Member {
     pub(crate) presence: Presence,
-    /// What it is inside of.
-    pub(crate) inside: Option<&'static str>,
-    /// How many operations it has finished, and the last of them.
-    pub(crate) finished: u64,
-    pub(crate) last: Option<&'static str>,
-    /// Its part in the collective that is forming.
-    pub(crate) slot: Slot,
-    /// Points inside collectives that it has reached, ever. All ranks pass the same ones.
-    pub(crate) steps: u64,
-    /// Whether it may be touching published memory now. Only becomes true while nothing has failed.
-    pub(crate) copying: bool,
+    /// What it called, once it has seen that others called something else.
+    pub(crate) side: Option<String>,
     /// Sent to it and not yet received.
     pub(crate) inbox: Vec<Letter>,
     /// Who has yet to copy a letter of it to the end.
@@ -70,29 +73,18 @@ pub(crate) enum Presence {
     Gone,
 }
 
-/// A rank's part in the collective that is forming.
-#[derive(Default)]
-pub(crate) enum Slot {
-    /// It has not come.
-    #[default]
-    Empty,
-    /// It has come, others have not.
-    Posted(Call),
-    /// All have come and agree.
-    Met(Arc<Round>),
-}
-
 /// A tensor on its way to one rank.
 pub(crate) struct Letter {
     pub(crate) from: usize,
     pub(crate) src: Tensor,
 }
 
-/// When a wait began and how long it may take.
+/// How long a wait may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     deadline: Duration,
-    since: Instant,
+    /// When the clock was first looked at, which is when the wait outlasted the first looks.
+    since: Option<Instant>,
 }
 
 impl Group {
@@ -116,10 +108,14 @@ impl Group {
     fn new(size: usize, presence: Presence, parent: Option<Arc<Self>>) -> Arc<Self> {
         let members = (0..size).map(|_| Member { presence, ..Member::default() }).collect();
         Arc::new(Self {
-            size,
-            failed: AtomicBool::new(false),
+            board: Board::new(size),
+            traces: (0..size).map(|_| Trace::default()).collect(),
+            alarm: AtomicBool::new(false),
             state: Mutex::new(State { members, ..State::default() }),
             changed: Condvar::new(),
+            sleepers: AtomicUsize::new(0),
+            news: AtomicU64::new(0),
+            pace: Pace::new(size),
             children: Switchboard::default(),
             _parent: parent,
         })
@@ -131,12 +127,7 @@ impl Group {
 
     /// Number of ranks.
     pub(crate) fn size(&self) -> usize {
-        self.size
-    }
-
-    /// Whether anything has failed, without the lock.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+        self.board.size()
     }
 
     /// Changes the state, and wakes whoever waits if that was [news](State::announce).
@@ -148,10 +139,60 @@ impl Group {
     }
 
     fn publish(&self, state: &mut State) {
-        if mem::take(&mut state.news) {
-            self.failed.store(state.failure.is_some(), Ordering::Relaxed);
+        if !mem::take(&mut state.news) {
+            return;
+        }
+        if state.failure.is_some() {
+            self.board.fail();
+            // Its groups hold this one.
+            mem::take(&mut state.seats);
+        }
+        if state.failure.is_some() || state.gone().next().is_some() {
+            self.alarm.store(true, Ordering::Relaxed);
+        }
+        self.news.fetch_add(1, Ordering::Relaxed);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
         }
+    }
+
+    /// Wakes those who sleep, after a change of the board.
+    pub(crate) fn awake(&self) {
+        // Either they see the change or this sees them.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            drop(self.lock());
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until `has_come` holds for all ranks. Whoever it does not hold for must not be gone.
+    pub(crate) fn wait_for_all(
+        &self,
+        rank: usize,
+        patience: Patience,
+        has_come: impl Fn(usize) -> bool,
+        late: impl Fn(&State, Duration) -> Error,
+    ) -> Result<()> {
+        let mut next = 0;
+        let mut all = || {
+            while next < self.size() && has_come(next) {
+                next += 1;
+            }
+            next == self.size()
+        };
+        let awake = || match all() {
+            true => Some(true),
+            false => self.alarm.load(Ordering::Relaxed).then_some(false),
+        };
+        if self.pace.look(awake) == Some(true) {
+            return Ok(());
+        }
+        let ready = |state: &mut State| match (0..self.size()).all(&has_come) {
+            true => Ok(Some(())),
+            false => state.gone().find(|&peer| !has_come(peer)).map_or(Ok(None), |peer| Err(Failure::lost(peer))),
+        };
+        self.sleep_until(rank, patience, ready, late)
     }
 
     /// Waits until `ready` gives something, or anything fails. A failure that `ready` finds, or the one that `late` makes of
@@ -161,28 +202,60 @@ impl Group {
         rank: usize,
         patience: Patience,
         mut ready: impl FnMut(&mut State) -> Result<Option<T>, Failure>,
-        late: impl Fn(&State) -> Error,
+        late: impl Fn(&State, Duration) -> Error,
+    ) -> Result<T> {
+        let mut seen = None;
+        let awake = || {
+            let news = self.news.load(Ordering::Relaxed);
+            if seen.replace(news) == Some(news) {
+                return None;
+            }
+            match ready(&mut self.lock()) {
+                Ok(None) => self.alarm.load(Ordering::Relaxed).then_some(None),
+                Ok(found) => Some(found),
+                // Found again, and reported, below.
+                Err(_) => Some(None),
+            }
+        };
+        match self.pace.look(awake).flatten() {
+            Some(found) => Ok(found),
+            None => self.sleep_until(rank, patience, ready, late),
+        }
+    }
+
+    fn sleep_until<T>(
+        &self,
+        rank: usize,
+        mut patience: Patience,
+        mut ready: impl FnMut(&mut State) -> Result<Option<T>, Failure>,
+        late: impl Fn(&State, Duration) -> Error,
     ) -> Result<T> {
         let mut state = self.lock();
-        loop {
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let result = loop {
             let found = ready(&mut state);
             if let Ok(Some(found)) = found {
-                return Ok(found);
+                break Ok(found);
             }
-            state.check(rank)?;
+            if let Err(error) = state.check(rank) {
+                break Err(error);
+            }
             match (found.err(), patience.left()) {
                 (None, Some(left)) => {
                     state = self.sleep(state, left);
                     continue;
                 }
                 (None, None) => {
-                    let error = late(&state);
+                    let error = late(&state, patience.deadline);
                     state.fail(Failure::of(rank, error));
                 }
                 (Some(failure), _) => state.fail(failure),
             }
             self.publish(&mut state);
-        }
+        };
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        result
     }
 
     /// Sleeps until something changes, at most for `limit`.
@@ -198,19 +271,6 @@ impl Abort for Group {
     }
 }
 
-impl Member {
-    /// The collective that all have entered, once.
-    pub(crate) fn take_round(&mut self) -> Option<Arc<Round>> {
-        match mem::take(&mut self.slot) {
-            Slot::Met(round) => Some(round),
-            other => {
-                self.slot = other;
-                None
-            }
-        }
-    }
-}
-
 impl State {
     /// Breaks the group. The first failure stays.
     pub(crate) fn fail(&mut self, failure: Failure) {
@@ -223,14 +283,21 @@ impl State {
         self.news = true;
     }
 
-    /// Whether all ranks have come to this point.
-    pub(crate) fn all_at(&self, step: u64) -> bool {
-        self.members.iter().all(|member| member.steps >= step)
+    /// Ranks that have dropped their communicator.
+    pub(crate) fn gone(&self) -> impl Iterator<Item = usize> {
+        let ranks = self.members.iter().enumerate();
+        ranks.filter(|(_, member)| member.presence == Presence::Gone).map(|(rank, _)| rank)
     }
 
     /// What `rank` is told, if anything has failed.
     pub(crate) fn check(&self, rank: usize) -> Result<()> {
         self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.told_to(rank)))
+    }
+
+    /// What `rank` is told that is stopped by a failure.
+    pub(crate) fn failure_for(&self, rank: usize) -> Error {
+        let unknown = || Error::invalid("the communicator failed, and nobody knows why");
+        self.check(rank).err().unwrap_or_else(unknown)
     }
 
     /// What somebody is told who asks for an `operation` after something failed.
@@ -243,24 +310,20 @@ impl State {
 }
 
 impl Patience {
-    /// Starts now.
+    /// Starts when the clock is first looked at.
     pub(crate) fn new(deadline: Duration) -> Self {
-        Self { deadline, since: Instant::now() }
-    }
-
-    /// How long a wait may take in all.
-    pub(crate) fn deadline(&self) -> Duration {
-        self.deadline
+        Self { deadline, since: None }
     }
 
     /// What is left of it; none once it has passed.
-    pub(crate) fn left(&self) -> Option<Duration> {
-        self.deadline.checked_sub(self.since.elapsed())
+    pub(crate) fn left(&mut self) -> Option<Duration> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        self.deadline.checked_sub(since.elapsed())
     }
 }
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<group of {} ranks>", self.size)
+        write!(f, "<group of {} ranks>", self.size())
     }
 }

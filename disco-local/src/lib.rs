@@ -4,9 +4,10 @@
 //! compared with: a result is the same bits on all ranks and in all runs.
 //!
 //! ```text
-//! Communicator ── Arc ─▶ Group      one for all ranks: who is where, what is published, what broke it
-//!   └ enqueue ─▶ Turn ─▶ Copying    one rank inside one call; the right to touch published memory (`turn` draws this)
+//! Communicator ── Arc ─▶ Group      one for all ranks: who is there, what broke it; its Board is what ranks show each other
+//!   └ enqueue ─▶ Turn ─▶ Memory     one rank inside one call; the right to touch published memory (`turn` draws this)
 //!        ├ collective               which rank copies or reduces what, and when
+//!        │    └ kernel              vector code, chosen at run time
 //!        └ point_to_point           letters in the receiver's inbox
 //! ```
 //!
@@ -31,15 +32,17 @@
 
 mod agree;
 mod backend;
+mod board;
 mod collective;
 mod communicator;
 mod failure;
 mod group;
+mod kernel;
 mod meeting;
-mod number;
+mod pace;
 mod point_to_point;
-mod reduce;
 mod report;
+mod sync;
 mod turn;
 
 pub use backend::{BACKEND, Local};

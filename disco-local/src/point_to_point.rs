@@ -10,9 +10,12 @@ use std::sync::Arc;
 use disco_core::{Error, Op, Result, Tensor};
 
 use crate::failure::Failure;
-use crate::group::{Letter, Presence, State};
+use crate::group::{Group, Letter, Presence, State};
 use crate::report;
-use crate::turn::Turn;
+use crate::turn::{Region, Turn};
+
+/// From how many bytes on a letter is copied past the caches.
+const STREAM: usize = 12 << 20;
 
 /// A receive that has not got its letter.
 struct Awaited<'a> {
@@ -46,18 +49,18 @@ pub(crate) fn check(group: &[Op], me: usize) -> Result<()> {
 }
 
 /// Runs a group of sends and receives.
-pub(crate) fn run(turn: &mut Turn<'_>, group: &[Op]) -> Result<()> {
-    let me = turn.rank();
-    turn.group().update(|state| {
+pub(crate) fn run(turn: &mut Turn<'_>, ops: &[Op]) -> Result<()> {
+    let (me, group) = (turn.rank(), turn.group());
+    group.update(|state| {
         state.announce();
-        for op in group {
+        for op in ops {
             if let Op::Send { src, to } = op {
                 state.members[to.index()].inbox.push(Letter { from: me, src: src.clone() });
                 state.members[me].unread.push(to.index());
             }
         }
     });
-    let mut awaited: Vec<Awaited<'_>> = group
+    let mut awaited: Vec<Awaited<'_>> = ops
         .iter()
         .filter_map(|op| match op {
             Op::Recv { dst, from } => Some(Awaited { from: from.index(), dst }),
@@ -65,12 +68,13 @@ pub(crate) fn run(turn: &mut Turn<'_>, group: &[Op]) -> Result<()> {
         })
         .collect();
     while !awaited.is_empty() {
-        let (index, letter) = turn.wait(|state| next(state, me, &awaited), |state| waiting(state, me, &awaited))?;
-        turn.start()?.copy(awaited[index].dst, &letter.src)?;
+        let (index, letter) = turn.wait(|state| next(state, me, &awaited), |state| waiting(group, state, me, &awaited))?;
+        let (to, from) = (Region::of(awaited[index].dst), Region::of(&letter.src));
+        turn.start()?.streaming(to.bytes() >= STREAM).copy(to, from)?;
         awaited.remove(index);
-        turn.group().update(|state| {
+        turn.stop();
+        group.update(|state| {
             state.announce();
-            state.members[me].copying = false;
             let unread = &mut state.members[letter.from].unread;
             // A sender that has left early has forgotten its letters.
             if let Some(at) = unread.iter().position(|&to| to == me) {
@@ -85,7 +89,7 @@ pub(crate) fn run(turn: &mut Turn<'_>, group: &[Op]) -> Result<()> {
             None => Ok(unread.is_empty().then_some(())),
         }
     };
-    turn.wait(read, |state| waiting(state, me, &[]))
+    turn.wait(read, |state| waiting(group, state, me, &[]))
 }
 
 /// The first receive whose letter has come.
@@ -119,11 +123,11 @@ fn is_gone(state: &State, rank: usize) -> bool {
 }
 
 /// What the peers do that rank `me` waits for.
-fn waiting(state: &State, me: usize, awaited: &[Awaited<'_>]) -> String {
+fn waiting(group: &Group, state: &State, me: usize, awaited: &[Awaited<'_>]) -> String {
     let senders = sorted(awaited.iter().map(|awaited| awaited.from));
     let receivers = sorted(state.members[me].unread.iter().copied());
     let peers = sorted(senders.iter().chain(&receivers).copied());
-    let peers: Vec<String> = peers.into_iter().map(|peer| report::doing(state, peer)).collect();
+    let peers: Vec<String> = peers.into_iter().map(|peer| report::doing(group, peer)).collect();
     let mut text = format!("{}; rank {me} waits", peers.join(", "));
     if !senders.is_empty() {
         text = format!("{text} to receive from {}", report::ranks(&senders));

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::Op;
 use crate::error::Result;
 use crate::tensor::{Access, Storage};
@@ -10,7 +12,7 @@ use crate::tensor::{Access, Storage};
 #[must_use]
 #[derive(Debug)]
 pub struct Claims {
-    _held: Vec<Access>,
+    _held: SmallVec<[Access; 4]>,
 }
 
 /// Claims each storage of a group once: for writing if any operation writes to it, for reading otherwise.
@@ -22,7 +24,7 @@ pub fn claim(group: &[Op]) -> Result<Claims> {
         let storage = Arc::as_ptr(storage);
         move |access: &Access| Arc::as_ptr(access.storage()) == storage
     };
-    let mut held: Vec<Access> = Vec::with_capacity(2 * group.len());
+    let mut held = SmallVec::<[Access; 4]>::new();
     for dst in group.iter().filter_map(Op::dst) {
         if !held.iter().any(same(dst.storage())) {
             held.push(dst.storage().write()?);

@@ -1,0 +1,100 @@
+//! The loop of a reduction, for one dtype on one machine.
+
+use std::{array, ptr};
+
+use disco_core::Reduction;
+
+use super::Fold;
+use super::machine::Machine;
+use super::number::{Mean, Number, Wide};
+
+/// Runs a reduction of elements of type `T`, `L` at a time. False if there is no such reduction.
+///
+/// # Safety
+/// As [`super::reduce`]; `L` elements are a multiple of [`Machine::STREAM`] bytes.
+#[inline(always)]
+pub(super) unsafe fn run<M: Machine, T: Number, const L: usize>(fold: Fold<'_>) -> bool {
+    let ranks = fold.inputs.len();
+    let (widen, narrow) = (T::widen::<M, L>, T::narrow::<M, L>);
+    match fold.reduction {
+        // SAFETY: the caller's promise.
+        Reduction::Sum => unsafe { each::<M, T, T::Wide, L>(fold, widen, Wide::sum, narrow) },
+        // SAFETY: the caller's promise.
+        Reduction::Prod => unsafe { each::<M, T, T::Wide, L>(fold, widen, Wide::prod, narrow) },
+        // SAFETY: the caller's promise.
+        Reduction::Min => unsafe { each::<M, T, T::Wide, L>(fold, widen, Wide::min, narrow) },
+        // SAFETY: the caller's promise.
+        Reduction::Max => unsafe { each::<M, T, T::Wide, L>(fold, widen, Wide::max, narrow) },
+        Reduction::Avg => {
+            let round = |sums: [T::Exact; L]| T::round::<M, L>(array::from_fn(|i| sums[i].over(ranks)));
+            // SAFETY: the caller's promise.
+            unsafe { each::<M, T, T::Exact, L>(fold, T::exact::<M, L>, Wide::sum, round) }
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// # Safety
+/// As [`run`].
+#[inline(always)]
+unsafe fn each<M: Machine, T: Number, W: Copy, const L: usize>(
+    fold: Fold<'_>,
+    widen: impl Fn([T; L]) -> [W; L],
+    join: impl Fn(W, W) -> W,
+    narrow: impl Fn([W; L]) -> [T; L],
+) {
+    let Fold { inputs, outputs, count, .. } = fold;
+    let Some((first, rest)) = inputs.split_first() else { return };
+    let aligned = |output: &*mut u8| M::STREAM > 0 && (*output as usize).is_multiple_of(M::STREAM);
+    let stream = fold.stream && outputs.iter().all(aligned);
+    let whole = count - count % L;
+    for at in (0..whole).step_by(L) {
+        // SAFETY: `at + L` is at most `count`.
+        let load = |from: &*const u8| unsafe { from.cast::<T>().wrapping_add(at).cast::<[T; L]>().read_unaligned() };
+        let mut sums = widen(load(first));
+        for input in rest {
+            let x = widen(load(input));
+            for i in 0..L {
+                sums[i] = join(sums[i], x[i]);
+            }
+        }
+        let result = narrow(sums);
+        for output in outputs {
+            let to = output.cast::<T>().wrapping_add(at).cast::<[T; L]>();
+            match stream {
+                // SAFETY: `at + L` is at most `count`; outputs and blocks are multiples of what a store is aligned to.
+                true => unsafe { M::stream(to, result) },
+                // SAFETY: as above, without the alignment.
+                false => unsafe { to.write_unaligned(result) },
+            }
+        }
+    }
+    if stream {
+        M::fence();
+    }
+    // In bytes, which are aligned everywhere.
+    let (done, left) = (whole * size_of::<T>(), (count - whole) * size_of::<T>());
+    if left == 0 {
+        return;
+    }
+    // The same code for what is left, on blocks that are filled up.
+    let load = |from: &*const u8| {
+        let mut block = [T::zeroed(); L];
+        // SAFETY: `done + left` are all bytes, and `left` is less than the block.
+        unsafe { ptr::copy(from.wrapping_add(done), block.as_mut_ptr().cast(), left) };
+        block
+    };
+    let mut sums = widen(load(first));
+    for input in rest {
+        let x = widen(load(input));
+        for i in 0..L {
+            sums[i] = join(sums[i], x[i]);
+        }
+    }
+    let result = narrow(sums);
+    for output in outputs {
+        // SAFETY: as above.
+        unsafe { ptr::copy(result.as_ptr().cast(), output.wrapping_add(done), left) };
+    }
+}

@@ -1,0 +1,205 @@
+//! Memory of ranks, as addresses: this file and `kernel` hold the unsafe code of this crate.
+
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use disco_core::{DType, Error, Reduction, Result, Tensor};
+use smallvec::SmallVec;
+
+use crate::backend;
+use crate::group::Group;
+use crate::kernel::{self, Fold};
+
+/// The most bytes of a tensor that are touched between two looks at the failure flag.
+const BLOCK: usize = 1 << 20;
+
+/// As many as that need no allocation.
+type Few<T> = SmallVec<[T; 32]>;
+
+/// A stretch of host memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    data: *mut u8,
+    bytes: usize,
+}
+
+impl Region {
+    /// Nothing.
+    pub(crate) const EMPTY: Self = Self { data: ptr::null_mut(), bytes: 0 };
+
+    /// The elements of a contiguous host tensor, which operations were checked to have.
+    pub(crate) fn of(tensor: &Tensor) -> Self {
+        Self { data: tensor.data(), bytes: tensor.byte_len() }
+    }
+
+    /// Size in bytes.
+    pub(crate) fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    /// Whether both begin at the same byte.
+    pub(crate) fn is(self, other: Self) -> bool {
+        self.data == other.data
+    }
+
+    /// `bytes` bytes from `start` on.
+    ///
+    /// # Errors
+    /// They are not all in this region.
+    pub(crate) fn part(self, start: usize, bytes: usize) -> Result<Self> {
+        match start.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(Self { data: self.data.wrapping_add(start), bytes }),
+            _ => Err(Error::invalid(format!("{bytes} bytes at {start} are not in a region of {}", self.bytes))),
+        }
+    }
+
+    /// Block `index` of `size` equal ones.
+    ///
+    /// # Errors
+    /// As [`Region::part`].
+    pub(crate) fn block(self, index: usize, size: usize) -> Result<Self> {
+        let bytes = self.bytes / size;
+        self.part(index * bytes, bytes)
+    }
+
+    /// Share `index` of `size`: they differ by at most a cache line, and begin at one if the region does.
+    ///
+    /// # Errors
+    /// As [`Region::part`].
+    pub(crate) fn share(self, index: usize, size: usize) -> Result<Self> {
+        const LINE: usize = 64;
+        let lines = self.bytes.div_ceil(LINE);
+        let start = |index: usize| (lines * index / size * LINE).min(self.bytes);
+        self.part(start(index), start(index + 1) - start(index))
+    }
+
+    /// For the board.
+    pub(super) fn words(self) -> [u64; 2] {
+        [self.data.expose_provenance() as u64, self.bytes as u64]
+    }
+
+    /// From the board.
+    pub(super) fn from_words([data, bytes]: [u64; 2]) -> Self {
+        Self { data: ptr::with_exposed_provenance_mut(data as usize), bytes: bytes as usize }
+    }
+}
+
+/// The right of one rank to touch memory, in the middle of its [`Turn`](super::Turn): its own tensors, and between two
+/// points what its peers have published.
+///
+/// Regions passed in are parts of the tensors of this rank's call or letter, of what peers have posted for the same
+/// collective, or of this rank's own buffers.
+pub(crate) struct Memory<'t> {
+    group: &'t Group,
+    rank: usize,
+    /// Whether results go past the caches.
+    stream: bool,
+}
+
+impl<'t> Memory<'t> {
+    /// For [`Turn`](super::Turn) alone, which borrows itself mutably for it: it can't end the right meanwhile.
+    pub(super) fn new(group: &'t Group, rank: usize) -> Self {
+        Self { group, rank, stream: false }
+    }
+
+    /// The same, with results that go past the caches if `stream`.
+    pub(crate) fn streaming(self, stream: bool) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// Copies `from` over `to`, which is as large. The very same bytes are left alone.
+    pub(crate) fn copy(&self, to: Region, from: Region) -> Result<()> {
+        self.same_size(to, from)?;
+        if to.is(from) {
+            return Ok(());
+        }
+        self.each_block(to.bytes, |start, bytes| {
+            let (to, from) = (to.data.wrapping_add(start), from.data.wrapping_add(start));
+            // SAFETY: both lie in regions whose owners are inside the same call, or this rank, hold claims, so that
+            // nobody views them, and keep them while this rank is listed as touching. The schedule gives `to` no other
+            // reader or writer, and `from` no writer, before the next point.
+            unsafe { kernel::copy(from, to, bytes, self.stream) };
+        })
+    }
+
+    /// Overwrites the outputs with the reduction of the inputs. All are of one size; an input may be an output.
+    pub(crate) fn reduce(
+        &self,
+        dtype: DType,
+        reduction: Reduction,
+        inputs: &[Region],
+        outputs: &[Region],
+    ) -> Result<()> {
+        let Some(first) = inputs.first() else { return Ok(()) };
+        inputs.iter().chain(outputs).try_for_each(|region| self.same_size(*region, *first))?;
+        let mut known = true;
+        self.each_block(first.bytes, |start, bytes| {
+            let from: Few<*const u8> = inputs.iter().map(|input| input.data.wrapping_add(start).cast_const()).collect();
+            let to: Few<*mut u8> = outputs.iter().map(|output| output.data.wrapping_add(start)).collect();
+            let count = bytes / dtype.size();
+            let fold = Fold { dtype, reduction, inputs: &from, outputs: &to, count, stream: self.stream };
+            // SAFETY: as in `copy`, for inputs and outputs; blocks and regions hold whole elements; no two outputs are of
+            // one rank, and `Op::check` has refused tensors of one rank that overlap in part.
+            known &= unsafe { kernel::reduce(fold) };
+        })?;
+        match known {
+            true => Ok(()),
+            false => {
+                let operation = format!("reduction {reduction}");
+                Err(Error::Unsupported { backend: backend::NAME, operation, dtype: Some(dtype) })
+            }
+        }
+    }
+
+    /// Exchanges two regions of one size.
+    pub(crate) fn swap(&self, a: Region, b: Region) -> Result<()> {
+        self.same_size(a, b)?;
+        self.each_block(a.bytes, |start, bytes| {
+            let (a, b) = (a.data.wrapping_add(start), b.data.wrapping_add(start));
+            // SAFETY: as for `to` in `copy`, both; they belong to different ranks.
+            unsafe { kernel::swap(a, b, bytes) };
+        })
+    }
+
+    /// Fills `into` with the beginning of this rank's own region.
+    pub(crate) fn read(&self, own: Region, into: &mut [u8]) -> Result<()> {
+        let from = own.part(0, into.len())?;
+        // SAFETY: this rank holds a claim on its own tensor, and nobody writes to it before the next point.
+        unsafe { ptr::copy(from.data, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Overwrites the beginning of this rank's own region.
+    pub(crate) fn write(&self, own: Region, from: &[u8]) -> Result<()> {
+        let to = own.part(0, from.len())?;
+        // SAFETY: as in `read`, and nobody reads it either.
+        unsafe { ptr::copy(from.as_ptr(), to.data, from.len()) };
+        Ok(())
+    }
+
+    /// Passes blocks of `bytes` bytes on, as starts and sizes, unless something fails.
+    fn each_block(&self, bytes: usize, mut touch: impl FnMut(usize, usize)) -> Result<()> {
+        for start in (0..bytes).step_by(BLOCK) {
+            if self.group.board.has_failed() {
+                self.group.lock().check(self.rank)?;
+            }
+            touch(start, BLOCK.min(bytes - start));
+        }
+        Ok(())
+    }
+
+    fn same_size(&self, a: Region, b: Region) -> Result<()> {
+        match a.bytes == b.bytes {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("regions of {} and {} bytes", a.bytes, b.bytes))),
+        }
+    }
+}
+
+/// A region of this thread's own bytes.
+impl From<&mut [u8]> for Region {
+    fn from(bytes: &mut [u8]) -> Self {
+        Self { data: bytes.as_mut_ptr(), bytes: bytes.len() }
+    }
+}
