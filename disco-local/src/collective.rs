@@ -16,7 +16,7 @@ use crate::turn::{Memory, Region, Turn};
 const STREAM: usize = 12 << 20;
 
 /// As many as that need no allocation.
-type Few<T> = SmallVec<[T; 32]>;
+type Few<T> = SmallVec<[T; 16]>;
 
 /// Runs one collective.
 pub(crate) fn run<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
@@ -57,13 +57,13 @@ fn at_once<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()>
     }
     match op {
         Op::AllReduce { .. } | Op::Reduce { .. } => {
-            let inputs = take(turn, buffer, 0, output.bytes());
-            reduce(&turn.own(), op, &inputs, &[output])
+            take(turn, buffer, 0, output.bytes());
+            reduce(&turn.own(), op, taken(buffer, output.bytes(), size), [Ok(output)])
         }
         Op::ReduceScatter { .. } => {
             let block = input.bytes() / size;
-            let inputs = take(turn, buffer, me * block, block);
-            reduce(&turn.own(), op, &inputs, &[output.part(0, block)?])
+            take(turn, buffer, me * block, block);
+            reduce(&turn.own(), op, taken(buffer, block, size), [output.part(0, block)])
         }
         Op::AllGather { .. } | Op::Gather { .. } | Op::AllToAll { .. } => {
             let block = output.bytes() / size;
@@ -82,12 +82,15 @@ fn at_once<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()>
 }
 
 /// Copies the same stretch of what each rank has posted into the buffer, one after the other.
-fn take(turn: &Turn<'_>, buffer: &mut [u8], start: usize, bytes: usize) -> Few<Region> {
-    let take = |(peer, block): (usize, &mut [u8])| {
+fn take(turn: &Turn<'_>, buffer: &mut [u8], start: usize, bytes: usize) {
+    for (peer, block) in buffer.chunks_exact_mut(bytes).take(turn.size()).enumerate() {
         turn.read(peer, start, block);
-        Region::from(block)
-    };
-    buffer.chunks_exact_mut(bytes).take(turn.size()).enumerate().map(take).collect()
+    }
+}
+
+/// What was taken, as inputs of a reduction.
+fn taken(buffer: &mut [u8], bytes: usize, size: usize) -> impl Iterator<Item = Result<Region>> {
+    buffer.chunks_exact_mut(bytes).take(size).map(|block| Ok(Region::from(block)))
 }
 
 /// Posts where this rank's tensors are, and does its share of the work in those of all ranks.
@@ -108,22 +111,19 @@ fn in_place<'t>(turn: &mut Turn<'t>, op: &'t Op) -> Result<()> {
     // What is overwritten was read just before and is in the cache.
     let fresh = !inputs.iter().zip(&outputs).any(|(input, output)| input.is(*output));
     let memory = turn.start()?.streaming(total >= STREAM && fresh);
-    let all = |regions: &[Region], part: &dyn Fn(Region) -> Result<Region>| -> Result<Few<Region>> {
-        regions.iter().map(|region| part(*region)).collect()
-    };
     // Nobody else reads or writes this share of any tensor.
-    let share = |region: Region| region.share(me, size);
+    let share = |region: &Region| region.share(me, size);
     let mut landing = output;
     match op {
-        Op::AllReduce { .. } => reduce(&memory, op, &all(&inputs, &share)?, &all(&outputs, &share)?)?,
-        Op::Reduce { root, .. } => reduce(&memory, op, &all(&inputs, &share)?, &[share(outputs[root.index()])?])?,
+        Op::AllReduce { .. } => reduce(&memory, op, inputs.iter().map(share), outputs.iter().map(share))?,
+        Op::Reduce { root, .. } => reduce(&memory, op, inputs.iter().map(share), [share(&outputs[root.index()])])?,
         Op::ReduceScatter { src, .. } => {
-            let block = |region: Region| region.block(me, size);
+            let block = |region: &Region| region.block(me, size);
             if src.is_none() {
                 // Only this rank reads its block `me`; the first one is free when all are done.
-                landing = block(output)?;
+                landing = block(&output)?;
             }
-            reduce(&memory, op, &all(&inputs, &block)?, &[landing])?;
+            reduce(&memory, op, inputs.iter().map(block), [Ok(landing)])?;
         }
         // In place, the own block is its own source, which `copy` leaves alone.
         Op::AllGather { .. } => {
@@ -136,8 +136,8 @@ fn in_place<'t>(turn: &mut Turn<'t>, op: &'t Op) -> Result<()> {
         }
         Op::Gather { root, .. } => memory.copy(outputs[root.index()].block(me, size)?, input)?,
         Op::Broadcast { root, .. } => {
-            let source = share(inputs[root.index()])?;
-            outputs.iter().try_for_each(|output| memory.copy(share(*output)?, source))?;
+            let source = share(&inputs[root.index()])?;
+            outputs.iter().try_for_each(|output| memory.copy(share(output)?, source))?;
         }
         // The root's own block stays where it is, in place.
         Op::Scatter { dst: None, .. } => {}
@@ -235,7 +235,12 @@ fn uneven(region: Region, counts: &[usize], index: usize, width: usize) -> Resul
     region.part(counts[..index].iter().sum::<usize>() * width, counts[index] * width)
 }
 
-fn reduce(memory: &Memory<'_>, op: &Op, inputs: &[Region], outputs: &[Region]) -> Result<()> {
+fn reduce(
+    memory: &Memory<'_>,
+    op: &Op,
+    inputs: impl IntoIterator<Item = Result<Region>>,
+    outputs: impl IntoIterator<Item = Result<Region>>,
+) -> Result<()> {
     match (op.dtype(), op.reduction()) {
         (Some(dtype), Some(reduction)) => memory.reduce(dtype, reduction, inputs, outputs),
         _ => unsupported(op),

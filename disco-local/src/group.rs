@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::abort::Switchboard;
-use disco_core::op::Claims;
+use disco_core::tensor::Access;
 use disco_core::{Abort, Error, Result, Tensor};
 
 use crate::agree::Seats;
@@ -46,7 +46,7 @@ pub(crate) struct State {
     pub(crate) seats: Seats,
     /// Tensors whose owner left while a peer was frozen inside a copy. Nobody may use them before that peer is gone, and
     /// it is gone when the group is.
-    pub(crate) kept: Vec<Claims>,
+    pub(crate) kept: Vec<Access>,
 }
 
 /// One rank, as the others see it.
@@ -156,11 +156,10 @@ impl Group {
         }
     }
 
-    /// Wakes those who sleep, after a change of the board.
+    /// Wakes those who sleep, after a change of the board, which is sequentially consistent: either they see it or this
+    /// sees them.
     pub(crate) fn awake(&self) {
-        // Either they see the change or this sees them.
-        fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::Relaxed) > 0 {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
             drop(self.lock());
             self.changed.notify_all();
         }
@@ -231,8 +230,7 @@ impl Group {
         late: impl Fn(&State, Duration) -> Error,
     ) -> Result<T> {
         let mut state = self.lock();
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
         let result = loop {
             let found = ready(&mut state);
             if let Ok(Some(found)) = found {

@@ -30,20 +30,35 @@
 //! # Ok::<(), disco_core::Error>(())
 //! ```
 
+#[cfg(not(loom))]
 mod agree;
+#[cfg(not(loom))]
 mod backend;
+#[cfg_attr(loom, allow(dead_code, reason = "models use a part of it"))]
 mod board;
+#[cfg(not(loom))]
 mod collective;
+#[cfg(not(loom))]
 mod communicator;
+#[cfg(not(loom))]
 mod failure;
+#[cfg(not(loom))]
 mod group;
+#[cfg(not(loom))]
 mod kernel;
+#[cfg(not(loom))]
 mod meeting;
+#[cfg(not(loom))]
 mod pace;
+#[cfg(not(loom))]
 mod point_to_point;
+#[cfg(not(loom))]
 mod report;
 mod sync;
+#[cfg(not(loom))]
 mod turn;
 
+#[cfg(not(loom))]
 pub use backend::{BACKEND, Local};
+#[cfg(not(loom))]
 pub use communicator::{Communicator, connect_threads};

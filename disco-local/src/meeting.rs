@@ -84,11 +84,8 @@ fn arrive(group: &Group, rank: usize, size: usize, deadline: Duration) -> Result
         }
     });
     let here = |state: &State| state.members.iter().all(|member| member.presence != Presence::Awaited);
-    let late = |state: &State, after| Error::Deadline {
-        operation: "connect".into(),
-        after,
-        state: report::connecting(state),
-    };
+    let late =
+        |state: &State, after| Error::Deadline { operation: "connect".into(), after, state: report::connecting(state) };
     group.wait(rank, patience, |state| Ok(here(state).then_some(())), late)
 }
 

@@ -68,7 +68,8 @@ pub(crate) fn run(turn: &mut Turn<'_>, ops: &[Op]) -> Result<()> {
         })
         .collect();
     while !awaited.is_empty() {
-        let (index, letter) = turn.wait(|state| next(state, me, &awaited), |state| waiting(group, state, me, &awaited))?;
+        let (index, letter) =
+            turn.wait(|state| next(state, me, &awaited), |state| waiting(group, state, me, &awaited))?;
         let (to, from) = (Region::of(awaited[index].dst), Region::of(&letter.src));
         turn.start()?.streaming(to.bytes() >= STREAM).copy(to, from)?;
         awaited.remove(index);

@@ -54,8 +54,11 @@ pub(crate) fn long_tests() -> Vec<Step> {
     let sanitize = "test --quiet --package disco-core --package disco-local --lib --tests";
     vec![
         // `--cfg loom` leaves nothing of the crate but what is modelled, so that no filter by name can miss a model.
-        step("loom models", "test --quiet --package disco-channel --release --lib --target-dir target/loom")
-            .with("RUSTFLAGS", "--cfg loom"),
+        step(
+            "loom models",
+            "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
+        )
+        .with("RUSTFLAGS", "--cfg loom"),
         step("address sanitizer", &format!("{sanitize} --target-dir target/asan --target {ARCH}-unknown-linux-gnu"))
             // Tests ask for more memory than there is and expect an error.
             .with("ASAN_OPTIONS", "allocator_may_return_null=1")

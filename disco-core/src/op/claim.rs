@@ -11,31 +11,43 @@ use crate::tensor::{Access, Storage};
 /// The storages that a group of operations reads and writes, held until it is dropped.
 #[must_use]
 #[derive(Debug)]
-pub struct Claims {
-    _held: SmallVec<[Access; 4]>,
+pub struct Claims<'a>(SmallVec<[Claim<'a>; 4]>);
+
+/// One of them.
+#[derive(Debug)]
+struct Claim<'a> {
+    storage: &'a Arc<Storage>,
+    writes: bool,
+}
+
+impl Claims<'_> {
+    /// The same as rights of their own, which outlive the operations.
+    pub fn keep(mut self) -> Vec<Access> {
+        self.0.drain(..).map(|claim| claim.storage.claimed(claim.writes)).collect()
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|claim| claim.storage.release(claim.writes));
+    }
 }
 
 /// Claims each storage of a group once: for writing if any operation writes to it, for reading otherwise.
 ///
 /// # Errors
 /// [`Error::Busy`](crate::Error::Busy) if somebody views one of them in a way that excludes this.
-pub fn claim(group: &[Op]) -> Result<Claims> {
-    let same = |storage: &Arc<Storage>| {
-        let storage = Arc::as_ptr(storage);
-        move |access: &Access| Arc::as_ptr(access.storage()) == storage
-    };
-    let mut held = SmallVec::<[Access; 4]>::new();
-    for dst in group.iter().filter_map(Op::dst) {
-        if !held.iter().any(same(dst.storage())) {
-            held.push(dst.storage().write()?);
+pub fn claim(group: &[Op]) -> Result<Claims<'_>> {
+    let mut claims = Claims(SmallVec::new());
+    let written = group.iter().filter_map(Op::dst).map(|dst| (dst.storage(), true));
+    let read = group.iter().filter_map(Op::src).map(|src| (src.storage(), false));
+    for (storage, writes) in written.chain(read) {
+        if !claims.0.iter().any(|claim| Arc::ptr_eq(claim.storage, storage)) {
+            storage.claim(writes)?;
+            claims.0.push(Claim { storage, writes });
         }
     }
-    for src in group.iter().filter_map(Op::src) {
-        if !held.iter().any(same(src.storage())) {
-            held.push(src.storage().read()?);
-        }
-    }
-    Ok(Claims { _held: held })
+    Ok(claims)
 }
 
 #[cfg(test)]
@@ -52,7 +64,11 @@ mod tests {
         ];
         let claims = claim(&group).unwrap();
         assert!(all.view::<f32>().is_err());
-        drop(claims);
+        let kept = claims.keep();
+        assert!(all.view::<f32>().is_err() && kept.len() == 1);
+        drop(kept);
+        assert!(all.view::<f32>().is_ok());
+        drop(claim(&group).unwrap());
         assert!(all.view::<f32>().is_ok());
     }
 }

@@ -9,7 +9,7 @@ use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
-use super::{Storage, Tensor, Window, byte_len};
+use super::{Storage, Tensor, Window, extent};
 use crate::device::{Device, DeviceKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -153,7 +153,7 @@ impl Tensor {
         let axes = usize::try_from(dl.ndim).map_err(|_| Error::invalid("DLPack ndim is negative"))?;
         // SAFETY: DLPack: `shape` points to `ndim` extents.
         let shape = Shape::from(unsafe { list(dl.shape, axes) });
-        byte_len(dtype, &shape)?;
+        let (elements, _) = extent(dtype, &shape)?;
         let strides = match dl.strides.is_null() {
             true => None,
             // SAFETY: DLPack: non-null `strides` point to `ndim` strides.
@@ -170,7 +170,7 @@ impl Tensor {
         // SAFETY: by contract the memory is valid up to the last element until the deleter runs, which dropping `owner`
         // does.
         let storage = unsafe { Storage::from_raw(dl.data.cast(), bytes, device, Box::new(owner)) };
-        Ok(Self(Arc::new(Window { storage, dtype, shape, strides, byte_offset })))
+        Ok(Self(Arc::new(Window { storage, dtype, shape, strides, byte_offset, elements })))
     }
 }
 

@@ -37,6 +37,8 @@ struct Window {
     /// In elements; `None` is row-major without gaps.
     strides: Option<Arc<[i64]>>,
     byte_offset: usize,
+    /// Of the shape; asked for often.
+    elements: usize,
 }
 
 impl Tensor {
@@ -46,7 +48,7 @@ impl Tensor {
     /// A negative extent, or more bytes than can be allocated.
     pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
-        let bytes = byte_len(dtype, &shape)?;
+        let (_, bytes) = extent(dtype, &shape)?;
         Self::from_storage(Storage::host(bytes)?, dtype, shape)
     }
 
@@ -66,14 +68,14 @@ impl Tensor {
     /// The storage holds fewer bytes than dtype and shape need.
     pub fn from_storage(storage: Arc<Storage>, dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
-        let bytes = byte_len(dtype, &shape)?;
+        let (elements, bytes) = extent(dtype, &shape)?;
         if bytes > storage.byte_len() {
             return Err(Error::invalid(format!(
                 "{dtype}{shape} needs {bytes} bytes, storage has {}",
                 storage.byte_len()
             )));
         }
-        Ok(Self(Arc::new(Window { storage, dtype, shape, strides: None, byte_offset: 0 })))
+        Ok(Self(Arc::new(Window { storage, dtype, shape, strides: None, byte_offset: 0, elements })))
     }
 
     /// The same storage seen as `shape`, starting `offset` elements further in.
@@ -83,10 +85,10 @@ impl Tensor {
     pub fn window(&self, offset: usize, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         self.require_contiguous("window")?;
-        let end = shape.elements().and_then(|n| n.checked_add(offset));
-        if end.is_none_or(|end| end > self.elements()) {
+        let elements = shape.elements().filter(|n| n.checked_add(offset).is_some_and(|end| end <= self.elements()));
+        let Some(elements) = elements else {
             return Err(Error::invalid(format!("window {shape} at element {offset} leaves {self}")));
-        }
+        };
         let byte_offset = self.0.byte_offset + offset * self.0.dtype.size();
         Ok(Self(Arc::new(Window {
             storage: self.0.storage.clone(),
@@ -94,6 +96,7 @@ impl Tensor {
             strides: None,
             byte_offset,
             dtype: self.dtype(),
+            elements,
         })))
     }
 
@@ -119,8 +122,7 @@ impl Tensor {
 
     /// Number of elements.
     pub fn elements(&self) -> usize {
-        // Checked when the tensor was made.
-        self.0.shape.elements().unwrap_or(0)
+        self.0.elements
     }
 
     /// Bytes that the elements take.
@@ -241,11 +243,11 @@ impl Tensor {
     }
 }
 
-/// Bytes of a tensor, if its extents make sense.
-fn byte_len(dtype: DType, shape: &Shape) -> Result<usize> {
-    let bytes = shape.elements().and_then(|n| n.checked_mul(dtype.size()));
-    bytes
-        .filter(|&bytes| isize::try_from(bytes).is_ok())
+/// Elements and bytes of a tensor, if its extents make sense.
+fn extent(dtype: DType, shape: &Shape) -> Result<(usize, usize)> {
+    let extent = shape.elements().and_then(|n| Some((n, n.checked_mul(dtype.size())?)));
+    extent
+        .filter(|&(_, bytes)| isize::try_from(bytes).is_ok())
         .ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))
 }
 

@@ -79,8 +79,8 @@ impl Storage {
     /// # Errors
     /// [`Error::Busy`] while somebody writes.
     pub fn read(self: &Arc<Self>) -> Result<Access> {
-        self.claim_read()?;
-        Ok(Access { storage: self.clone(), writes: false })
+        self.claim(false)?;
+        Ok(self.claimed(false))
     }
 
     /// Claims the storage for writing, alone.
@@ -88,11 +88,28 @@ impl Storage {
     /// # Errors
     /// [`Error::Busy`] while somebody reads or writes.
     pub fn write(self: &Arc<Self>) -> Result<Access> {
-        self.claim_write()?;
-        Ok(Access { storage: self.clone(), writes: true })
+        self.claim(true)?;
+        Ok(self.claimed(true))
     }
 
-    pub(super) fn claim_read(&self) -> Result<()> {
+    /// Whoever takes a claim gives it back, by [`Storage::release`] or as an [`Access`].
+    pub(crate) fn claim(&self, writes: bool) -> Result<()> {
+        if writes { self.claim_write() } else { self.claim_read() }
+    }
+
+    /// A claim that was taken, as a right of its own.
+    pub(crate) fn claimed(self: &Arc<Self>, writes: bool) -> Access {
+        Access { storage: self.clone(), writes }
+    }
+
+    pub(crate) fn release(&self, writes: bool) {
+        match writes {
+            true => self.borrows.store(0, Ordering::Release),
+            false => _ = self.borrows.fetch_sub(1, Ordering::Release),
+        }
+    }
+
+    fn claim_read(&self) -> Result<()> {
         let claim = |n: i32| (0..i32::MAX).contains(&n).then(|| n + 1);
         match self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, claim) {
             Ok(_) => Ok(()),
@@ -100,20 +117,12 @@ impl Storage {
         }
     }
 
-    pub(super) fn claim_write(&self) -> Result<()> {
+    fn claim_write(&self) -> Result<()> {
         match self.borrows.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(-1) => Err(Error::Busy("somebody writes to it")),
             Err(_) => Err(Error::Busy("somebody reads it")),
         }
-    }
-
-    pub(super) fn release_read(&self) {
-        self.borrows.fetch_sub(1, Ordering::Release);
-    }
-
-    pub(super) fn release_write(&self) {
-        self.borrows.store(0, Ordering::Release);
     }
 }
 
@@ -142,10 +151,7 @@ impl Access {
 
 impl Drop for Access {
     fn drop(&mut self) {
-        match self.writes {
-            true => self.storage.release_write(),
-            false => self.storage.release_read(),
-        }
+        self.storage.release(self.writes);
     }
 }
 

@@ -28,7 +28,7 @@ impl<'a, T: Element> View<'a, T> {
     /// The caller has checked device and strides; `T` divides the tensor's bytes.
     pub(super) fn new(tensor: &'a Tensor) -> Result<Self> {
         require_aligned::<T>(tensor)?;
-        tensor.0.storage.claim_read()?;
+        tensor.0.storage.claim(false)?;
         Ok(Self { tensor, elements: PhantomData })
     }
 }
@@ -37,7 +37,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
     /// As [`View::new`].
     pub(super) fn new(tensor: &'a Tensor) -> Result<Self> {
         require_aligned::<T>(tensor)?;
-        tensor.0.storage.claim_write()?;
+        tensor.0.storage.claim(true)?;
         Ok(Self { tensor, elements: PhantomData })
     }
 }
@@ -92,12 +92,12 @@ impl<T: Element> DerefMut for ViewMut<'_, T> {
 
 impl<T> Drop for View<'_, T> {
     fn drop(&mut self) {
-        self.tensor.0.storage.release_read();
+        self.tensor.0.storage.release(false);
     }
 }
 
 impl<T> Drop for ViewMut<'_, T> {
     fn drop(&mut self) {
-        self.tensor.0.storage.release_write();
+        self.tensor.0.storage.release(true);
     }
 }

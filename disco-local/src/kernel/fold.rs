@@ -44,13 +44,16 @@ unsafe fn each<M: Machine, T: Number, W: Copy, const L: usize>(
     join: impl Fn(W, W) -> W,
     narrow: impl Fn([W; L]) -> [T; L],
 ) {
-    let Fold { inputs, outputs, count, .. } = fold;
+    let Fold { inputs, outputs, first: start, count, .. } = fold;
     let Some((first, rest)) = inputs.split_first() else { return };
-    let aligned = |output: &*mut u8| M::STREAM > 0 && (*output as usize).is_multiple_of(M::STREAM);
+    let aligned = |output: &*mut u8| {
+        let output = output.cast::<T>().wrapping_add(start);
+        M::STREAM > 0 && (output as usize).is_multiple_of(M::STREAM)
+    };
     let stream = fold.stream && outputs.iter().all(aligned);
-    let whole = count - count % L;
-    for at in (0..whole).step_by(L) {
-        // SAFETY: `at + L` is at most `count`.
+    let whole = start + count - count % L;
+    for at in (start..whole).step_by(L) {
+        // SAFETY: `at + L` is at most `start + count`.
         let load = |from: &*const u8| unsafe { from.cast::<T>().wrapping_add(at).cast::<[T; L]>().read_unaligned() };
         let mut sums = widen(load(first));
         for input in rest {
@@ -63,7 +66,7 @@ unsafe fn each<M: Machine, T: Number, W: Copy, const L: usize>(
         for output in outputs {
             let to = output.cast::<T>().wrapping_add(at).cast::<[T; L]>();
             match stream {
-                // SAFETY: `at + L` is at most `count`; outputs and blocks are multiples of what a store is aligned to.
+                // SAFETY: `at + L` is at most `start + count`; outputs and blocks are multiples of what a store is aligned to.
                 true => unsafe { M::stream(to, result) },
                 // SAFETY: as above, without the alignment.
                 false => unsafe { to.write_unaligned(result) },
@@ -74,7 +77,7 @@ unsafe fn each<M: Machine, T: Number, W: Copy, const L: usize>(
         M::fence();
     }
     // In bytes, which are aligned everywhere.
-    let (done, left) = (whole * size_of::<T>(), (count - whole) * size_of::<T>());
+    let (done, left) = (whole * size_of::<T>(), count % L * size_of::<T>());
     if left == 0 {
         return;
     }

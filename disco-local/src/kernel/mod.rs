@@ -30,7 +30,8 @@ pub(crate) struct Fold<'a> {
     pub(crate) inputs: &'a [*const u8],
     /// Where the result goes.
     pub(crate) outputs: &'a [*mut u8],
-    /// Elements of each.
+    /// The first element that is, and how many are.
+    pub(crate) first: usize,
     pub(crate) count: usize,
     /// Whether the results go past the caches, which pays for what does not fit in them.
     pub(crate) stream: bool,
@@ -39,7 +40,7 @@ pub(crate) struct Fold<'a> {
 /// Overwrites the outputs with the reduction of the inputs. False if there is no such reduction.
 ///
 /// # Safety
-/// Each input and output is valid for `count` elements; nothing else writes the inputs or touches the outputs meanwhile;
+/// Each input and output is valid for `count` elements from the `first`; nothing else writes the inputs or touches the outputs meanwhile;
 /// an output is the very memory of an input or overlaps none, and no two outputs overlap.
 pub(crate) unsafe fn reduce(fold: Fold<'_>) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -160,7 +161,8 @@ mod tests {
         let mut out = vec![0u8; len + 64];
         let inputs: Vec<*const u8> = inputs.iter().map(|input| input.as_ptr()).collect();
         let outputs = [out.as_mut_ptr().wrapping_add(shift)];
-        let fold = Fold { dtype, reduction, inputs: &inputs, outputs: &outputs, count: len / dtype.size(), stream };
+        let fold =
+            Fold { dtype, reduction, inputs: &inputs, outputs: &outputs, first: 0, count: len / dtype.size(), stream };
         // SAFETY: the vectors are as long as the fold says, and this thread's own.
         let known = unsafe { if v3 { reduce_v3(fold) } else { reduce_on::<Plain>(fold) } };
         assert!(known, "{dtype} {reduction}");

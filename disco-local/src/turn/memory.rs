@@ -15,7 +15,7 @@ use crate::kernel::{self, Fold};
 const BLOCK: usize = 1 << 20;
 
 /// As many as that need no allocation.
-type Few<T> = SmallVec<[T; 32]>;
+type Few<T> = SmallVec<[T; 16]>;
 
 /// A stretch of host memory.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ impl<'t> Memory<'t> {
 
     /// Copies `from` over `to`, which is as large. The very same bytes are left alone.
     pub(crate) fn copy(&self, to: Region, from: Region) -> Result<()> {
-        self.same_size(to, from)?;
+        same_size(to, from)?;
         if to.is(from) {
             return Ok(());
         }
@@ -128,17 +128,25 @@ impl<'t> Memory<'t> {
         &self,
         dtype: DType,
         reduction: Reduction,
-        inputs: &[Region],
-        outputs: &[Region],
+        inputs: impl IntoIterator<Item = Result<Region>>,
+        outputs: impl IntoIterator<Item = Result<Region>>,
     ) -> Result<()> {
-        let Some(first) = inputs.first() else { return Ok(()) };
-        inputs.iter().chain(outputs).try_for_each(|region| self.same_size(*region, *first))?;
+        let (mut from, mut to) = (Few::<*const u8>::new(), Few::<*mut u8>::new());
+        let mut size = None;
+        let mut check = |region: Region| match *size.get_or_insert(region.bytes) == region.bytes {
+            true => Ok(region.data),
+            false => Err(sizes_differ()),
+        };
+        for input in inputs {
+            from.push(check(input?)?.cast_const());
+        }
+        for output in outputs {
+            to.push(check(output?)?);
+        }
         let mut known = true;
-        self.each_block(first.bytes, |start, bytes| {
-            let from: Few<*const u8> = inputs.iter().map(|input| input.data.wrapping_add(start).cast_const()).collect();
-            let to: Few<*mut u8> = outputs.iter().map(|output| output.data.wrapping_add(start)).collect();
-            let count = bytes / dtype.size();
-            let fold = Fold { dtype, reduction, inputs: &from, outputs: &to, count, stream: self.stream };
+        self.each_block(size.unwrap_or(0), |start, bytes| {
+            let (first, count) = (start / dtype.size(), bytes / dtype.size());
+            let fold = Fold { dtype, reduction, inputs: &from, outputs: &to, first, count, stream: self.stream };
             // SAFETY: as in `copy`, for inputs and outputs; blocks and regions hold whole elements; no two outputs are of
             // one rank, and `Op::check` has refused tensors of one rank that overlap in part.
             known &= unsafe { kernel::reduce(fold) };
@@ -154,7 +162,7 @@ impl<'t> Memory<'t> {
 
     /// Exchanges two regions of one size.
     pub(crate) fn swap(&self, a: Region, b: Region) -> Result<()> {
-        self.same_size(a, b)?;
+        same_size(a, b)?;
         self.each_block(a.bytes, |start, bytes| {
             let (a, b) = (a.data.wrapping_add(start), b.data.wrapping_add(start));
             // SAFETY: as for `to` in `copy`, both; they belong to different ranks.
@@ -188,13 +196,14 @@ impl<'t> Memory<'t> {
         }
         Ok(())
     }
+}
 
-    fn same_size(&self, a: Region, b: Region) -> Result<()> {
-        match a.bytes == b.bytes {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("regions of {} and {} bytes", a.bytes, b.bytes))),
-        }
-    }
+fn same_size(a: Region, b: Region) -> Result<()> {
+    if a.bytes == b.bytes { Ok(()) } else { Err(sizes_differ()) }
+}
+
+fn sizes_differ() -> Error {
+    Error::invalid("ranks published regions of different sizes for one operation")
 }
 
 /// A region of this thread's own bytes.

@@ -55,7 +55,7 @@ pub(crate) struct Turn<'t> {
     deadline: Duration,
     /// The operation that it is in, for reports.
     call: Call<'t>,
-    claims: Option<Claims>,
+    claims: Option<Claims<'t>>,
     left: bool,
 }
 
@@ -68,7 +68,7 @@ impl<'t> Turn<'t> {
         (group, rank, number): (&'t Arc<Group>, usize, &'t mut u64),
         deadline: Duration,
         call: Call<'t>,
-        claims: Option<Claims>,
+        claims: Option<Claims<'t>>,
     ) -> Result<Self> {
         if group.board.has_failed() {
             group.lock().check_unbroken(|| call.signature(group.size()))?;
@@ -232,8 +232,8 @@ impl<'t> Turn<'t> {
         let mut patience = Patience::new(FROZEN);
         while anybody() {
             if patience.left().is_none() {
-                let claims = self.claims.take();
-                self.group.update(|state| state.kept.extend(claims));
+                let claims = self.claims.take().map(Claims::keep);
+                self.group.update(|state| state.kept.extend(claims.into_iter().flatten()));
                 break;
             }
             std::thread::sleep(LOOK);
@@ -268,9 +268,14 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Enters a barrier, with a claim on a tensor.
-    fn enter<'t>(group: &'t Arc<Group>, rank: usize, number: &'t mut u64, tensor: &Tensor) -> Turn<'t> {
-        let claims = op::claim(&[Op::Broadcast { src: None, dst: tensor.clone(), root: 0.into() }]).unwrap();
+    /// An operation on a tensor.
+    fn on(tensor: &Tensor) -> [Op; 1] {
+        [Op::Broadcast { src: None, dst: tensor.clone(), root: 0.into() }]
+    }
+
+    /// Enters a barrier, with a claim on the tensors of `ops`.
+    fn enter<'t>(group: &'t Arc<Group>, rank: usize, number: &'t mut u64, ops: &'t [Op]) -> Turn<'t> {
+        let claims = op::claim(ops).unwrap();
         Turn::enter((group, rank, number), LONG, Call::Op(&Op::Barrier), Some(claims)).unwrap()
     }
 
@@ -280,7 +285,8 @@ mod tests {
         let tensors = [(); 2].map(|()| Tensor::zeros(DType::U8, [1]).unwrap());
         let mut numbers = [0; 2];
         let [first, second] = &mut numbers;
-        let (leaving, mut frozen) = (enter(&group, 0, first, &tensors[0]), enter(&group, 1, second, &tensors[1]));
+        let ops = tensors.each_ref().map(on);
+        let (leaving, mut frozen) = (enter(&group, 0, first, &ops[0]), enter(&group, 1, second, &ops[1]));
         let memory = frozen.start().unwrap();
         group.abort(&"the test says so".into());
         drop(leaving);
@@ -296,7 +302,8 @@ mod tests {
     fn nobody_starts_to_copy_after_a_failure() {
         let group = Group::present(1);
         let (mut number, tensor) = (0, Tensor::zeros(DType::U8, [1]).unwrap());
-        let mut turn = enter(&group, 0, &mut number, &tensor);
+        let ops = on(&tensor);
+        let mut turn = enter(&group, 0, &mut number, &ops);
         group.abort(&"the test says so".into());
         assert!(turn.start().is_err());
     }
@@ -307,7 +314,8 @@ mod tests {
         let tensor = Tensor::zeros(DType::U8, [1]).unwrap();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let mut number = 0;
-            let mut turn = enter(&group, 1, &mut number, &tensor);
+            let ops = on(&tensor);
+            let mut turn = enter(&group, 1, &mut number, &ops);
             turn.start().unwrap();
             panic!("expected by the test");
         }));

@@ -9,13 +9,17 @@
 //!   touching            whether it may be touching published memory now
 //! ```
 //!
-//! The number is written last and read first (release, acquire), so whoever sees it sees the sheet. Sheets need no lock
+//! The number is written last and read first, so whoever sees it sees the sheet. (It is sequentially consistent for the
+//! sake of those who [sleep](crate::group::Group::awake).) Sheets need no lock
 //! and no second handshake: a rank writes sheet `number % 2` again for `number + 2`, when all have posted `number + 1`,
 //! which they do after they have read `number`. All words are atomic, so that a rank that does not keep to this, say in
 //! another process, can confuse but not corrupt.
 //!
 //! `touching` and `failed` are a handshake after Dekker: a rank says that it touches, then looks for a failure; a rank
 //! that leaves after a failure makes it known, then looks for who touches. One of them sees the other.
+
+#[cfg(all(test, loom))]
+mod loom_models;
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -88,7 +92,7 @@ impl Board {
         for (cell, word) in sheet.words.iter().zip(words) {
             cell.store(word, Ordering::Relaxed);
         }
-        sheet.number.store(number, Ordering::Release);
+        sheet.number.swap(number, Ordering::SeqCst);
     }
 
     /// Writes counts for collective `number`, before it is posted: at most 2 a rank.
@@ -100,7 +104,7 @@ impl Board {
 
     /// Whether `rank`'s part in collective `number` can be read.
     pub(crate) fn has_posted(&self, rank: usize, number: u64) -> bool {
-        self.sheet(rank, number).number.load(Ordering::Acquire) == number
+        self.sheet(rank, number).number.load(Ordering::SeqCst) == number
     }
 
     /// What `rank` wants in collective `number`.
@@ -137,12 +141,12 @@ impl Board {
 
     /// `rank` is done with the memory of collective `number`.
     pub(crate) fn finish(&self, rank: usize, number: u64) {
-        self.places[rank].finished.0.store(number, Ordering::Release);
+        self.places[rank].finished.0.swap(number, Ordering::SeqCst);
     }
 
     /// Whether `rank` is done with the memory of collective `number`.
     pub(crate) fn has_finished(&self, rank: usize, number: u64) -> bool {
-        self.places[rank].finished.0.load(Ordering::Acquire) >= number
+        self.places[rank].finished.0.load(Ordering::SeqCst) >= number
     }
 
     /// `rank` wants to touch published memory. If this is true it may, until [`Board::let_go`].
@@ -225,90 +229,5 @@ mod tests {
         assert_eq!((board.word(0, 1, 0), board.word(0, 2, 0)), (1, 2));
         board.post(0, 3, HEAD, [3].into_iter());
         assert!(!board.has_posted(0, 1));
-    }
-}
-
-#[cfg(all(test, loom))]
-mod models {
-    use loom::cell::UnsafeCell;
-    use loom::sync::Arc;
-    use loom::thread;
-
-    use super::*;
-
-    const HEAD: Head = Head { signature: 1, count: 1 };
-
-    /// One of two ranks in three collectives in a row: what each reads is what the other posted for this one, though sheets
-    /// are written again without any further handshake.
-    #[test]
-    fn sheets_are_read_before_they_are_written_again() {
-        loom::model(|| {
-            let board = Arc::new(Board::new(2));
-            let run = |board: &Board, me: usize| {
-                for number in 1..=3 {
-                    board.post(me, number, HEAD, [10 * number + me as u64].into_iter());
-                    while !board.has_posted(1 - me, number) {
-                        thread::yield_now();
-                    }
-                    assert_eq!(board.word(1 - me, number, 0), 10 * number + 1 - me as u64);
-                }
-            };
-            let theirs = board.clone();
-            let peer = thread::spawn(move || run(&theirs, 1));
-            run(&board, 0);
-            peer.join().unwrap();
-        });
-    }
-
-    /// Memory that one rank publishes is read by the other between the two handshakes, and only then.
-    #[test]
-    fn published_memory_is_read_between_post_and_finish() {
-        loom::model(|| {
-            let board = Arc::new(Board::new(2));
-            let memory = Arc::new(UnsafeCell::new(0));
-            let (theirs, shared) = (board.clone(), memory.clone());
-            let reader = thread::spawn(move || {
-                theirs.post(1, 1, HEAD, [].into_iter());
-                while !theirs.has_posted(0, 1) {
-                    thread::yield_now();
-                }
-                // SAFETY: loom checks that nobody writes meanwhile.
-                assert_eq!(shared.with(|value| unsafe { *value }), 1);
-                theirs.finish(1, 1);
-            });
-            // SAFETY: loom checks that nobody else looks meanwhile.
-            memory.with_mut(|value| unsafe { *value = 1 });
-            board.post(0, 1, HEAD, [].into_iter());
-            while !board.has_finished(1, 1) {
-                thread::yield_now();
-            }
-            // SAFETY: as above.
-            memory.with_mut(|value| unsafe { *value = 2 });
-            reader.join().unwrap();
-        });
-    }
-
-    /// A rank that fails and leaves waits until nobody touches its memory, and nobody starts to later.
-    #[test]
-    fn nobody_touches_the_memory_of_a_rank_that_left() {
-        loom::model(|| {
-            let board = Arc::new(Board::new(2));
-            let memory = Arc::new(UnsafeCell::new(0));
-            let (theirs, shared) = (board.clone(), memory.clone());
-            let reader = thread::spawn(move || {
-                if theirs.touch(1) {
-                    // SAFETY: loom checks that nobody writes meanwhile.
-                    shared.with(|value| unsafe { *value });
-                    theirs.let_go(1);
-                }
-            });
-            board.fail();
-            while board.is_touching(1) {
-                thread::yield_now();
-            }
-            // SAFETY: loom checks that nobody else looks meanwhile.
-            memory.with_mut(|value| unsafe { *value = 1 });
-            reader.join().unwrap();
-        });
     }
 }
