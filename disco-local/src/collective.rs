@@ -108,9 +108,9 @@ fn in_place<'t>(turn: &mut Turn<'t>, op: &'t Op) -> Result<()> {
         _ => Few::new(),
     };
     let total: usize = inputs.iter().chain(&outputs).map(|region| region.bytes()).sum();
-    // What is overwritten was read just before and is in the cache.
-    let fresh = !inputs.iter().zip(&outputs).any(|(input, output)| input.is(*output));
-    let memory = turn.start()?.streaming(total >= STREAM && fresh);
+    // What a reduction in place overwrites, it has just read: it is in the cache.
+    let cached = op.reduction().is_some() && inputs.iter().zip(&outputs).any(|(input, output)| input.is(*output));
+    let memory = turn.start()?.streaming(total >= STREAM && !cached);
     // Nobody else reads or writes this share of any tensor.
     let share = |region: &Region| region.share(me, size);
     let mut landing = output;
