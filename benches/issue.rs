@@ -6,9 +6,11 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use disco::{Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on};
+use disco::session::{IntoArgs, LaneSession};
+use disco::{DRef, Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on, placement};
 
 /// Calls before each sync; more than a lane has room for, so that back-pressure is part of it.
 const CALLS: u64 = 5_000;
@@ -37,27 +39,29 @@ fn issue(criterion: &mut Criterion) {
     });
     let mut group = criterion.benchmark_group(format!("issue/threads {workers}"));
     group.throughput(Throughput::Elements(CALLS));
-    group.bench_function("0 arguments", |bencher| {
-        bencher.iter(|| {
-            block_on(async {
-                for _ in 0..CALLS {
-                    session.call(&f, ()).await.expect("live");
-                }
-                session.sync_all().await.expect("live");
-            });
-        });
-    });
-    group.bench_function("4 arguments", |bencher| {
-        bencher.iter(|| {
-            block_on(async {
-                for _ in 0..CALLS {
-                    session.call(&g, (1, 2.0, "three", &object)).await.expect("live");
-                }
-                session.sync_all().await.expect("live");
-            });
-        });
-    });
+    let without = || block_on(calls(&session, &f, || ())).expect("live");
+    let with = || block_on(calls(&session, &g, || (1, 2.0, "three", &object))).expect("live");
+    group.bench_function("0 arguments", |bencher| bencher.iter(without));
+    group.bench_function("4 arguments", |bencher| bencher.iter(with));
     group.finish();
+    common::print_placement();
+    let per_call = |run: &dyn Fn()| {
+        let start = Instant::now();
+        run();
+        start.elapsed() / CALLS as u32
+    };
+    let mut hop = || placement::hop().unwrap_or_default();
+    let name = format!("issue/threads {workers}");
+    common::compare(&format!("{name}/0 arguments"), || per_call(&without), &mut [("a hop", &mut hop)]);
+    common::compare(&format!("{name}/4 arguments"), || per_call(&with), &mut [("a hop", &mut hop)]);
+}
+
+/// Calls, each handle dropped at once, until all workers have executed all of them.
+async fn calls<A: IntoArgs>(session: &LaneSession, function: &DRef, args: impl Fn() -> A) -> Result<()> {
+    for _ in 0..CALLS {
+        session.call(function, args()).await?;
+    }
+    session.sync_all().await
 }
 
 criterion_group!(benches, issue);

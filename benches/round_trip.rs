@@ -5,20 +5,36 @@
 #[path = "common/mod.rs"]
 mod common;
 
+use std::time::Instant;
+
 use criterion::{Criterion, criterion_group, criterion_main};
 use disco::{Session, WorkerId, block_on};
+
+use common::spin;
+
+/// Round trips of one measurement.
+const TRIPS: u32 = 500;
 
 fn round_trip(criterion: &mut Criterion) {
     let (session, workers) = common::session();
     let last = WorkerId::new(workers as u32 - 1);
     let mut group = criterion.benchmark_group(format!("round_trip/threads {workers}"));
-    group.bench_function("one worker", |bencher| {
-        bencher.iter(|| block_on(session.sync_worker(last)).expect("live"));
-    });
-    group.bench_function("all workers", |bencher| {
-        bencher.iter(|| block_on(session.sync_all()).expect("live"));
-    });
+    let one = || block_on(session.sync_worker(last)).expect("live");
+    let all = || block_on(session.sync_all()).expect("live");
+    group.bench_function("one worker", |bencher| bencher.iter(one));
+    group.bench_function("all workers", |bencher| bencher.iter(all));
     group.finish();
+    common::print_placement();
+    let trip = |run: &dyn Fn()| {
+        let start = Instant::now();
+        (0..TRIPS).for_each(|_| run());
+        start.elapsed() / TRIPS
+    };
+    let name = format!("round_trip/threads {workers}");
+    let (mut spinning, mut crowd) = (|| spin::ping_pong(1), || spin::ping_pong(workers));
+    common::compare(&format!("{name}/one worker, beside spinning"), || trip(&one), &mut [("spinning", &mut spinning)]);
+    common::compare(&format!("{name}/one worker, beside parked"), || trip(&one), &mut [("parked", &mut spin::parked)]);
+    common::compare(&format!("{name}/all workers"), || trip(&all), &mut [("spinning", &mut crowd)]);
 }
 
 criterion_group!(benches, round_trip);

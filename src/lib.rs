@@ -4,6 +4,7 @@ mod builder;
 mod env;
 
 pub use builder::Builder;
+pub use disco_channel::placement;
 pub use disco_core::{
     Abort, Backend, Capabilities, Channel, Command, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device,
     DeviceApi, DeviceKind, Element, Endpoint, Error, Frame, GroupId, Inbox, Link, Object, Op, OpKind, Opaque,

@@ -1,15 +1,91 @@
-//! The session that benchmarks run on.
+//! What the benchmarks share: the session that they run on, and how they are compared with a floor.
+
+// Each benchmark is a program of its own and uses a part of it.
+#![allow(dead_code)]
+
+pub(crate) mod floor;
+pub(crate) mod spin;
+
+use std::time::Duration;
 
 use disco::session::LaneSession;
-use disco::{Session, Settings};
+use disco::{Session, Settings, placement};
 
-/// As the environment says, with 4 workers by default.
-pub(crate) fn session() -> (LaneSession, usize) {
+/// Rounds of a comparison.
+const ROUNDS: usize = 15;
+
+/// What the environment says, with `workers` workers by default.
+pub(crate) fn settings(workers: usize) -> Settings {
     let mut settings = Settings::from_env().expect("DISCO_* variables make sense");
     if std::env::var_os("DISCO_WORKERS").is_none() {
-        settings.workers = 4;
+        settings.workers = workers;
     }
-    let session = settings.builder().start().expect("threads can be started");
+    settings
+}
+
+/// A session of 4 workers, or as the environment says.
+pub(crate) fn session() -> (LaneSession, usize) {
+    let session = settings(4).builder().start().expect("threads can be started");
     let workers = session.world().size();
     (session, workers)
+}
+
+/// Whether this run is to measure, rather than to see that the benchmarks work.
+pub(crate) fn measures() -> bool {
+    std::env::args().any(|arg| arg == "--bench") && !std::env::args().any(|arg| arg == "--test" || arg == "--list")
+}
+
+/// Whether a comparison is asked for: the command line names none, or a part of its name.
+fn is_asked_for(name: &str) -> bool {
+    let args: Vec<String> = std::env::args().collect();
+    // What follows an option is its value; cargo's own option has none.
+    let is_filter =
+        |pair: &&[String]| !pair[1].starts_with('-') && (!pair[0].starts_with("--") || pair[0] == "--bench");
+    let mut filters = args.windows(2).filter(is_filter).peekable();
+    measures() && (filters.peek().is_none() || filters.any(|pair| name.contains(&pair[1])))
+}
+
+/// Runs ours and the floors in turn, so that all see the same machine, and prints medians and the median ratio to the
+/// fastest floor of each round. Each gives the time of one operation.
+pub(crate) fn compare(
+    name: &str,
+    mut ours: impl FnMut() -> Duration,
+    floors: &mut [(&str, &mut dyn FnMut() -> Duration)],
+) {
+    if !is_asked_for(name) {
+        return;
+    }
+    let mut times = vec![Vec::new(); 1 + floors.len()];
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
+        let mine = ours();
+        times[0].push(mine);
+        let mut best = Duration::MAX;
+        for (index, (_, floor)) in floors.iter_mut().enumerate() {
+            let time = floor();
+            best = best.min(time);
+            times[1 + index].push(time);
+        }
+        ratios.push(mine.as_secs_f64() / best.as_secs_f64());
+    }
+    ratios.sort_unstable_by(f64::total_cmp);
+    let median = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2].as_secs_f64() * 1e6
+    };
+    let ours = median(&mut times[0]);
+    let floors = floors.iter().zip(&mut times[1..]);
+    let floors: Vec<String> = floors.map(|((what, _), times)| format!("{what} {:.3} µs", median(times))).collect();
+    println!("{name:<44} ours {ours:>10.3} µs   {}   ours / floor = {:.2}", floors.join(", "), ratios[ROUNDS / 2]);
+}
+
+/// Says how far apart the processors are now: near ones tens of nanoseconds, far ones hundreds.
+pub(crate) fn print_placement() {
+    if !measures() {
+        return;
+    }
+    match placement::hop() {
+        Some(hop) => println!("placement: a cache line takes {} ns from one thread to another", hop.as_nanos()),
+        None => println!("placement: one processor"),
+    }
 }

@@ -1,7 +1,10 @@
 //! Lanes between a controller and its workers, and how workers behind them are started.
 //!
 //! A [`ThreadLane`] starts workers as [`threads`] of this process; commands reach them through the broadcast [`ring`].
+//! [`placement`] tells how far apart threads run.
 
+#[cfg(not(loom))]
+pub mod placement;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod threads;

@@ -1,0 +1,212 @@
+//! Floors of the collectives: what threads need that know where everything is, and nothing else.
+//!
+//! An entry and an exit barrier of spinning threads, and between them the fewest reads and writes that give the result: a
+//! thread reduces its share of all inputs and writes it to all outputs, or copies what is due. In two variants, with
+//! ordinary stores and with stores past the caches.
+
+#![allow(unsafe_code)]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco::{DType, OpKind, Tensor};
+
+use super::spin::Barrier;
+
+/// The work of one collective among threads, in `f32`.
+pub(crate) struct Floor {
+    kind: OpKind,
+    /// Whether inputs and outputs are the same.
+    in_place: bool,
+    /// By thread; as large as the larger side of the operation.
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    /// Elements of the larger side.
+    count: usize,
+}
+
+impl Floor {
+    pub(crate) fn new(kind: OpKind, in_place: bool, threads: usize, count: usize) -> Self {
+        let tensors = || -> Vec<Tensor> {
+            let tensor = |_| {
+                let tensor = Tensor::zeros(DType::F32, [count as i64]).expect("there is room");
+                // Pages are there when the clock runs.
+                tensor.view_mut::<f32>().expect("it is new").fill(1.0);
+                tensor
+            };
+            (0..threads).map(tensor).collect()
+        };
+        Self { kind, in_place, inputs: tensors(), outputs: tensors(), count }
+    }
+
+    /// The time of one operation, of `iters`.
+    pub(crate) fn run(&self, iters: u64, stream: bool) -> Duration {
+        let barrier = Barrier::new(self.inputs.len());
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.inputs.len())
+                .map(|me| {
+                    let barrier = &barrier;
+                    scope.spawn(move || {
+                        barrier.wait(me, 1);
+                        let start = Instant::now();
+                        for iter in 1..=iters {
+                            barrier.wait(me, 2 * iter);
+                            self.work(me, stream);
+                            barrier.wait(me, 2 * iter + 1);
+                        }
+                        start.elapsed() / iters as u32
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("it does not panic")).max().unwrap_or_default()
+        })
+    }
+
+    /// What one thread does between two barriers.
+    fn work(&self, me: usize, stream: bool) {
+        let threads = self.inputs.len();
+        let output = |peer: usize| self.outputs[peer].data().cast::<f32>();
+        let input = |peer: usize| if self.in_place { output(peer) } else { self.inputs[peer].data().cast::<f32>() };
+        let block = self.count / threads;
+        let start = me * block;
+        let all: Vec<usize> = (0..threads).collect();
+        let share = |of: &dyn Fn(usize) -> *mut f32, peers: &[usize]| -> Vec<*mut f32> {
+            peers.iter().map(|peer| of(*peer).wrapping_add(start)).collect()
+        };
+        let copy = |from: *mut f32, to: *mut f32| {
+            // SAFETY: blocks lie in tensors of `count` elements, and no two threads write to the same one.
+            unsafe { copy(from, to, block, stream) }
+        };
+        let sum = |to: &[*mut f32]| {
+            // SAFETY: as above; inputs are outputs, or nobody writes to them.
+            unsafe { sum(&share(&input, &all), to, block, stream) }
+        };
+        match self.kind {
+            OpKind::AllReduce => sum(&share(&output, &all)),
+            OpKind::Reduce => sum(&share(&output, &[0])),
+            OpKind::ReduceScatter => sum(&[output(me)]),
+            OpKind::AllGather => all.iter().for_each(|&peer| copy(input(peer), output(me).wrapping_add(peer * block))),
+            OpKind::AllToAll => all
+                .iter()
+                .for_each(|&peer| copy(input(peer).wrapping_add(start), output(me).wrapping_add(peer * block))),
+            OpKind::Broadcast => all.iter().filter(|peer| **peer > 0).for_each(|&peer| {
+                copy(output(0).wrapping_add(start), output(peer).wrapping_add(start));
+            }),
+            OpKind::Gather => copy(input(me), output(0).wrapping_add(start)),
+            OpKind::Scatter => copy(input(0).wrapping_add(start), output(me)),
+            _ => {}
+        }
+    }
+}
+
+/// # Safety
+/// Both are valid for `len` elements and do not overlap; nobody else writes to `from` or touches `to`.
+unsafe fn copy(from: *const f32, to: *mut f32, len: usize, stream: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if stream && len >= 8 && is_x86_feature_detected!("avx2") && to.addr().is_multiple_of(32) {
+        // SAFETY: the processor has it; the rest is the caller's promise.
+        return unsafe { x86::copy(from, to, len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+/// # Safety
+/// As [`copy`], for all inputs and outputs, or outputs are inputs.
+unsafe fn sum(from: &[*mut f32], to: &[*mut f32], len: usize, stream: bool) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        done = len / 8 * 8;
+        let stream = stream && to.iter().all(|to| to.addr().is_multiple_of(32));
+        match (from, to) {
+            // Two threads are measured most: all addresses in registers.
+            // SAFETY: the processor has it; the rest is the caller's promise.
+            (&[a, b], &[c]) => unsafe { x86::sum(&[a, b], &[c], done, stream) },
+            // SAFETY: as above.
+            (&[a, b], &[c, d]) => unsafe { x86::sum(&[a, b], &[c, d], done, stream) },
+            // SAFETY: as above.
+            _ => unsafe { x86::sum_any(from, to, done, stream) },
+        }
+    }
+    for at in done..len {
+        // SAFETY: the caller's promise.
+        let load = |from: &*mut f32| unsafe { from.wrapping_add(at).read() };
+        let sum: f32 = from.iter().map(load).sum();
+        // SAFETY: the caller's promise.
+        to.iter().for_each(|to| unsafe { to.wrapping_add(at).write(sum) });
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{__m256, _mm_sfence, _mm256_add_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_stream_ps};
+
+    /// # Safety
+    /// As [`super::copy`]; `to` is aligned to 32 bytes.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
+        let whole = len / 8 * 8;
+        for at in (0..whole).step_by(8) {
+            // SAFETY: `at + 8` is at most `len`.
+            let eight = unsafe { _mm256_loadu_ps(from.wrapping_add(at)) };
+            // SAFETY: as above.
+            unsafe { _mm256_stream_ps(to.wrapping_add(at), eight) };
+        }
+        _mm_sfence();
+        // SAFETY: `whole` is at most `len`.
+        unsafe { std::ptr::copy(from.wrapping_add(whole), to.wrapping_add(whole), len - whole) };
+    }
+
+    /// # Safety
+    /// As [`super::sum`]; `len` is a multiple of 8.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn sum<const N: usize>(from: &[*mut f32; 2], to: &[*mut f32; N], len: usize, stream: bool) {
+        let [a, b] = *from;
+        let add = |at: usize| {
+            // SAFETY: `at + 8` is at most `len`.
+            let a = unsafe { _mm256_loadu_ps(a.wrapping_add(at)) };
+            // SAFETY: as above.
+            let b = unsafe { _mm256_loadu_ps(b.wrapping_add(at)) };
+            _mm256_add_ps(a, b)
+        };
+        match stream {
+            true => {
+                for at in (0..len).step_by(8) {
+                    let sum = add(at);
+                    // SAFETY: as above, and aligned.
+                    to.iter().for_each(|to| unsafe { _mm256_stream_ps(to.wrapping_add(at), sum) });
+                }
+                _mm_sfence();
+            }
+            false => {
+                for at in (0..len).step_by(8) {
+                    let sum = add(at);
+                    // SAFETY: as above.
+                    to.iter().for_each(|to| unsafe { _mm256_storeu_ps(to.wrapping_add(at), sum) });
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`super::sum`]; `len` is a multiple of 8.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn sum_any(from: &[*mut f32], to: &[*mut f32], len: usize, stream: bool) {
+        let Some((first, rest)) = from.split_first() else { return };
+        for at in (0..len).step_by(8) {
+            // SAFETY: `at + 8` is at most `len`.
+            let load = |from: &*mut f32| -> __m256 { unsafe { _mm256_loadu_ps(from.wrapping_add(at)) } };
+            let sum = rest.iter().fold(load(first), |sum, from| _mm256_add_ps(sum, load(from)));
+            for to in to {
+                match stream {
+                    // SAFETY: as above, and aligned.
+                    true => unsafe { _mm256_stream_ps(to.wrapping_add(at), sum) },
+                    // SAFETY: as above.
+                    false => unsafe { _mm256_storeu_ps(to.wrapping_add(at), sum) },
+                }
+            }
+        }
+        _mm_sfence();
+    }
+}
