@@ -15,7 +15,8 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-const CRATES: [&str; 6] = ["disco", "disco-core", "disco-channel", "disco-local", "disco-cli", "xtask"];
+const CRATES: [&str; 7] =
+    ["disco", "disco-core", "disco-channel", "disco-local", "disco-conformance", "disco-cli", "xtask"];
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest.
 const FEATURES: [&str; 1] = ["local"];
