@@ -55,8 +55,7 @@ impl Harness for AmongThreads {
 
     fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
         let builder = Builder::threads(wish.world.size()).groups(wish.world.groups()).check(wish.check);
-        let builder = builder.collective_deadline(wish.collective_deadline).call_deadline(wish.call_deadline);
-        Ok(Box::new(builder.start()?))
+        Ok(Box::new(builder.collective_deadline(wish.collective_deadline).start()?))
     }
 
     fn is_exact(&self) -> bool {

@@ -12,6 +12,7 @@ pub mod communicator;
 mod harness;
 pub mod lane;
 mod oracle;
+mod patience;
 mod require;
 
 pub use check::{Check, Outcome};

@@ -206,12 +206,14 @@ fn members(stage: &mut Stage<'_>, color: Option<u32>, key: i32, expected: &[usiz
 fn gathered(stage: &mut Stage<'_>, child: &mut dyn Communicator, expected: &[usize]) -> Result<Option<String>> {
     let (me, _) = stage.seat()?;
     let position = expected.iter().position(|rank| *rank == me).map(|at| Rank::new(at as u32));
-    if (Some(child.rank()), child.size()) != (position, expected.len()) {
-        return Ok(Some(format!("rank {me} became {child:?} of the ranks {expected:?}")));
-    }
-    let (src, all) = (ints(stage, &[me as i32])?, ints(stage, &vec![-1; expected.len()])?);
+    let is_there = (Some(child.rank()), child.size()) == (position, expected.len());
+    // Whatever is wrong: the other ranks are in it.
+    let (src, all) = (ints(stage, &[me as i32])?, ints(stage, &vec![-1; child.size()])?);
     child.all_gather(&src, &all)?;
     child.synchronize()?;
+    if !is_there {
+        return Ok(Some(format!("rank {me} became {child:?} of the ranks {expected:?}")));
+    }
     let expected: Vec<i32> = expected.iter().map(|rank| *rank as i32).collect();
     same(stage, "old ranks in a split", &all, &expected)
 }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use disco_core::{DataPlane, Result, Session, SessionExt, World};
-use pollster::block_on;
 
 use super::scenario::{self, Scenario};
 use super::stage::Scope;
@@ -14,6 +13,7 @@ use super::verdict::Verdict;
 use super::worker::ROW;
 use crate::check::{Check, Outcome};
 use crate::harness::{Harness, Wish};
+use crate::patience::block_on;
 
 /// Every check of one backend in one kind of session. Checks may run on several threads at once; each has a session to
 /// itself, and sessions are used again as long as nothing failed in them.
@@ -54,7 +54,7 @@ impl Suite {
     /// That of the first session that did not end well.
     pub fn close(&self) -> Result<()> {
         let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
-        idle.iter().try_for_each(|(_, session)| block_on(session.shutdown()))
+        idle.iter().try_for_each(|(_, session)| pollster::block_on(session.shutdown()))
     }
 
     fn run_row(&self, row: &Row, name: &str) -> Wrong<Outcome> {
@@ -125,7 +125,9 @@ impl Suite {
             format!("{size} workers{groups}: {why}")
         };
         let session = self.session(&wish).map_err(|error| place(error.to_string()))?;
-        let result = block_on(body(&*session)).map_err(place)?;
+        let limit = self.harness.patience();
+        let ended = block_on(body(&*session), limit).unwrap_or_else(|| Err(format!("no end after {limit:?}")));
+        let result = ended.map_err(place)?;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((wish, session));
         Ok(result)
     }
@@ -137,7 +139,9 @@ impl Suite {
         }
         drop(idle);
         let session = self.harness.start(wish)?;
-        block_on(session.init_ccl(self.harness.backend(), &[]))?;
+        let connect = || format!("init_ccl: no end after {:?}", self.harness.patience());
+        block_on(session.init_ccl(self.harness.backend(), &[]), self.harness.patience())
+            .unwrap_or_else(|| Err(disco_core::Error::invalid(connect())))?;
         Ok(session)
     }
 }
