@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use disco_core::{DataPlane, Result, Session, SessionExt, World};
+use disco_core::{DType, DataPlane, Error, OpKind, Result, Session, SessionExt, WorkerId, World};
 
 use super::scenario::{self, Scenario};
 use super::stage::Scope;
 use super::table::{self, Row};
 use super::verdict::Verdict;
-use super::worker::ROW;
+use super::worker::{ROW, SUPPORTS};
 use crate::check::{Check, Outcome};
 use crate::harness::{Harness, Wish};
 use crate::patience::block_on;
@@ -108,8 +108,16 @@ impl Suite {
         for world in &worlds {
             let wish = scenario.wish(*world);
             let run = self.runs.fetch_add(1, Ordering::Relaxed);
-            executed +=
-                self.in_session(wish, async |session| scenario.run(session, self.harness.backend(), run).await)?;
+            let ran = self.in_session(wish, async |session| {
+                match lacking(session, scenario.needs()).await.map_err(|error| error.to_string())? {
+                    Some(reason) => Ok(Err(reason)),
+                    None => scenario.run(session, self.harness.backend(), run).await.map(Ok),
+                }
+            })?;
+            match ran {
+                Ok(more) => executed += more,
+                Err(reason) => return Ok(Outcome::Skipped { reason }),
+            }
         }
         match worlds.is_empty() {
             true => Ok(Outcome::Skipped { reason: "it takes two workers".into() }),
@@ -141,7 +149,7 @@ impl Suite {
         let session = self.harness.start(wish)?;
         let connect = || format!("init_ccl: no end after {:?}", self.harness.patience());
         block_on(session.init_ccl(self.harness.backend(), &[]), self.harness.patience())
-            .unwrap_or_else(|| Err(disco_core::Error::invalid(connect())))?;
+            .unwrap_or_else(|| Err(Error::invalid(connect())))?;
         Ok(session)
     }
 }
@@ -162,6 +170,18 @@ pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool)
         verdicts.push(Verdict::from_value(&session.get(&handle, worker).await?));
     }
     Ok(verdicts)
+}
+
+/// The first of these operations that worker 0 does not have.
+async fn lacking(session: &dyn Session, needs: Vec<(OpKind, DType)>) -> Result<Option<String>> {
+    let supports = session.function(SUPPORTS).await?;
+    for (kind, dtype) in needs {
+        let handle = session.call(&supports, (kind.name(), dtype)).await?;
+        if !session.get_as::<bool>(&handle, WorkerId::new(0)).await? {
+            return Ok(Some(format!("there is no {kind} of {dtype}")));
+        }
+    }
+    Ok(None)
 }
 
 /// What all workers say, as one. Where results are exact, those that must be alike must have the same bits.

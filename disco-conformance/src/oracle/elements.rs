@@ -16,7 +16,7 @@ pub(crate) enum Elements {
 impl Elements {
     /// Reads the elements of a tensor.
     pub(crate) fn decode(dtype: DType, bytes: &[u8]) -> Self {
-        let words = bytes.chunks_exact(dtype.size()).map(|element| word(element));
+        let words = bytes.chunks_exact(dtype.size()).map(word);
         match Format::of(dtype) {
             Some(_) if dtype == DType::F64 => Self::Floats(words.map(f64::from_bits).collect()),
             Some(_) if dtype == DType::F32 => {

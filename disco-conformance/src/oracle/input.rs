@@ -40,7 +40,7 @@ impl Values {
             // Over the ranks, each place in turn; so that only some of them may have large numbers.
             let place = (rank + index) % size;
             let word = match self {
-                Self::Nan if next() % 5 == 0 => nan(dtype),
+                Self::Nan if next().is_multiple_of(5) => nan(dtype),
                 Self::Whole | Self::Bits => whole(dtype, reduction, place, size, next()),
                 Self::Any | Self::Nan => any(dtype, reduction, place, size, next()),
             };
@@ -75,7 +75,7 @@ fn whole(dtype: DType, reduction: Reduction, place: usize, size: usize, bits: u6
     }
     let number = match reduction {
         // Powers of two, of at most 2^5 in all; a zero here and there.
-        Reduction::Prod if bits % 29 == 0 => 0.0,
+        Reduction::Prod if bits.is_multiple_of(29) => 0.0,
         Reduction::Prod => sign * if place < 5 { (1 + bits % 2) as f64 } else { 1.0 },
         // All partial sums stay in what the mantissa counts.
         Reduction::Sum | Reduction::Avg => {

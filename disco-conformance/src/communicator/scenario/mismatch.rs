@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use disco_core::{DType, Error, Op, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
+use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
 
 use crate::communicator::stage::rank;
 use crate::communicator::suite::Wrong;
@@ -82,6 +82,18 @@ impl Mismatch {
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let all = [true, false].into_iter().flat_map(|check| In::ALL.map(|what| Self { what, check }));
         all.filter(|mismatch| !(mismatch.check && mismatch.what == In::Transfer))
+    }
+
+    pub(super) fn needs(self) -> Vec<(OpKind, DType)> {
+        let (f32, all_reduce) = (DType::F32, OpKind::AllReduce);
+        match self.what {
+            In::Count | In::Reduction => vec![(all_reduce, f32)],
+            In::DType => vec![(all_reduce, f32), (all_reduce, DType::I32)],
+            In::Operation => vec![(all_reduce, f32), (OpKind::Broadcast, f32)],
+            In::Root => vec![(OpKind::Broadcast, f32)],
+            In::Counts => vec![(OpKind::AllGatherV, f32)],
+            In::Transfer => vec![(OpKind::Send, f32), (OpKind::Recv, f32)],
+        }
     }
 
     pub(super) async fn run(self, session: &dyn Session) -> Wrong<usize> {

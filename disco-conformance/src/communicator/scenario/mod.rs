@@ -7,7 +7,7 @@ mod order;
 
 use std::fmt;
 
-use disco_core::{DataPlane, OpKind, Session, World};
+use disco_core::{DType, DataPlane, OpKind, Session, World};
 
 use self::abort::Abort;
 use self::mismatch::Mismatch;
@@ -48,6 +48,16 @@ impl Scenario {
                 Some("the backend need not detect it unless the session checks".into())
             }
             _ => None,
+        }
+    }
+
+    /// The operations that it is made of.
+    pub(super) fn needs(self) -> Vec<(OpKind, DType)> {
+        match self {
+            Self::Abort(abort) => vec![(abort.kind, DType::F32)],
+            Self::Mismatch(mismatch) => mismatch.needs(),
+            Self::Deadline => vec![(OpKind::Barrier, DType::F32)],
+            Self::Order => vec![(OpKind::AllReduce, DType::I32)],
         }
     }
 
