@@ -13,7 +13,7 @@ pub(crate) struct Behaviour {
 }
 
 /// All of them.
-pub(crate) static ALL: [Behaviour; 9] = [
+pub(crate) static ALL: [Behaviour; 10] = [
     Behaviour {
         name: "barrier::nobody_passes_before_all_have_come",
         needs: &[OpKind::Barrier],
@@ -44,6 +44,11 @@ pub(crate) static ALL: [Behaviour; 9] = [
         name: "split::an_abort_of_a_child_leaves_its_parent_alone",
         needs: &[OpKind::AllGather],
         run: an_abort_of_a_child_leaves_its_parent_alone,
+    },
+    Behaviour {
+        name: "split::an_abort_of_a_parent_reaches_its_children",
+        needs: &[],
+        run: an_abort_of_a_parent_reaches_its_children,
     },
     Behaviour {
         name: "windows::of_one_storage_are_tensors_of_their_own",
@@ -150,6 +155,18 @@ fn an_abort_of_a_child_leaves_its_parent_alone(stage: &mut Stage<'_>) -> Result<
         (!broken).then(|| format!("a barrier of an aborted communicator gives {then:?}")),
         members(stage, Some(0), 0, &all)?,
     ])
+}
+
+fn an_abort_of_a_parent_reaches_its_children(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
+    let mut parent = existing(stage.comm()?.split(Some(0), 0)?)?;
+    let mut child = existing(parent.split(Some(0), 0)?)?;
+    let aborter = parent.aborter();
+    drop(parent);
+    aborter.abort(&"the check says so".into());
+    let then = child.barrier();
+    let told =
+        matches!(&then, Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if cause.contains("the check"));
+    Ok(vec![(!told).then(|| format!("a barrier of a child of an aborted communicator gives {then:?}"))])
 }
 
 fn windows_are_tensors_of_their_own(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {

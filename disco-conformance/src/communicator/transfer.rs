@@ -23,7 +23,7 @@ pub(crate) enum Pattern {
     RingReversed,
     /// Everybody sends to everybody, itself too; each rank posts in an order of its own.
     Everybody,
-    /// Many messages from each rank to the next, received in order: in one group, or one by one.
+    /// Many messages from each rank to the next in one group, received in order; ranks post in different orders.
     Many,
     /// Each rank sends to itself.
     Itself,

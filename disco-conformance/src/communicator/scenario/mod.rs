@@ -26,13 +26,19 @@ pub(super) enum Scenario {
     Deadline,
     /// Several threads of the controller submit to one session.
     Order,
+    /// The session checks, and there is nothing to find.
+    Checked,
 }
 
 /// Every scenario.
 pub(super) fn all() -> impl Iterator<Item = Scenario> {
     let aborts = OpKind::ALL.into_iter().map(|kind| Abort { kind, panics: false });
     let aborts = aborts.chain([Abort { kind: OpKind::AllReduce, panics: true }]).map(Scenario::Abort);
-    aborts.chain(Mismatch::all().map(Scenario::Mismatch)).chain([Scenario::Deadline, Scenario::Order])
+    aborts.chain(Mismatch::all().map(Scenario::Mismatch)).chain([
+        Scenario::Deadline,
+        Scenario::Order,
+        Scenario::Checked,
+    ])
 }
 
 /// The scenario of that name.
@@ -58,6 +64,7 @@ impl Scenario {
             Self::Mismatch(mismatch) => mismatch.needs(),
             Self::Deadline => vec![(OpKind::Barrier, DType::F32)],
             Self::Order => vec![(OpKind::AllReduce, DType::I32)],
+            Self::Checked => Vec::new(),
         }
     }
 
@@ -66,6 +73,7 @@ impl Scenario {
         let wish = Wish::new(world);
         match self {
             Self::Mismatch(mismatch) => Wish { check: mismatch.check, ..wish },
+            Self::Checked => Wish { check: true, ..wish },
             Self::Deadline => Wish { collective_deadline: deadline::SHORT, ..wish },
             _ => wish,
         }
@@ -78,10 +86,28 @@ impl Scenario {
             Self::Mismatch(mismatch) => mismatch.run(session).await?,
             Self::Deadline => deadline::run(session).await?,
             Self::Order => return order::run(session).await,
+            Self::Checked => return checked(session, run).await,
         };
         recover(session, backend, run).await?;
         Ok(executed)
     }
+}
+
+/// Rows that run alike whether the session checks or not.
+async fn checked(session: &dyn Session, run: i64) -> Wrong<usize> {
+    let mut sum = 0;
+    for name in ["all_reduce::i32::sum", "all_gather_v::u8", "all_to_all_v::u8", "send_recv::ring::f32"] {
+        // The world, and a split.
+        for scope in [0, 2] {
+            let verdicts = verdicts(session, (name, scope, run, false)).await.map_err(|error| error.to_string())?;
+            match together(&verdicts, false) {
+                Verdict::Passed { executed, .. } => sum += executed,
+                Verdict::Skipped(_) => {}
+                Verdict::Wrong(why) => return Err(format!("{name}: {why}")),
+            }
+        }
+    }
+    Ok(sum)
 }
 
 /// After a failure, `init_ccl` must make the session usable again.
@@ -103,6 +129,7 @@ impl fmt::Display for Scenario {
             Self::Abort(abort) => abort.fmt(f),
             Self::Mismatch(mismatch) => mismatch.fmt(f),
             Self::Deadline => f.write_str("deadline::a_rank_that_does_not_come_ends_the_wait_of_the_others"),
+            Self::Checked => f.write_str("checked::collectives_give_what_they_give_otherwise"),
             Self::Order => f.write_str("order::concurrent_controllers_are_seen_in_one_order"),
         }
     }
