@@ -52,16 +52,20 @@ pub(crate) fn tests() -> Vec<Step> {
 
 /// What `cargo xtask test --long` adds.
 pub(crate) fn long_tests() -> Vec<Step> {
-    let sanitize = "test --quiet --package disco-core --package disco-local --lib --tests";
+    let target = format!("--target-dir target/asan --target {ARCH}-unknown-linux-gnu");
+    let sanitized = |name, tests: &str| {
+        step(name, &format!("test --quiet {tests} {target}"))
+            // Tests ask for more memory than there is and expect an error.
+            .with("ASAN_OPTIONS", "allocator_may_return_null=1")
+            .with("RUSTC_BOOTSTRAP", "1")
+            .with("RUSTFLAGS", "-Zsanitizer=address")
+    };
     vec![
         // `--cfg loom` leaves nothing of the crate but what is modelled, so that no filter by name can miss a model.
         step("loom models", "test --quiet --package disco-channel --release --lib --target-dir target/loom")
             .with("RUSTFLAGS", "--cfg loom"),
-        step("address sanitizer", &format!("{sanitize} --target-dir target/asan --target {ARCH}-unknown-linux-gnu"))
-            // Tests ask for more memory than there is and expect an error.
-            .with("ASAN_OPTIONS", "allocator_may_return_null=1")
-            .with("RUSTC_BOOTSTRAP", "1")
-            .with("RUSTFLAGS", "-Zsanitizer=address"),
+        sanitized("address sanitizer", "--package disco-core --package disco-local --lib --tests"),
+        sanitized("conformance, address sanitizer", "--package disco --test conformance"),
     ]
 }
 
