@@ -1,6 +1,7 @@
-//! The `disco` command: which backends are there, how fast is the control plane, start a program.
+//! The `disco` command: which backends are there, are they right, how fast is the control plane, start a program.
 
 mod backends;
+mod check;
 mod ping;
 mod run;
 
@@ -22,6 +23,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Backends(backends::Backends),
+    Check(check::Check),
     Ping(ping::Ping),
     Run(run::Run),
     /// Print completions for a shell
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
 fn execute(command: Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match command {
         Command::Backends(backends) => backends.run(out),
+        Command::Check(check) => check.run(out),
         Command::Ping(ping) => ping.run(out),
         Command::Run(run) => run.run(),
         Command::Completions { shell } => {

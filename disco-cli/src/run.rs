@@ -30,7 +30,7 @@ pub(crate) struct Run {
 }
 
 /// Where workers live.
-#[derive(Clone, Copy, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum SessionKind {
     /// Threads of the controller's process
     #[default]

@@ -99,3 +99,49 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let piped = Command::new("sh").args(["-c", &script]).output().unwrap();
     assert_eq!(err(&piped), "");
 }
+
+#[test]
+fn check_says_what_came_of_each_check_and_counts() {
+    let checked = disco(&["check", "--workers", "2", "--filter", "all_reduce::i8"]);
+    assert!(checked.status.success(), "{}{}", out(&checked), err(&checked));
+    let lines: Vec<String> =
+        ["sum", "prod", "min", "max", "avg"].map(|name| format!("all_reduce::i8::{name} ok")).to_vec();
+    assert_eq!(out(&checked), format!("{}\n5 passed, 0 failed, 0 skipped\n", lines.join("\n")));
+}
+
+#[test]
+fn check_skips_what_one_worker_can_not_show_and_says_so() {
+    let checked = disco(&["check", "--workers", "1", "--filter", "abort::barrier"]);
+    assert_eq!(
+        out(&checked),
+        "abort::barrier::a_worker_fails_and_the_others_return skipped: it takes two workers\n\
+         0 passed, 0 failed, 1 skipped\n"
+    );
+    assert!(checked.status.success());
+}
+
+#[test]
+fn check_prints_one_json_object() {
+    let json = disco(&["check", "--workers", "4", "--groups", "2", "--filter", "::a_worker_panics", "--json"]);
+    assert!(json.status.success(), "{}", err(&json));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let counts = [&json["passed"], &json["failed"], &json["skipped"]];
+    assert_eq!(counts, [&serde_json::json!(1), &serde_json::json!(0), &serde_json::json!(0)]);
+    assert_eq!(json["checks"][0]["name"], "abort::all_reduce::a_worker_panics_and_the_others_return");
+    assert_eq!((&json["checks"][0]["outcome"], &json["checks"][0]["executed"]), (&"ok".into(), &2.into()));
+}
+
+#[test]
+fn check_never_falls_back_to_another_backend() {
+    let absent = disco(&["check", "--backend", "nccl"]);
+    assert_eq!((absent.status.code(), out(&absent)), (Some(1), String::new()));
+    assert_eq!(
+        err(&absent),
+        "disco: backend `nccl` is not available; tried the backends compiled into this program: it has local\n"
+    );
+    let unknown = disco(&["check", "--filter", "all_produce"]);
+    assert_eq!(
+        (unknown.status.code(), err(&unknown)),
+        (Some(1), "disco: no check has `all_produce` in its name\n".into())
+    );
+}

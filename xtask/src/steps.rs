@@ -15,7 +15,8 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-const CRATES: [&str; 6] = ["disco", "disco-core", "disco-channel", "disco-local", "disco-cli", "xtask"];
+const CRATES: [&str; 7] =
+    ["disco", "disco-core", "disco-channel", "disco-local", "disco-conformance", "disco-cli", "xtask"];
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest.
 const FEATURES: [&str; 1] = ["local"];
@@ -51,7 +52,14 @@ pub(crate) fn tests() -> Vec<Step> {
 
 /// What `cargo xtask test --long` adds.
 pub(crate) fn long_tests() -> Vec<Step> {
-    let sanitize = "test --quiet --package disco-core --package disco-local --lib --tests";
+    let target = format!("--target-dir target/asan --target {ARCH}-unknown-linux-gnu");
+    let sanitized = |name, tests: &str| {
+        step(name, &format!("test --quiet {tests} {target}"))
+            // Tests ask for more memory than there is and expect an error.
+            .with("ASAN_OPTIONS", "allocator_may_return_null=1")
+            .with("RUSTC_BOOTSTRAP", "1")
+            .with("RUSTFLAGS", "-Zsanitizer=address")
+    };
     vec![
         // `--cfg loom` leaves nothing of the crate but what is modelled, so that no filter by name can miss a model.
         step(
@@ -59,11 +67,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
             "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
         )
         .with("RUSTFLAGS", "--cfg loom"),
-        step("address sanitizer", &format!("{sanitize} --target-dir target/asan --target {ARCH}-unknown-linux-gnu"))
-            // Tests ask for more memory than there is and expect an error.
-            .with("ASAN_OPTIONS", "allocator_may_return_null=1")
-            .with("RUSTC_BOOTSTRAP", "1")
-            .with("RUSTFLAGS", "-Zsanitizer=address"),
+        sanitized("address sanitizer", "--package disco-core --package disco-local --lib --tests"),
+        sanitized("conformance, address sanitizer", "--package disco --test conformance"),
     ]
 }
 

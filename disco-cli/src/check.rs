@@ -1,0 +1,178 @@
+//! `disco check`
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Args;
+use disco::{Builder, Session, World, backend};
+use disco_conformance::communicator::Suite;
+use disco_conformance::{Check as Case, Harness, Outcome, Wish};
+use serde::Serialize;
+
+use crate::run::SessionKind;
+
+/// Check a backend on this machine: every operation it has on every element type, and every failure
+#[derive(Args)]
+pub(crate) struct Check {
+    /// Backend of the data plane
+    #[arg(long, default_value = "local")]
+    backend: String,
+    /// Number of workers
+    #[arg(long, default_value_t = 4)]
+    workers: usize,
+    /// Number of equal groups that the workers are split in
+    #[arg(long, default_value_t = 1)]
+    groups: usize,
+    /// Where the workers live
+    #[arg(long, value_enum, default_value_t)]
+    session: SessionKind,
+    /// Only checks with this text in their name, which is like `all_reduce::bf16::avg`
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The user's backend in the user's world.
+#[derive(Debug)]
+struct Here {
+    backend: String,
+    world: World,
+    session: SessionKind,
+}
+
+/// One check, as JSON.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    outcome: &'static str,
+    /// Sub-cases, each counted on each worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    executed: Option<usize>,
+    /// Why it failed or was skipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// All of them.
+#[derive(Default, Serialize)]
+struct Report {
+    checks: Vec<Row>,
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Harness for Here {
+    fn name(&self) -> &str {
+        &self.backend
+    }
+
+    fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    fn worlds(&self) -> Vec<World> {
+        vec![self.world]
+    }
+
+    fn start(&self, wish: &Wish) -> disco::Result<Box<dyn Session>> {
+        let builder = match self.session {
+            SessionKind::Threads => Builder::threads(wish.world.size()).groups(wish.world.groups()),
+        };
+        Ok(Box::new(builder.check(wish.check).collective_deadline(wish.collective_deadline).start()?))
+    }
+
+    fn is_exact(&self) -> bool {
+        self.backend == "local"
+    }
+
+    fn detects_mismatches(&self) -> bool {
+        self.backend == "local"
+    }
+}
+
+impl Check {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        let world = World::new(self.workers, self.groups)?;
+        backend::find(&self.backend)?.probe()?;
+        let cases: Vec<Case> = Suite::checks().into_iter().filter(|case| case.name().contains(&self.filter)).collect();
+        if cases.is_empty() {
+            anyhow::bail!("no check has `{}` in its name", self.filter);
+        }
+        let suite = Suite::new(Arc::new(Here { backend: self.backend, world, session: self.session }));
+        let mut report = Report::default();
+        for case in &cases {
+            let row = Row::new(case.name(), suite.run(case));
+            if !self.json {
+                row.print(out)?;
+                out.flush()?;
+            }
+            report.count(row);
+        }
+        suite.close().context("the checks are done, but their sessions did not end")?;
+        if self.json {
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            writeln!(out)?;
+        } else {
+            let Report { passed, failed, skipped, .. } = report;
+            writeln!(out, "{passed} passed, {failed} failed, {skipped} skipped")?;
+        }
+        Ok(report.status())
+    }
+}
+
+impl Report {
+    fn status(&self) -> ExitCode {
+        if self.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    fn count(&mut self, row: Row) {
+        match row.outcome {
+            "ok" => self.passed += 1,
+            "failed" => self.failed += 1,
+            _ => self.skipped += 1,
+        }
+        self.checks.push(row);
+    }
+}
+
+impl Row {
+    fn new(name: &str, outcome: Outcome) -> Self {
+        let (outcome, executed, reason) = match outcome {
+            Outcome::Passed { executed } => ("ok", Some(executed), None),
+            Outcome::Skipped { reason } => ("skipped", None, Some(reason)),
+            Outcome::Failed { why } => ("failed", None, Some(why)),
+        };
+        Self { name: name.to_owned(), outcome, executed, reason }
+    }
+
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let Self { name, outcome, reason, .. } = self;
+        let outcome = if *outcome == "failed" { "FAILED" } else { outcome };
+        match reason {
+            None => writeln!(out, "{name} {outcome}"),
+            Some(reason) => writeln!(out, "{name} {outcome}: {reason}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_check_says_why_and_fails_the_command() {
+        let why = "3 workers: element 0: expected 3, got 4".to_owned();
+        let row = Row::new("broadcast::i8", Outcome::Failed { why });
+        let mut line = Vec::new();
+        row.print(&mut line).unwrap();
+        assert_eq!(line, b"broadcast::i8 FAILED: 3 workers: element 0: expected 3, got 4\n");
+        let mut report = Report::default();
+        report.count(row);
+        assert_eq!((report.failed, report.status()), (1, ExitCode::FAILURE));
+    }
+}

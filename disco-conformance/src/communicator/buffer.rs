@@ -1,0 +1,59 @@
+//! Tensors with guards around them.
+
+use disco_core::{DType, Result, Tensor, WorkerContext};
+
+use super::stage;
+
+/// Elements behind each window.
+const GUARD: usize = 3;
+/// What guards are made of, and results before they are written. No number of any input is made of it alone.
+pub(crate) const POISON: u8 = 0xa5;
+
+/// A window of a larger tensor of one worker, whose other elements nobody may touch.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    whole: Tensor,
+    window: Tensor,
+    content: Vec<u8>,
+}
+
+impl Buffer {
+    /// A window with `content`, that starts at element `offset` of its storage.
+    pub(crate) fn new(ctx: &mut WorkerContext, dtype: DType, content: Vec<u8>, offset: usize) -> Result<Self> {
+        let count = content.len() / dtype.size();
+        let whole = ctx.empty(dtype, [(offset + count + GUARD) as i64])?;
+        let window = whole.window(offset, [count as i64])?;
+        stage::upload(ctx, &whole, &guarded(&window, &content, whole.byte_len()))?;
+        Ok(Self { whole, window, content })
+    }
+
+    /// The elements.
+    pub(crate) fn tensor(&self) -> &Tensor {
+        &self.window
+    }
+
+    /// What it was filled with.
+    pub(crate) fn content(&self) -> &[u8] {
+        &self.content
+    }
+
+    /// The bytes of the window now, and what is wrong with the guards, if anything.
+    pub(crate) fn read(&self, ctx: &mut WorkerContext) -> Result<(Vec<u8>, Option<String>)> {
+        let bytes = stage::download(ctx, &self.whole)?;
+        let range = self.window.byte_range();
+        let window = bytes[range.clone()].to_vec();
+        let touched = (0..bytes.len()).filter(|at| !range.contains(at)).find(|at| bytes[*at] != POISON);
+        let wrong = touched.map(|at| {
+            let size = self.window.dtype().size();
+            let elements = at as i64 / size as i64 - (range.start / size) as i64;
+            format!("element {elements}, outside of the tensor's {}, was written", self.window.elements())
+        });
+        Ok((window, wrong))
+    }
+}
+
+fn guarded(window: &Tensor, content: &[u8], bytes: usize) -> Vec<u8> {
+    let mut all = vec![POISON; bytes];
+    all[window.byte_range()].copy_from_slice(content);
+    all
+}

@@ -1,0 +1,129 @@
+//! Collectives of elements: every sub-case of one check, on one rank.
+
+mod case;
+mod part;
+
+use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result};
+
+use self::case::{Case, Layout};
+use super::stage::Stage;
+use super::verdict::{Tally, Verdict};
+use crate::oracle::Values;
+
+/// Elements of a block, for worlds of up to four ranks: none, one, odd, prime, and more than any backend's small path takes.
+const COUNTS: [usize; 5] = [0, 1, 7, 257, 2053];
+/// For larger worlds.
+const FEW_COUNTS: [usize; 3] = [1, 7, 257];
+/// More than 1 MiB of `f32`.
+const LARGE: usize = (1 << 18) + 5;
+
+/// A collective on one dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Collective {
+    pub(crate) kind: OpKind,
+    pub(crate) dtype: DType,
+    /// Of those that reduce.
+    pub(crate) reduction: Option<Reduction>,
+    /// Of more than 1 MiB.
+    pub(crate) large: bool,
+}
+
+impl Collective {
+    /// Like `all_reduce::bf16::avg`.
+    pub(crate) fn name(&self) -> String {
+        let large = if self.large { "large::" } else { "" };
+        let reduction = self.reduction.map_or_else(String::new, |reduction| format!("::{reduction}"));
+        format!("{large}{}::{}{reduction}", self.kind, self.dtype)
+    }
+
+    /// Runs every sub-case on this rank.
+    ///
+    /// # Errors
+    /// The communicator's own.
+    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
+        if !self.is_supported(stage.comm()?.capabilities()) {
+            return self.refused(stage);
+        }
+        let mut tally = Tally::default();
+        for case in self.cases(stage)? {
+            let ran = case.run(stage)?;
+            // Every rank gets the same.
+            tally.count(ran.wrong, if self.kind == OpKind::AllReduce { &ran.result } else { &[] });
+        }
+        Ok(tally.verdict(stage.color))
+    }
+
+    fn is_supported(&self, capabilities: Capabilities) -> bool {
+        capabilities.supports(self.kind, self.dtype, self.reduction)
+    }
+
+    /// What a communicator says that it lacks must be refused before anything is launched.
+    fn refused(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
+        let case = Case { count: 1, ..self.first(stage)? };
+        Ok(match case.run(stage) {
+            Err(error @ Error::Unsupported { .. }) => Verdict::Skipped(error.to_string()),
+            Err(other) => Verdict::Wrong(format!("{case}: expected to be unsupported, got: {other}")),
+            Ok(_) => Verdict::Wrong(format!("{case}: ran, although the capabilities lack it")),
+        })
+    }
+
+    fn first(&self, stage: &mut Stage<'_>) -> Result<Case> {
+        let (me, size) = stage.seat()?;
+        Ok(Case {
+            kind: self.kind,
+            dtype: self.dtype,
+            reduction: self.reduction.unwrap_or(Reduction::Sum),
+            count: 0,
+            root: 0,
+            layout: Layout::Apart,
+            values: Values::Bits,
+            offset: 0,
+            me,
+            size,
+            exact: stage.exact,
+        })
+    }
+
+    fn cases(&self, stage: &mut Stage<'_>) -> Result<Vec<Case>> {
+        let first = self.first(stage)?;
+        let counts: &[usize] = match first.size {
+            _ if self.large => &[LARGE],
+            ..=4 => &COUNTS,
+            _ => &FEW_COUNTS,
+        };
+        let mut cases = Vec::new();
+        for (index, &count) in counts.iter().enumerate() {
+            for root in self.roots(first.size, index) {
+                for layout in Layout::of(self.kind) {
+                    for &values in self.values(stage.exact) {
+                        // Aligned and not, in turn.
+                        let offset = [0, 1, 3][cases.len() % 3];
+                        cases.push(Case { count, root, layout, values, offset, ..first });
+                    }
+                }
+            }
+        }
+        Ok(cases)
+    }
+
+    /// Every root of a small world, for small counts; otherwise one after the other.
+    fn roots(&self, size: usize, index: usize) -> Vec<usize> {
+        let rooted = matches!(self.kind, OpKind::Reduce | OpKind::Broadcast | OpKind::Gather | OpKind::Scatter);
+        match rooted {
+            true if size <= 4 && index < 3 => (0..size).collect(),
+            true => vec![(index + 1) % size],
+            false => vec![0],
+        }
+    }
+
+    fn values(&self, exact: bool) -> &'static [Values] {
+        match self.reduction {
+            None => &[Values::Bits],
+            Some(_) if self.large => &[Values::Whole],
+            Some(Reduction::Min | Reduction::Max) if exact && self.dtype.is_float() => {
+                &[Values::Whole, Values::Any, Values::Nan]
+            }
+            Some(_) => &[Values::Whole, Values::Any],
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! One worker fails while the others are inside an operation.
+
+use std::fmt;
+use std::sync::Arc;
+
+use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, WorkerContext, WorkerId};
+
+use super::recover;
+use crate::communicator::stage::rank;
+use crate::communicator::suite::Wrong;
+
+const FAIL: &str = "disco.conformance.fail_inside";
+/// What the worker that fails says.
+const WHY: &str = "this worker gives up, as it was told to";
+
+disco_core::register_function!(FAIL, fail_inside);
+
+/// In which operation the others are, and how the one fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::communicator) struct Abort {
+    pub(super) kind: OpKind,
+    pub(super) panics: bool,
+}
+
+impl Abort {
+    pub(super) async fn run(self, session: &dyn Session, backend: &str, run: i64) -> Wrong<usize> {
+        let last = session.world().size() - 1;
+        for culprit in [0, last] {
+            self.stage(session, culprit, run).await?;
+            recover(session, backend, run).await?;
+        }
+        Ok(2)
+    }
+
+    async fn stage(self, session: &dyn Session, culprit: usize, run: i64) -> Wrong<()> {
+        let worker = WorkerId::new(culprit as u32);
+        let said = |error: Error| error.to_string();
+        let function = session.function(FAIL).await.map_err(said)?;
+        let key: Arc<str> = format!("conformance {run}: culprit {culprit}").into();
+        let args = (self.kind.name(), worker.wire(), self.panics, key);
+        let handle = session.call(&function, args).await.map_err(said)?;
+        let failure = match session.sync_all().await {
+            Err(Error::Worker(failure)) => failure,
+            other => return Err(format!("{worker} failed, and sync_all gives {other:?}")),
+        };
+        if failure.worker != worker || !failure.to_string().contains(WHY) {
+            return Err(format!("the root cause is that {worker} said `{WHY}`; the session says: {failure}"));
+        }
+        let peers = session.world().workers().filter(|peer| *peer != worker && !self.may_end(peer.index(), culprit));
+        for peer in peers {
+            // A value made before a worker's first error would still be there.
+            if session.get(&handle, peer).await.is_ok() {
+                return Err(format!("{} ended on {peer}, though {worker} never came", self.kind));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a rank needs nothing of the one that fails.
+    fn may_end(self, me: usize, culprit: usize) -> bool {
+        match self.kind {
+            // The root is next to the culprit.
+            OpKind::Reduce | OpKind::Gather => me != root(culprit),
+            OpKind::Broadcast | OpKind::Scatter | OpKind::Send => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Abort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.panics { "panics" } else { "fails" };
+        write!(f, "abort::{}::a_worker_{how}_and_the_others_return", self.kind)
+    }
+}
+
+fn root(culprit: usize) -> usize {
+    if culprit == 0 { 1 } else { 0 }
+}
+
+fn fail_inside(ctx: &mut WorkerContext, kind: String, culprit: u32, panics: bool, key: String) -> Result<()> {
+    let (me, size, store) = (ctx.worker().index(), ctx.world().size(), ctx.store());
+    let key = |worker: usize| format!("{key}: {worker}");
+    if me != culprit as usize {
+        let op = op(ctx, &kind, culprit as usize)?;
+        store.set(&key(me), b"about to enter")?;
+        let comm = ctx.comm()?;
+        comm.enqueue(&[op])?;
+        return comm.synchronize();
+    }
+    for peer in (0..size).filter(|peer| *peer != me) {
+        store.wait(&key(peer), ctx.deadline())?;
+    }
+    if panics {
+        // As `panic!` does, without its noise.
+        std::panic::resume_unwind(Box::new(WHY));
+    }
+    Err(Error::invalid(WHY))
+}
+
+/// An operation that needs the culprit, where a kind has one.
+fn op(ctx: &mut WorkerContext, kind: &str, culprit: usize) -> Result<Op> {
+    let (me, size) = (ctx.worker().index(), ctx.world().size());
+    let mut make = |count: usize| ctx.empty(DType::F32, [count as i64]);
+    let (one, all, reduction) = (make(5)?, make(5 * size)?, Reduction::Sum);
+    let (receives, gives) = (rank(root(culprit)), rank(culprit));
+    let is_receiver = me == receives.index();
+    let counts: Arc<[usize]> = vec![5; size].into();
+    let found = OpKind::ALL.into_iter().find(|known| known.name() == kind);
+    Ok(match found {
+        Some(OpKind::AllReduce) => Op::AllReduce { src: None, dst: one, reduction },
+        Some(OpKind::Reduce) => {
+            Op::Reduce { src: Some(one), dst: is_receiver.then(|| make(5)).transpose()?, reduction, root: receives }
+        }
+        Some(OpKind::ReduceScatter) => Op::ReduceScatter { src: Some(all), dst: one, reduction },
+        Some(OpKind::AllGather) => Op::AllGather { src: Some(one), dst: all },
+        Some(OpKind::Broadcast) => Op::Broadcast { src: None, dst: one, root: gives },
+        Some(OpKind::Gather) => Op::Gather { src: Some(one), dst: is_receiver.then_some(all), root: receives },
+        Some(OpKind::Scatter) => Op::Scatter { src: None, dst: Some(one), root: gives },
+        Some(OpKind::AllToAll) => Op::AllToAll { src: None, dst: all },
+        Some(OpKind::AllGatherV) => Op::AllGatherV { src: Some(one), dst: all, counts },
+        Some(OpKind::AllToAllV) => {
+            Op::AllToAllV { src: None, send_counts: counts.clone(), dst: all, recv_counts: counts }
+        }
+        Some(OpKind::Send) => Op::Send { src: one, to: gives },
+        Some(OpKind::Recv) => Op::Recv { dst: one, from: gives },
+        Some(OpKind::Barrier) => Op::Barrier,
+        _ => return Err(Error::invalid(format!("nobody knows how to stage an abort of `{kind}`"))),
+    })
+}

@@ -1,0 +1,33 @@
+//! A rank that does not come.
+
+use std::time::Duration;
+
+use disco_core::{CommunicatorExt, Error, Result, Session, SessionExt, WorkerContext};
+
+use crate::communicator::suite::Wrong;
+
+/// The collective deadline of these sessions: long enough for what does end, on a busy machine.
+pub(super) const SHORT: Duration = Duration::from_secs(1);
+
+const STAY_AWAY: &str = "disco.conformance.stay_away";
+
+disco_core::register_function!(STAY_AWAY, stay_away);
+
+/// All but the last worker enter a barrier.
+fn stay_away(ctx: &mut WorkerContext) -> Result<()> {
+    match ctx.worker().index() + 1 < ctx.world().size() {
+        true => ctx.comm()?.barrier(),
+        false => Ok(()),
+    }
+}
+
+pub(super) async fn run(session: &dyn Session) -> Wrong<usize> {
+    let said = |error: Error| error.to_string();
+    let function = session.function(STAY_AWAY).await.map_err(said)?;
+    session.call(&function, ()).await.map_err(said)?;
+    let missing = format!("rank {}", session.world().size() - 1);
+    match session.sync_all().await {
+        Err(error) if error.to_string().contains("no end after") && error.to_string().contains(&missing) => Ok(1),
+        other => Err(format!("{missing} did not come, and sync_all gives {other:?}")),
+    }
+}

@@ -1,0 +1,140 @@
+//! Ranks that call different things.
+
+use std::fmt;
+
+use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
+
+use crate::communicator::stage::rank;
+use crate::communicator::suite::Wrong;
+
+const DISAGREE: &str = "disco.conformance.disagree";
+
+disco_core::register_function!(DISAGREE, disagree);
+
+/// In what the last rank differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum In {
+    Count,
+    DType,
+    Operation,
+    Root,
+    Reduction,
+    Counts,
+    Transfer,
+}
+
+/// What differs, and who must notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::communicator) struct Mismatch {
+    what: In,
+    /// The session checks; otherwise the backend itself must notice.
+    pub(super) check: bool,
+}
+
+impl In {
+    const ALL: [In; 7] =
+        [Self::Count, Self::DType, Self::Operation, Self::Root, Self::Reduction, Self::Counts, Self::Transfer];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::DType => "dtype",
+            Self::Operation => "operation",
+            Self::Root => "root",
+            Self::Reduction => "reduction",
+            Self::Counts => "counts",
+            Self::Transfer => "transfer",
+        }
+    }
+
+    /// What the last rank calls, or the others.
+    fn op(self, is_last: bool, size: usize, mut make: impl FnMut(DType, usize) -> Result<Tensor>) -> Result<Op> {
+        let (f32, last, sum) = (DType::F32, size - 1, Reduction::Sum);
+        Ok(match (self, is_last) {
+            (Self::Count, _) => Op::AllReduce { src: None, dst: make(f32, 4 + usize::from(is_last))?, reduction: sum },
+            (Self::DType, _) => {
+                let dtype = if is_last { DType::I32 } else { f32 };
+                Op::AllReduce { src: None, dst: make(dtype, 4)?, reduction: sum }
+            }
+            (Self::Operation, true) => Op::AllReduce { src: None, dst: make(f32, 4)?, reduction: sum },
+            (Self::Operation, false) => Op::Broadcast { src: None, dst: make(f32, 4)?, root: rank(0) },
+            (Self::Root, _) => {
+                Op::Broadcast { src: None, dst: make(f32, 4)?, root: rank(if is_last { last } else { 0 }) }
+            }
+            (Self::Reduction, _) => {
+                let reduction = if is_last { Reduction::Max } else { Reduction::Min };
+                Op::AllReduce { src: None, dst: make(f32, 4)?, reduction }
+            }
+            (Self::Counts, _) => {
+                // Rank 0 has one more or the last one has; others have two.
+                let counts: Vec<usize> =
+                    (0..size).map(|rank| 2 + usize::from(rank == if is_last { 0 } else { last })).collect();
+                Op::AllGatherV { src: None, dst: make(f32, 2 * size + 1)?, counts: counts.into() }
+            }
+            (Self::Transfer, true) => Op::Recv { dst: make(f32, 5)?, from: rank(0) },
+            (Self::Transfer, false) => Op::Send { src: make(f32, 4)?, to: rank(last) },
+        })
+    }
+}
+
+impl Mismatch {
+    /// All of them. Transfers are not compared by sessions.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let all = [true, false].into_iter().flat_map(|check| In::ALL.map(|what| Self { what, check }));
+        all.filter(|mismatch| !(mismatch.check && mismatch.what == In::Transfer))
+    }
+
+    pub(super) fn needs(self) -> Vec<(OpKind, DType)> {
+        let (f32, all_reduce) = (DType::F32, OpKind::AllReduce);
+        match self.what {
+            In::Count | In::Reduction => vec![(all_reduce, f32)],
+            In::DType => vec![(all_reduce, f32), (all_reduce, DType::I32)],
+            In::Operation => vec![(all_reduce, f32), (OpKind::Broadcast, f32)],
+            In::Root => vec![(OpKind::Broadcast, f32)],
+            In::Counts => vec![(OpKind::AllGatherV, f32)],
+            In::Transfer => vec![(OpKind::Send, f32), (OpKind::Recv, f32)],
+        }
+    }
+
+    pub(super) async fn run(self, session: &dyn Session) -> Wrong<usize> {
+        let said = |error: Error| error.to_string();
+        let size = session.world().size();
+        let function = session.function(DISAGREE).await.map_err(said)?;
+        session.call(&function, (self.what.name(),)).await.map_err(said)?;
+        let text = match session.sync_all().await {
+            Err(Error::Worker(failure)) => failure.to_string(),
+            other => return Err(format!("ranks differ in the {}, and sync_all gives {other:?}", self.what.name())),
+        };
+        for is_last in [false, true] {
+            let zeros = |dtype, count: usize| Tensor::zeros(dtype, [count as i64]);
+            let side = match self.what {
+                In::Transfer => format!("f32 x {}", if is_last { 5 } else { 4 }),
+                what => what.op(is_last, size, zeros).map_err(said)?.signature(size),
+            };
+            if !text.contains(&side) {
+                return Err(format!("the error does not show the side that called {side}: {text}"));
+            }
+        }
+        Ok(1)
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = if self.check { "the_session" } else { "the_backend" };
+        write!(f, "mismatch::{}::is_told_by_{by}", self.what.name())
+    }
+}
+
+fn disagree(ctx: &mut WorkerContext, what: String) -> Result<()> {
+    let (me, size) = (ctx.worker().index(), ctx.world().size());
+    let found = In::ALL.into_iter().find(|known| known.name() == what);
+    let what = found.ok_or_else(|| Error::invalid(format!("ranks can't disagree in `{what}`")))?;
+    if what == In::Transfer && !(me == 0 || me + 1 == size) {
+        return Ok(());
+    }
+    let op = what.op(me + 1 == size, size, |dtype, count| ctx.empty(dtype, [count as i64]))?;
+    let comm = ctx.comm()?;
+    comm.enqueue(&[op])?;
+    comm.synchronize()
+}

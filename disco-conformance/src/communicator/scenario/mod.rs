@@ -1,0 +1,136 @@
+//! What the controller stages: failures, disagreements, deadlines, many submitters.
+
+mod abort;
+mod deadline;
+mod mismatch;
+mod order;
+
+use std::fmt;
+
+use disco_core::{DType, DataPlane, OpKind, Session, World};
+
+use self::abort::Abort;
+use self::mismatch::Mismatch;
+use super::suite::{Wrong, together, verdicts};
+use super::verdict::Verdict;
+use crate::harness::{Harness, Wish};
+
+/// One scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scenario {
+    /// One worker fails while the others are inside an operation.
+    Abort(Abort),
+    /// Ranks call different things.
+    Mismatch(Mismatch),
+    /// A rank does not come.
+    Deadline,
+    /// Several threads of the controller submit to one session.
+    Order,
+    /// The session checks, and there is nothing to find.
+    Checked,
+}
+
+/// Every scenario.
+pub(super) fn all() -> impl Iterator<Item = Scenario> {
+    let aborts = OpKind::ALL.into_iter().map(|kind| Abort { kind, panics: false });
+    let aborts = aborts.chain([Abort { kind: OpKind::AllReduce, panics: true }]).map(Scenario::Abort);
+    aborts.chain(Mismatch::all().map(Scenario::Mismatch)).chain([
+        Scenario::Deadline,
+        Scenario::Order,
+        Scenario::Checked,
+    ])
+}
+
+/// The scenario of that name.
+pub(super) fn find(name: &str) -> Option<Scenario> {
+    all().find(|scenario| scenario.to_string() == name)
+}
+
+impl Scenario {
+    /// Why it is not asked of this backend.
+    pub(super) fn is_beyond(self, harness: &dyn Harness) -> Option<String> {
+        match self {
+            Self::Mismatch(mismatch) if !mismatch.check && !harness.detects_mismatches() => {
+                Some("the backend need not detect it unless the session checks".into())
+            }
+            _ => None,
+        }
+    }
+
+    /// The operations that it is made of.
+    pub(super) fn needs(self) -> Vec<(OpKind, DType)> {
+        match self {
+            Self::Abort(abort) => vec![(abort.kind, DType::F32)],
+            Self::Mismatch(mismatch) => mismatch.needs(),
+            Self::Deadline => vec![(OpKind::Barrier, DType::F32)],
+            Self::Order => vec![(OpKind::AllReduce, DType::I32)],
+            Self::Checked => Vec::new(),
+        }
+    }
+
+    /// What its session must be like.
+    pub(super) fn wish(self, world: World) -> Wish {
+        let wish = Wish::new(world);
+        match self {
+            Self::Mismatch(mismatch) => Wish { check: mismatch.check, ..wish },
+            Self::Checked => Wish { check: true, ..wish },
+            Self::Deadline => Wish { collective_deadline: deadline::SHORT, ..wish },
+            _ => wish,
+        }
+    }
+
+    /// Stages it. Afterwards the session is as good as new.
+    pub(super) async fn run(self, session: &dyn Session, backend: &str, run: i64) -> Wrong<usize> {
+        let executed = match self {
+            Self::Abort(abort) => return abort.run(session, backend, run).await,
+            Self::Mismatch(mismatch) => mismatch.run(session).await?,
+            Self::Deadline => deadline::run(session).await?,
+            Self::Order => return order::run(session).await,
+            Self::Checked => return checked(session, run).await,
+        };
+        recover(session, backend, run).await?;
+        Ok(executed)
+    }
+}
+
+/// Rows that run alike whether the session checks or not.
+async fn checked(session: &dyn Session, run: i64) -> Wrong<usize> {
+    let mut sum = 0;
+    for name in ["all_reduce::i32::sum", "all_gather_v::u8", "all_to_all_v::u8", "send_recv::ring::f32"] {
+        // The world, and a split.
+        for scope in [0, 2] {
+            let verdicts = verdicts(session, (name, scope, run, false)).await.map_err(|error| error.to_string())?;
+            match together(&verdicts, false) {
+                Verdict::Passed { executed, .. } => sum += executed,
+                Verdict::Skipped(_) => {}
+                Verdict::Wrong(why) => return Err(format!("{name}: {why}")),
+            }
+        }
+    }
+    Ok(sum)
+}
+
+/// After a failure, `init_ccl` must make the session usable again.
+async fn recover(session: &dyn Session, backend: &str, run: i64) -> Wrong<()> {
+    session.init_ccl(backend, &[]).await.map_err(|error| format!("init_ccl after the failure: {error}"))?;
+    for scope in 0..=(session.world().groups() > 1).into() {
+        let verdicts = verdicts(session, ("all_reduce::i32::sum", scope, run, false)).await;
+        let verdicts = verdicts.map_err(|error| format!("after init_ccl: {error}"))?;
+        if let Verdict::Wrong(why) = together(&verdicts, false) {
+            return Err(format!("after init_ccl: {why}"));
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Abort(abort) => abort.fmt(f),
+            Self::Mismatch(mismatch) => mismatch.fmt(f),
+            Self::Deadline => f.write_str("deadline::a_rank_that_does_not_come_ends_the_wait_of_the_others"),
+            Self::Checked => f.write_str("checked::collectives_give_what_they_give_otherwise"),
+            Self::Order => f.write_str("order::concurrent_controllers_are_seen_in_one_order"),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Where a check runs on one worker: its context and one of its communicators.
+
+use disco_core::{Communicator, DType, Error, Op, Rank, Result, Tensor, WorkerContext};
+
+use super::buffer::Buffer;
+
+/// Which communicator of a worker is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// That of all workers.
+    World,
+    /// That of the session's group.
+    Group,
+    /// One of a split by odd colors, with the ranks in reverse.
+    Split,
+}
+
+impl Scope {
+    /// All of them, as they are numbered in calls.
+    pub(crate) const ALL: [Scope; 3] = [Self::World, Self::Group, Self::Split];
+
+    /// For sentences: `the world`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::World => "the world",
+            Self::Group => "a group",
+            Self::Split => "a split",
+        }
+    }
+}
+
+/// One worker with the communicator that is judged.
+#[derive(Debug)]
+pub(crate) struct Stage<'a> {
+    pub(crate) ctx: &'a mut WorkerContext,
+    scope: Scope,
+    child: Option<Box<dyn Communicator>>,
+    /// The same on the ranks of one communicator, another on those of others.
+    pub(crate) color: i64,
+    /// Alike on all workers, another in each run of a check.
+    run: i64,
+    /// Whether results must be bit-identical across ranks and runs, and NaN win.
+    pub(crate) exact: bool,
+}
+
+impl<'a> Stage<'a> {
+    /// Makes the communicator of `scope`, on all workers at the same time.
+    pub(crate) fn new(ctx: &'a mut WorkerContext, scope: Scope, run: i64, exact: bool) -> Result<Self> {
+        let worker = ctx.worker().index();
+        let mut child = None;
+        let color = match scope {
+            Scope::World => 0,
+            Scope::Group => ctx.group().index() as u32,
+            Scope::Split => {
+                let color = [5, 3][worker % 2];
+                child = ctx.comm()?.split(Some(color), -(worker as i32))?;
+                let missing = || Error::invalid("split: a color was passed, but there is no communicator");
+                child.as_ref().ok_or_else(missing)?;
+                color
+            }
+        };
+        Ok(Self { ctx, scope, child, color: color.into(), run, exact })
+    }
+
+    /// The communicator.
+    pub(crate) fn comm(&mut self) -> Result<&mut dyn Communicator> {
+        match &mut self.child {
+            Some(child) => Ok(&mut **child),
+            None => self.ctx.comm_in(self.scope == Scope::Group),
+        }
+    }
+
+    /// This worker's rank and the number of ranks.
+    pub(crate) fn seat(&mut self) -> Result<(usize, usize)> {
+        let comm = self.comm()?;
+        Ok((comm.rank().index(), comm.size()))
+    }
+
+    /// Runs a group to its end.
+    pub(crate) fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        let comm = self.comm()?;
+        comm.enqueue(group)?;
+        comm.synchronize()
+    }
+
+    /// A guarded tensor on the worker's device.
+    pub(crate) fn buffer(&mut self, dtype: DType, content: Vec<u8>, offset: usize) -> Result<Buffer> {
+        Buffer::new(self.ctx, dtype, content, offset)
+    }
+
+    /// A tensor on the worker's device.
+    pub(crate) fn tensor(&mut self, dtype: DType, content: &[u8]) -> Result<Tensor> {
+        let tensor = self.ctx.empty(dtype, [(content.len() / dtype.size()) as i64])?;
+        upload(self.ctx, &tensor, content)?;
+        Ok(tensor)
+    }
+
+    /// The bytes of a tensor.
+    pub(crate) fn bytes(&mut self, tensor: &Tensor) -> Result<Vec<u8>> {
+        download(self.ctx, tensor)
+    }
+
+    /// A key of the store that only the ranks of this communicator use, and only in this run.
+    pub(crate) fn key(&self, what: &str) -> String {
+        format!("conformance {}: {:?} {}: {what}", self.run, self.scope, self.color)
+    }
+}
+
+/// A rank, from an index.
+pub(crate) fn rank(index: usize) -> Rank {
+    Rank::new(index as u32)
+}
+
+/// Overwrites a tensor of the worker.
+pub(crate) fn upload(ctx: &mut WorkerContext, tensor: &Tensor, bytes: &[u8]) -> Result<()> {
+    let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+    host.bytes_mut()?.copy_from_slice(bytes);
+    ctx.queue().copy_in(tensor, &host)
+}
+
+/// The bytes of a tensor of the worker.
+pub(crate) fn download(ctx: &mut WorkerContext, tensor: &Tensor) -> Result<Vec<u8>> {
+    let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+    let deadline = ctx.deadline();
+    ctx.queue().copy_out(&host, tensor)?;
+    ctx.queue().synchronize(deadline)?;
+    Ok(host.bytes()?.to_vec())
+}

@@ -1,0 +1,234 @@
+//! Runs checks over the sessions of a harness.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use disco_core::{DType, DataPlane, Error, OpKind, Result, Session, SessionExt, WorkerId, World};
+
+use super::scenario::{self, Scenario};
+use super::stage::Scope;
+use super::table::{self, Row};
+use super::verdict::Verdict;
+use super::worker::{ROW, SUPPORTS};
+use crate::check::{Check, Outcome};
+use crate::harness::{Harness, Wish};
+use crate::patience::block_on;
+
+/// Every check of one backend in one kind of session. Checks may run on several threads at once; each has a session to
+/// itself, and sessions are used again as long as nothing failed in them.
+pub struct Suite {
+    harness: Arc<dyn Harness>,
+    idle: Mutex<Vec<(Wish, Box<dyn Session>)>>,
+    runs: AtomicI64,
+}
+
+/// What is wrong, in words.
+pub(super) type Wrong<T> = std::result::Result<T, String>;
+
+impl Suite {
+    /// The suite of a harness. Nothing starts before a check is run.
+    pub fn new(harness: Arc<dyn Harness>) -> Self {
+        Self { harness, idle: Mutex::default(), runs: AtomicI64::new(0) }
+    }
+
+    /// All checks. They are the same for every harness.
+    pub fn checks() -> Vec<Check> {
+        let rows = table::all().map(|row| row.to_string());
+        rows.chain(scenario::all().map(|scenario| scenario.to_string())).map(Check::new).collect()
+    }
+
+    /// Runs one check in every world of the harness that it makes sense in.
+    pub fn run(&self, check: &Check) -> Outcome {
+        let ran = match (table::find(check.name()), scenario::find(check.name())) {
+            (Some(row), _) => self.run_row(&row, check.name()),
+            (None, Some(scenario)) => self.run_scenario(scenario),
+            (None, None) => Err("there is no such check".into()),
+        };
+        ran.unwrap_or_else(|why| Outcome::Failed { why })
+    }
+
+    /// Ends the sessions.
+    ///
+    /// # Errors
+    /// That of the first session that did not end well.
+    pub fn close(&self) -> Result<()> {
+        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        idle.iter().try_for_each(|(_, session)| pollster::block_on(session.shutdown()))
+    }
+
+    fn run_row(&self, row: &Row, name: &str) -> Wrong<Outcome> {
+        let mut executed = 0;
+        for world in self.worlds_for(row) {
+            let scopes = Scope::ALL.into_iter().enumerate().filter(|(_, scope)| match scope {
+                Scope::World => true,
+                Scope::Group => world.groups() > 1 && !row.is_large(),
+                Scope::Split => world.size() > 1 && !row.is_large(),
+            });
+            let ran = self.in_session(Wish::new(world), async |session| {
+                let mut executed = 0;
+                for (index, scope) in scopes {
+                    let run = self.runs.fetch_add(1, Ordering::Relaxed);
+                    let args = (name, index as i64, run, self.harness.is_exact());
+                    let verdicts = verdicts(session, args).await.map_err(|error| error.to_string())?;
+                    match together(&verdicts, self.harness.is_exact()) {
+                        Verdict::Passed { executed: more, .. } => executed += more,
+                        Verdict::Skipped(reason) => return Ok(Err(reason)),
+                        Verdict::Wrong(why) => return Err(format!("on the communicator of {}: {why}", scope.name())),
+                    }
+                }
+                Ok(Ok(executed))
+            })?;
+            match ran {
+                Ok(more) => executed += more,
+                Err(reason) => return Ok(Outcome::Skipped { reason }),
+            }
+        }
+        Ok(Outcome::Passed { executed })
+    }
+
+    fn worlds_for(&self, row: &Row) -> Vec<World> {
+        let worlds = self.harness.worlds();
+        match row.is_large() {
+            false => worlds,
+            true => {
+                let middle =
+                    worlds.iter().position(|world| world.size() == 3).unwrap_or(worlds.len().saturating_sub(1));
+                worlds.into_iter().skip(middle).take(1).collect()
+            }
+        }
+    }
+
+    fn run_scenario(&self, scenario: Scenario) -> Wrong<Outcome> {
+        if let Some(reason) = scenario.is_beyond(&*self.harness) {
+            return Ok(Outcome::Skipped { reason });
+        }
+        let worlds: Vec<World> = self.harness.worlds().into_iter().filter(|world| world.size() > 1).collect();
+        let mut executed = 0;
+        for world in &worlds {
+            let wish = scenario.wish(*world);
+            let run = self.runs.fetch_add(1, Ordering::Relaxed);
+            let ran = self.in_session(wish, async |session| {
+                match lacking(session, scenario.needs()).await.map_err(|error| error.to_string())? {
+                    Some(reason) => Ok(Err(reason)),
+                    None => scenario.run(session, self.harness.backend(), run).await.map(Ok),
+                }
+            })?;
+            match ran {
+                Ok(more) => executed += more,
+                Err(reason) => return Ok(Outcome::Skipped { reason }),
+            }
+        }
+        match worlds.is_empty() {
+            true => Ok(Outcome::Skipped { reason: "it takes two workers".into() }),
+            false => Ok(Outcome::Passed { executed }),
+        }
+    }
+
+    /// Runs `body` in a session that nobody else uses.
+    fn in_session<T>(&self, wish: Wish, body: impl AsyncFnOnce(&dyn Session) -> Wrong<T>) -> Wrong<T> {
+        let place = |why: String| {
+            let (size, groups) = (wish.world.size(), wish.world.groups());
+            let groups = if groups > 1 { format!(" in {groups} groups") } else { String::new() };
+            format!("{size} workers{groups}: {why}")
+        };
+        let session = self.session(&wish).map_err(|error| place(error.to_string()))?;
+        let limit = self.harness.patience();
+        let ended = block_on(body(&*session), limit).unwrap_or_else(|| Err(format!("no end after {limit:?}")));
+        let result = ended.map_err(place)?;
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((wish, session));
+        Ok(result)
+    }
+
+    fn session(&self, wish: &Wish) -> Result<Box<dyn Session>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = idle.iter().position(|(of, _)| of == wish) {
+            return Ok(idle.swap_remove(at).1);
+        }
+        drop(idle);
+        let session = self.harness.start(wish)?;
+        let connect = || format!("init_ccl: no end after {:?}", self.harness.patience());
+        block_on(session.init_ccl(self.harness.backend(), &[]), self.harness.patience())
+            .unwrap_or_else(|| Err(Error::invalid(connect())))?;
+        Ok(session)
+    }
+}
+
+impl fmt::Debug for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Suite").field("harness", &self.harness).finish_non_exhaustive()
+    }
+}
+
+/// What each worker says of a row.
+pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool)) -> Result<Vec<Verdict>> {
+    let function = session.function(ROW).await?;
+    let handle = session.call(&function, args).await?;
+    session.sync_all().await?;
+    let mut verdicts = Vec::new();
+    for worker in session.world().workers() {
+        verdicts.push(Verdict::from_value(&session.get(&handle, worker).await?));
+    }
+    Ok(verdicts)
+}
+
+/// The first of these operations that worker 0 does not have.
+async fn lacking(session: &dyn Session, needs: Vec<(OpKind, DType)>) -> Result<Option<String>> {
+    let supports = session.function(SUPPORTS).await?;
+    for (kind, dtype) in needs {
+        let handle = session.call(&supports, (kind.name(), dtype)).await?;
+        if !session.get_as::<bool>(&handle, WorkerId::new(0)).await? {
+            return Ok(Some(format!("there is no {kind} of {dtype}")));
+        }
+    }
+    Ok(None)
+}
+
+/// What all workers say, as one. Where results are exact, those that must be alike must have the same bits.
+pub(super) fn together(verdicts: &[Verdict], exact: bool) -> Verdict {
+    let mut sum = 0;
+    let mut skipped = None;
+    let mut seen: Vec<(i64, u64)> = Vec::new();
+    for verdict in verdicts {
+        match verdict {
+            Verdict::Wrong(why) => return Verdict::Wrong(why.clone()),
+            Verdict::Skipped(why) => skipped = Some(why.clone()),
+            Verdict::Passed { executed, digest, color } => {
+                sum += executed;
+                if exact && seen.iter().any(|(other, seen)| other == color && seen != digest) {
+                    return Verdict::Wrong("results that all ranks must have alike differ in their bits".into());
+                }
+                seen.push((*color, *digest));
+            }
+        }
+    }
+    match skipped {
+        None => Verdict::Passed { executed: sum, digest: 0, color: 0 },
+        Some(why) if sum == 0 => Verdict::Skipped(why),
+        Some(why) => Verdict::Wrong(format!("only some ranks refuse it: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(executed: usize, digest: u64, color: i64) -> Verdict {
+        Verdict::Passed { executed, digest, color }
+    }
+
+    #[test]
+    fn ranks_of_one_color_must_agree_in_every_bit_where_results_are_exact() {
+        let verdicts = [passed(1, 7, 0), passed(2, 8, 0)];
+        assert!(matches!(together(&verdicts, true), Verdict::Wrong(_)));
+        assert_eq!(together(&verdicts, false), passed(3, 0, 0));
+        assert_eq!(together(&[passed(1, 7, 3), passed(2, 8, 5)], true), passed(3, 0, 0));
+    }
+
+    #[test]
+    fn all_ranks_skip_or_none_does() {
+        let skipped = Verdict::Skipped("no bf16".into());
+        assert_eq!(together(&[skipped.clone(), skipped.clone()], true), skipped);
+        assert!(matches!(together(&[passed(1, 0, 0), skipped], true), Verdict::Wrong(_)));
+    }
+}

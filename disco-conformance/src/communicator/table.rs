@@ -1,0 +1,93 @@
+//! The one table of checks that workers run.
+
+use std::fmt;
+
+use disco_core::{DType, OpKind, Reduction, Result};
+
+use super::behaviour::{self, Behaviour};
+use super::collective::Collective;
+use super::stage::Stage;
+use super::transfer::{Pattern, Transfer};
+use super::verdict::Verdict;
+
+/// One row: what all workers run at the same time, on one communicator.
+pub(crate) enum Row {
+    Collective(Collective),
+    Transfer(Transfer),
+    Behaviour(&'static Behaviour),
+}
+
+/// Every row.
+pub(crate) fn all() -> impl Iterator<Item = Row> {
+    let kinds = OpKind::ALL.into_iter().filter(|kind| !kind.is_point_to_point() && *kind != OpKind::Barrier);
+    let collectives = kinds.flat_map(|kind| DType::all().flat_map(move |dtype| collectives(kind, dtype)));
+    let transfers = Pattern::ALL
+        .into_iter()
+        .flat_map(|pattern| DType::all().map(move |dtype| Row::Transfer(Transfer { pattern, dtype })));
+    collectives.chain(transfers).chain(behaviour::ALL.iter().map(Row::Behaviour))
+}
+
+/// The row of that name.
+pub(crate) fn find(name: &str) -> Option<Row> {
+    all().find(|row| row.to_string() == name)
+}
+
+fn collectives(kind: OpKind, dtype: DType) -> Vec<Row> {
+    let reduces = matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
+    let reductions: Vec<Option<Reduction>> = match reduces {
+        true => Reduction::ALL.map(Some).to_vec(),
+        false => vec![None],
+    };
+    let legal = reductions.into_iter().filter(|reduction| (dtype, *reduction) != (DType::Bool, Some(Reduction::Avg)));
+    let small: Vec<_> = legal.map(|reduction| Collective { kind, dtype, reduction, large: false }).collect();
+    let large = (dtype == DType::F32).then(|| Collective { large: true, ..small[0] });
+    small.into_iter().chain(large).map(Row::Collective).collect()
+}
+
+impl Row {
+    /// Whether it moves so much that one world must do.
+    pub(crate) fn is_large(&self) -> bool {
+        matches!(self, Self::Collective(Collective { large: true, .. }))
+    }
+
+    /// Runs it on one rank.
+    ///
+    /// # Errors
+    /// The communicator's own.
+    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
+        match self {
+            Self::Collective(collective) => collective.run(stage),
+            Self::Transfer(transfer) => transfer.run(stage),
+            Self::Behaviour(behaviour) => behaviour.run(stage),
+        }
+    }
+}
+
+/// The check's name.
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Collective(collective) => f.write_str(&collective.name()),
+            Self::Transfer(transfer) => f.write_str(&transfer.name()),
+            Self::Behaviour(behaviour) => f.write_str(behaviour.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_stands_in_it_for_every_dtype_and_reduction_once() {
+        let names: Vec<String> = all().map(|row| row.to_string()).collect();
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+        assert!(names.contains(&"all_reduce::bf16::avg".into()) && names.contains(&"scatter::f8e5m2".into()));
+        assert!(!names.contains(&"all_reduce::bool::avg".into()));
+        let reducing = names.iter().filter(|name| name.starts_with("reduce_scatter::")).count();
+        assert_eq!(reducing, 15 * 5 - 1);
+        assert!(find("send_recv::ring::u8").is_some() && find("nonsense").is_none());
+    }
+}

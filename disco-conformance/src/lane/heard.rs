@@ -1,0 +1,61 @@
+//! An inbox that remembers.
+
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use disco_core::channel::{Notice, Reply};
+use disco_core::{Error, Inbox, WorkerId};
+
+/// One thing that came up a lane.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Reply(WorkerId, u64, Reply),
+    Notice(WorkerId, Notice),
+    Room(Range<WorkerId>),
+    Lost(Range<WorkerId>, Error),
+}
+
+/// Everything that came up, in order.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    events: Mutex<Vec<Event>>,
+    more: Condvar,
+}
+
+impl Heard {
+    /// What came so far.
+    pub(super) fn so_far(&self) -> Vec<Event> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until `enough` is so; says whether it is.
+    pub(super) fn wait(&self, limit: Duration, enough: impl Fn(&[Event]) -> bool) -> bool {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.more.wait_timeout_while(events, limit, |events| !enough(events));
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn push(&self, event: Event) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        self.more.notify_all();
+    }
+}
+
+impl Inbox for Heard {
+    fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
+        self.push(Event::Reply(from, seq, reply));
+    }
+
+    fn notice(&self, from: WorkerId, notice: Notice) {
+        self.push(Event::Notice(from, notice));
+    }
+
+    fn room(&self, workers: Range<WorkerId>) {
+        self.push(Event::Room(workers));
+    }
+
+    fn lost(&self, workers: Range<WorkerId>, why: Error) {
+        self.push(Event::Lost(workers, why));
+    }
+}

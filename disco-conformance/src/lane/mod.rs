@@ -1,0 +1,14 @@
+//! The suite of a lane: what [`Channel`](disco_core::Channel), [`Inbox`](disco_core::Inbox),
+//! [`Endpoint`](disco_core::Endpoint) and [`Link`](disco_core::Link) promise each other.
+//!
+//! What the workers do is a [`Role`], by name, so that a lane to processes can start a worker with the name of its role.
+
+mod cases;
+mod frames;
+mod heard;
+mod role;
+mod stage;
+mod suite;
+
+pub use role::{Role, play};
+pub use suite::{Harness, Suite};

@@ -1,0 +1,174 @@
+//! What a worker at the end of a lane does, as data.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use disco_core::channel::Notice;
+use disco_core::error::Failure;
+use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Value, WorkerId};
+
+use super::frames::{fingerprint, range};
+
+/// How long a worker waits for what the suite promised it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What every worker of a lane does.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Answers every frame with its fingerprint, a `sync_worker` of its own with a failure; leaves at shutdown.
+    Recite,
+    /// Takes no frame before it has heard an abort, then answers command 0 with the cause, then recites.
+    AwaitAbort,
+    /// Tells the controller something at once, then recites.
+    Notify,
+    /// At the first frame, by the worker's number modulo 4: panics, fails, returns, or recites.
+    EndEarly,
+    /// At the first frame, workers of odd number enter a function named `f` and do not come back; others recite.
+    Stick,
+    /// Answers a frame when the workers that it names have met in the store.
+    Meet,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 6] = [Self::Recite, Self::AwaitAbort, Self::Notify, Self::EndEarly, Self::Stick, Self::Meet];
+
+    /// The name to start a worker with.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Recite => "recite",
+            Self::AwaitAbort => "await_abort",
+            Self::Notify => "notify",
+            Self::EndEarly => "end_early",
+            Self::Stick => "stick",
+            Self::Meet => "meet",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Role {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|role| role.name() == name);
+        found.ok_or_else(|| Error::invalid(format!("there is no role `{name}`")))
+    }
+}
+
+/// Plays a role to its end. A lane runs this on each of its workers.
+///
+/// # Errors
+/// The endpoint's own, and those that belong to the role.
+pub fn play(role: Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result<()> {
+    let mut player = Player { role, worker, frames: 0 };
+    match role {
+        Role::AwaitAbort => {
+            let cause = hear_abort(&endpoint)?;
+            endpoint.reply(0, Ok(Value::from(&*cause)))?;
+        }
+        Role::Notify => endpoint.link().notify(Notice::Failed { epoch: 0, failure: failure(worker, 4) }),
+        _ => {}
+    }
+    while let Ok(frame) = endpoint.recv() {
+        player.frames += 1;
+        let activity = endpoint.link().activity().clone();
+        activity.receive(frame.seq());
+        if matches!(frame.command(), Command::Shutdown) || player.leaves()? {
+            break;
+        }
+        let reply = player.answer(&endpoint, &frame);
+        activity.finish(frame.seq());
+        endpoint.reply(frame.seq(), reply)?;
+    }
+    Ok(())
+}
+
+struct Player {
+    role: Role,
+    worker: WorkerId,
+    frames: usize,
+}
+
+impl Player {
+    /// Whether it leaves early.
+    fn leaves(&self) -> Result<bool> {
+        match (self.role, self.worker.index() % 4) {
+            // As `panic!` does, without its noise.
+            (Role::EndEarly, 0) => std::panic::resume_unwind(Box::new("out of luck")),
+            (Role::EndEarly, 1) => Err(Error::invalid("out of memory")),
+            (Role::EndEarly, 2) => Ok(true),
+            _ => Ok(false),
+        }
+    }
+
+    fn answer(&self, endpoint: &impl Endpoint, frame: &Frame) -> Result<Value, Arc<Failure>> {
+        let (link, seq) = (endpoint.link(), frame.seq());
+        match (self.role, frame.command()) {
+            (Role::Stick, _) if self.frames == 1 && !self.worker.index().is_multiple_of(2) => {
+                let activity = link.activity();
+                activity.enter(activity.intern("f"));
+                thread::sleep(PATIENCE);
+                Ok(Value::None)
+            }
+            (Role::Meet, command) => self.meet(endpoint, seq, command).map_err(|error| {
+                let message = error.to_string();
+                Arc::new(Failure { message, ..(*failure(self.worker, seq)).clone() })
+            }),
+            (_, Command::SyncWorker { worker }) if *worker == self.worker => Err(failure(self.worker, seq)),
+            _ => Ok(Value::from(fingerprint(frame))),
+        }
+    }
+
+    /// Says where it is, and waits for the others.
+    fn meet(&self, endpoint: &impl Endpoint, seq: u64, command: &Command) -> Result<Value> {
+        let (store, me) = (endpoint.link().store(), self.worker.index());
+        let key = |worker: usize| format!("meeting {seq}: {worker}");
+        store.set(&key(me), &[me as u8])?;
+        let mut met = Vec::new();
+        for worker in range(command) {
+            met.extend(store.wait(&key(worker), PATIENCE)?);
+        }
+        store.add(&format!("meeting {seq}"), 1)?;
+        Ok(Value::from(met))
+    }
+}
+
+/// Waits for the abort of the session.
+fn hear_abort(endpoint: &impl Endpoint) -> Result<Arc<str>> {
+    let (tell, told) = mpsc::channel();
+    let ear: Arc<dyn Abort> = Arc::new(Ear(Mutex::new(tell)));
+    endpoint.link().on_abort(&ear);
+    told.recv_timeout(PATIENCE).map_err(|_| Error::invalid("no abort was heard"))
+}
+
+struct Ear(Mutex<mpsc::Sender<Arc<str>>>);
+
+impl Abort for Ear {
+    fn abort(&self, cause: &Arc<str>) {
+        // Nobody listens any more after the first one.
+        _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(cause.clone());
+    }
+}
+
+/// What a worker says that failed.
+pub(super) fn failure(worker: WorkerId, command: u64) -> Arc<Failure> {
+    Arc::new(Failure {
+        worker,
+        command,
+        operation: "f".into(),
+        register: None,
+        message: "no luck".into(),
+        causes: vec!["a cause".into()],
+        aborted: false,
+    })
+}

@@ -1,0 +1,135 @@
+//! A lane that was started, and what came up it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco_core::channel::Signal;
+use disco_core::{Channel, Command, Frame, Value, WorkerId};
+use pollster::block_on;
+
+use super::frames::plain;
+use super::heard::{Event, Heard};
+use super::role::Role;
+use super::suite::Harness;
+
+/// What is wrong, in words.
+pub(super) type Wrong<T> = Result<T, String>;
+
+pub(super) struct Stage {
+    pub(super) lane: Box<dyn Channel>,
+    pub(super) heard: Arc<Heard>,
+    pub(super) workers: Range<u32>,
+    /// How long anything may take that must happen.
+    pub(super) patience: Duration,
+}
+
+impl Stage {
+    /// A lane to these workers.
+    pub(super) fn start(harness: &dyn Harness, workers: Range<u32>, role: Role) -> Wrong<Self> {
+        let lane = said(harness.lane(ids(&workers), role))?;
+        let heard = Arc::new(Heard::default());
+        said(lane.start(heard.clone()))?;
+        Ok(Self { lane, heard, workers, patience: harness.patience() })
+    }
+
+    /// Sends a frame as a session does: when there is room.
+    pub(super) fn send(&self, frame: &Arc<Frame>) -> Wrong<()> {
+        let before = self.rooms();
+        if self.lane.room() == 0
+            && !self.heard.wait(self.patience, |events| rooms(events) > before || self.lane.room() > 0)
+        {
+            return Err(format!("there was no room for frame {} within {:?}", frame.seq(), self.patience));
+        }
+        said(self.lane.send(frame))
+    }
+
+    /// How often the lane told of room.
+    pub(super) fn rooms(&self) -> usize {
+        rooms(&self.heard.so_far())
+    }
+
+    /// Waits until something has come up.
+    pub(super) fn wait(&self, what: &str, enough: impl Fn(&[Event]) -> bool) -> Wrong<()> {
+        match self.heard.wait(self.patience, enough) {
+            true => Ok(()),
+            false => Err(format!("{what}: not within {:?}; came up: {}", self.patience, self.summary())),
+        }
+    }
+
+    /// Waits until as many replies have come from each of `workers`.
+    pub(super) fn wait_for_replies(&self, workers: &Range<u32>, count: usize) -> Wrong<()> {
+        let enough = |events: &[Event]| workers.clone().all(|worker| replies(events, worker).len() >= count);
+        self.wait(&format!("{count} replies of workers {workers:?}"), enough)
+    }
+
+    /// Looks at what a lane says until it is as it must be.
+    pub(super) fn watch<T>(&self, what: &str, look: impl Fn(&dyn Channel) -> Option<T>) -> Wrong<T> {
+        let start = Instant::now();
+        loop {
+            match look(&*self.lane) {
+                Some(found) => return Ok(found),
+                None if start.elapsed() > self.patience => {
+                    return Err(format!("{what}: not within {:?}", self.patience));
+                }
+                None => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// What a worker answered, with the numbers of the commands.
+    pub(super) fn replies_of(&self, worker: u32) -> Vec<(u64, String)> {
+        replies(&self.heard.so_far(), worker)
+    }
+
+    pub(super) fn abort(&self, cause: &str) -> Wrong<()> {
+        said(self.lane.urgent(Signal::Abort { epoch: 0, cause: cause.into() }))
+    }
+
+    /// Shuts down by a frame and waits for all workers.
+    pub(super) fn end(self) -> Wrong<()> {
+        self.send(&plain(u64::MAX >> 8, Command::Shutdown))?;
+        said(block_on(self.lane.close(self.patience)))
+    }
+
+    fn summary(&self) -> String {
+        let events = self.heard.so_far();
+        let last: Vec<String> = events.iter().rev().take(3).rev().map(|event| format!("{event:?}")).collect();
+        format!("{} events, the last: {}", events.len(), last.join("; "))
+    }
+}
+
+/// An error in words.
+pub(super) fn said<T>(result: disco_core::Result<T>) -> Wrong<T> {
+    result.map_err(|error| error.to_string())
+}
+
+/// Fails with both sides unless they are alike.
+pub(super) fn alike<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expected: &T) -> Wrong<()> {
+    match got == expected {
+        true => Ok(()),
+        false => Err(format!("{what}: expected {expected:?}, got {got:?}")),
+    }
+}
+
+pub(super) fn ids(workers: &Range<u32>) -> Range<WorkerId> {
+    WorkerId::new(workers.start)..WorkerId::new(workers.end)
+}
+
+fn rooms(events: &[Event]) -> usize {
+    events.iter().filter(|event| matches!(event, Event::Room(_))).count()
+}
+
+fn replies(events: &[Event], worker: u32) -> Vec<(u64, String)> {
+    let replies = events.iter().filter_map(|event| match event {
+        Event::Reply(from, seq, reply) if *from == worker.into() => Some((*seq, reply)),
+        _ => None,
+    });
+    let text = |reply: &disco_core::channel::Reply| match reply {
+        Ok(Value::Str(text)) => text.to_string(),
+        Ok(other) => format!("{other:?}"),
+        Err(failure) => failure.to_string(),
+    };
+    replies.map(|(seq, reply)| (seq, text(reply))).collect()
+}

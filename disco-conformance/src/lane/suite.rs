@@ -1,0 +1,75 @@
+//! Runs cases over lanes of a harness.
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use disco_core::{Channel, Result, WorkerId};
+
+use super::cases::{self, Case};
+use super::role::Role;
+use crate::check::{Check, Outcome};
+
+/// How long one case may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a new lane adds to be judged. No cases.
+pub trait Harness: Debug + Send + Sync {
+    /// What the names of its checks start with: `threads`.
+    fn name(&self) -> &str;
+
+    /// A lane, not started, whose workers [play](super::play) `role`.
+    ///
+    /// # Errors
+    /// The lane's own.
+    fn lane(&self, workers: Range<WorkerId>, role: Role) -> Result<Box<dyn Channel>>;
+
+    /// How long anything may take that must happen: reached by broken lanes only. 30 s.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+}
+
+/// Every case over one kind of lane.
+#[derive(Clone, Debug)]
+pub struct Suite {
+    harness: Arc<dyn Harness>,
+}
+
+impl Suite {
+    /// The suite of a harness.
+    pub fn new(harness: Arc<dyn Harness>) -> Self {
+        Self { harness }
+    }
+
+    /// All checks. They are the same for every harness.
+    pub fn checks() -> Vec<Check> {
+        cases::ALL.iter().map(|case| Check::new(case.name)).collect()
+    }
+
+    /// Runs one check. One that hangs fails after two minutes; what it waits for is left behind.
+    pub fn run(&self, check: &Check) -> Outcome {
+        match cases::ALL.iter().find(|case| case.name == check.name()) {
+            Some(case) => self.run_case(case),
+            None => Outcome::Failed { why: "there is no such check".into() },
+        }
+    }
+
+    fn run_case(&self, case: &'static Case) -> Outcome {
+        let (tell, told) = mpsc::channel();
+        let harness = self.harness.clone();
+        let started = thread::Builder::new().name(case.name.into()).spawn(move || tell.send((case.run)(&*harness)));
+        let ran = match (started, told.recv_timeout(LIMIT)) {
+            (Err(error), _) => Err(format!("no thread: {error}")),
+            (_, Ok(ran)) => ran,
+            (_, Err(mpsc::RecvTimeoutError::Timeout)) => Err(format!("no end after {LIMIT:?}")),
+            (_, Err(mpsc::RecvTimeoutError::Disconnected)) => Err("the controller's side panicked".into()),
+        };
+        match ran {
+            Ok(()) => Outcome::Passed { executed: 1 },
+            Err(why) => Outcome::Failed { why },
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The one suite that judges every lane and every communicator of Disco.
+//!
+//! - [`communicator::Suite`] runs the data plane of a [`Harness`]: a backend in a kind of session. A new backend brings a
+//!   harness, no cases; what it lacks by its [`Capabilities`](disco_core::Capabilities) must be refused, and is skipped
+//!   with that reason.
+//! - [`lane`] holds a [`Channel`](disco_core::Channel) to its contract. A new lane brings a [`lane::Harness`].
+//!
+//! Expected results come from plain loops that share no code with any backend.
+
+mod check;
+pub mod communicator;
+mod harness;
+pub mod lane;
+mod oracle;
+mod patience;
+mod require;
+
+pub use check::{Check, Outcome};
+pub use harness::{Harness, Wish};
+pub use require::Required;

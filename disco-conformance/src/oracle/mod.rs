@@ -1,0 +1,10 @@
+//! Expected results, from plain loops that share no code with any backend.
+
+mod elements;
+mod input;
+mod reduction;
+mod rounding;
+
+pub(crate) use elements::Elements;
+pub(crate) use input::{Values, random};
+pub(crate) use reduction::Expected;

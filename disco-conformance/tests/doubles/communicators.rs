@@ -1,0 +1,169 @@
+//! What the suite says of each double.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_channel::threads::ThreadLane;
+use disco_conformance::communicator::Suite;
+use disco_conformance::{Harness, Outcome, Wish};
+use disco_core::session::{Deadlines, LaneSession};
+use disco_core::worker::{self, WorkerConfig};
+use disco_core::{Result, Session, WorkerId, World};
+
+use crate::lossy::Fault;
+
+/// A double in worlds of one and of three.
+#[derive(Debug)]
+struct Doubled {
+    name: String,
+    exact: bool,
+    patience: Duration,
+}
+
+impl Harness for Doubled {
+    fn name(&self) -> &str {
+        "double"
+    }
+
+    fn backend(&self) -> &str {
+        &self.name
+    }
+
+    fn worlds(&self) -> Vec<World> {
+        [1, 3].map(|workers| World::new(workers, 1).unwrap()).to_vec()
+    }
+
+    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
+        let mut config = WorkerConfig::new(wish.world);
+        config.check = wish.check;
+        config.collective_deadline = wish.collective_deadline;
+        let workers = WorkerId::new(0)..WorkerId::new(wish.world.size() as u32);
+        let lane =
+            ThreadLane::new(workers, Arc::default(), move |worker, endpoint| worker::run(worker, config, endpoint));
+        // Whoever hangs is not waited for.
+        let close = Duration::from_millis(10);
+        let deadlines = Deadlines { close, ..Deadlines::default() };
+        Ok(Box::new(LaneSession::start(wish.world, vec![Arc::new(lane)], deadlines)?))
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    fn detects_mismatches(&self) -> bool {
+        self.exact
+    }
+}
+
+fn outcome(fault: Fault, exact: bool, name: &str) -> Outcome {
+    let patience = Duration::from_secs(if matches!(fault, Fault::Hangs | Fault::IsDeaf) { 1 } else { 60 });
+    let suite = Suite::new(Arc::new(Doubled { name: format!("{fault:?}"), exact, patience }));
+    let check = Suite::checks().into_iter().find(|check| check.name() == name).unwrap();
+    suite.run(&check)
+}
+
+/// Why the suite fails a double in this check.
+fn why(fault: Fault, name: &str) -> String {
+    match outcome(fault, true, name) {
+        Outcome::Failed { why } => why,
+        other => panic!("{fault:?} passes {name}: {other}"),
+    }
+}
+
+fn assert_says(why: &str, parts: &[&str]) {
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+}
+
+#[test]
+fn one_wrong_element_is_found_and_named() {
+    let found = why(Fault::CorruptsOneElement, "all_reduce::i16::sum");
+    assert_says(&found, &["1 workers: on the communicator of the world: all_reduce of i16 x 1, whole numbers, sum"]);
+    assert_says(&found, &["rank 0 of 1: dst: element 0: expected ", ", got "]);
+    for name in ["broadcast::bf16", "all_to_all_v::u8", "send_recv::everybody::f64", "large::all_gather::f32"] {
+        assert_says(&why(Fault::CorruptsOneElement, name), &["element", "expected"]);
+    }
+}
+
+#[test]
+fn another_reduction_is_found_in_every_dtype() {
+    for dtype in ["i8", "u64", "f8e5m2", "f16", "f64", "bool"] {
+        let found = why(Fault::SwapsReduction, &format!("all_reduce::{dtype}::max"));
+        assert_says(&found, &["3 workers", "max", "element"]);
+    }
+    let quiet = why(Fault::SwapsReduction, "mismatch::reduction::is_told_by_the_backend");
+    assert_says(&quiet, &["ranks differ in the reduction, and sync_all gives Ok"]);
+    let checked = outcome(Fault::SwapsReduction, true, "mismatch::reduction::is_told_by_the_session");
+    assert!(matches!(checked, Outcome::Passed { .. }), "{checked}");
+}
+
+#[test]
+fn a_block_from_the_wrong_place_is_found() {
+    assert_says(&why(Fault::IgnoresInPlaceOffset, "all_gather::f32"), &["3 workers", "in place", "dst: element"]);
+}
+
+#[test]
+fn stale_data_is_found() {
+    for name in ["all_reduce::f32::sum", "gather::u16", "send_recv::pairs::i32"] {
+        assert_says(&why(Fault::LeavesStaleData, name), &["element 0", "expected"]);
+    }
+}
+
+#[test]
+fn bytes_outside_of_a_result_are_watched() {
+    assert_says(&why(Fault::WritesOutside, "all_to_all::u32"), &["element -1, outside of the tensor's"]);
+}
+
+#[test]
+fn inputs_are_watched() {
+    assert_says(
+        &why(Fault::ChangesInput, "reduce_scatter::f32::sum"),
+        &["src: element 0 of the input, which was changed"],
+    );
+}
+
+#[test]
+fn what_hangs_ends_by_a_deadline() {
+    assert_says(&why(Fault::Hangs, "all_reduce::f32::sum"), &["3 workers: no end after 1s"]);
+}
+
+#[test]
+fn an_abort_that_nobody_hears_is_found() {
+    let found = why(Fault::IsDeaf, "abort::barrier::a_worker_fails_and_the_others_return");
+    assert_says(&found, &["3 workers: no end after 1s"]);
+}
+
+#[test]
+fn what_is_lacking_must_be_refused_and_is_skipped_with_the_reason() {
+    let skipped = outcome(Fault::LacksBf16, true, "all_reduce::bf16::sum");
+    assert_eq!(skipped.to_string(), "skipped: LacksBf16 does not support reductions of bf16");
+    let other = outcome(Fault::LacksBf16, true, "broadcast::bf16");
+    assert!(matches!(other, Outcome::Passed { .. }), "{other}");
+    assert_says(&why(Fault::RunsWhatItLacks, "reduce::bf16::min"), &["ran, although the capabilities lack it"]);
+}
+
+#[test]
+fn barriers_and_orders_are_watched() {
+    let barrier = why(Fault::PassesBarriers, "barrier::nobody_passes_before_all_have_come");
+    assert_says(&barrier, &["passed barrier", "of 3 ranks had come"]);
+    assert_says(&why(Fault::MixesMessages, "send_recv::many::u8"), &["message 0 received from rank"]);
+    assert_says(&why(Fault::IgnoresKeys, "split::ranks_are_ordered_by_key_then_by_rank"), &["of the ranks [2, 1, 0]"]);
+}
+
+#[test]
+fn a_last_bit_counts_where_results_are_exact_and_only_there() {
+    let name = "all_reduce::f32::sum";
+    assert_says(&why(Fault::RoundsDifferently, name), &["differ in their bits"]);
+    let tolerant = outcome(Fault::RoundsDifferently, false, name);
+    assert!(matches!(tolerant, Outcome::Passed { .. }), "{tolerant}");
+}
+
+#[test]
+fn an_absent_backend_says_why() {
+    let harness = Doubled { name: "IsAbsent".into(), exact: true, patience: Duration::from_secs(1) };
+    assert_eq!(harness.probe().unwrap_err().to_string(), "libdouble.so is not available");
+    assert!(matches!(outcome(Fault::IsAbsent, true, "broadcast::u8"), Outcome::Failed { .. }));
+}

@@ -1,0 +1,68 @@
+//! What the suite says of each lane with a fault.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use disco_channel::threads::ThreadLane;
+use disco_conformance::Outcome;
+use disco_conformance::lane::{Harness, Role, Suite, play};
+use disco_core::{Channel, Result, WorkerId};
+
+use crate::leaky::{Fault, Leaky};
+
+#[derive(Debug)]
+struct Leaking(Fault);
+
+impl Harness for Leaking {
+    fn name(&self) -> &str {
+        "double"
+    }
+
+    fn lane(&self, workers: Range<WorkerId>, role: Role) -> Result<Box<dyn Channel>> {
+        let inner = ThreadLane::new(workers, Arc::default(), move |worker, endpoint| play(role, worker, endpoint));
+        Ok(Box::new(Leaky { inner, fault: self.0, sent: AtomicUsize::new(0) }))
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(300)
+    }
+}
+
+fn outcome(fault: Fault, name: &str) -> Outcome {
+    let check = Suite::checks().into_iter().find(|check| check.name() == name).unwrap();
+    Suite::new(Arc::new(Leaking(fault))).run(&check)
+}
+
+#[test]
+fn every_fault_of_a_lane_is_found() {
+    for (fault, name) in [
+        (Fault::LosesFrames, "frames_arrive_in_order_and_whole_on_all_workers"),
+        (Fault::LosesFrames, "more_frames_than_the_lane_takes_arrive_in_order"),
+        (Fault::MiscountsReplies, "replies_carry_their_number_and_worker"),
+        (Fault::ForgetsWorkers, "replies_carry_their_number_and_worker"),
+        (Fault::SeesNothing, "progress_tells_what_was_received_and_finished"),
+        (Fault::SeesNothing, "close_names_who_is_stuck_and_where"),
+        (Fault::KeepsRoomToItself, "a_full_lane_takes_nothing_and_tells_of_room"),
+        (Fault::TakesMoreThanItsRoom, "a_full_lane_takes_nothing_and_tells_of_room"),
+        (Fault::KeepsNoticesToItself, "notices_arrive_unasked"),
+        (Fault::KeepsLossesToItself, "a_worker_that_ends_early_is_lost_with_its_number"),
+        (Fault::SwallowsAborts, "an_abort_overtakes_frames_and_is_heard"),
+        (Fault::SwallowsAborts, "an_abort_needs_no_room"),
+        (Fault::QueuesShutdown, "a_signalled_shutdown_overtakes_frames"),
+        (Fault::ClosesOverTheStuck, "close_names_who_is_stuck_and_where"),
+        (Fault::StartsTwice, "a_lane_reaches_the_workers_that_it_was_made_for_and_starts_once"),
+        // This double turns failures into values, whatever its fault.
+        (Fault::StartsTwice, "a_failure_is_a_reply_like_any_other"),
+    ] {
+        let outcome = outcome(fault, name);
+        assert!(matches!(outcome, Outcome::Failed { .. }), "{fault:?} passes {name}: {outcome}");
+    }
+}
+
+#[test]
+fn a_fault_elsewhere_is_no_matter() {
+    let outcome = outcome(Fault::ClosesOverTheStuck, "the_store_is_shared_while_a_frame_is_worked_on");
+    assert_eq!(outcome, Outcome::Passed { executed: 1 });
+}

@@ -1,0 +1,135 @@
+//! `Leaky`: the lane to threads with one fault.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use disco_channel::threads::ThreadLane;
+use disco_core::channel::{Notice, Progress, Reply, Signal};
+use disco_core::{Channel, Error, Frame, Inbox, Result, Value, WorkerId};
+
+/// What is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Every third frame is dropped.
+    LosesFrames,
+    /// Replies carry the number of the one before.
+    MiscountsReplies,
+    /// All replies come from the first worker.
+    ForgetsWorkers,
+    /// Does not tell of room.
+    KeepsRoomToItself,
+    /// Does not tell of notices.
+    KeepsNoticesToItself,
+    /// Does not tell who is lost.
+    KeepsLossesToItself,
+    /// Aborts do not reach the workers.
+    SwallowsAborts,
+    /// Shutdown waits behind the frames.
+    QueuesShutdown,
+    /// Says that all have left.
+    ClosesOverTheStuck,
+    /// Knows nothing of progress.
+    SeesNothing,
+    /// Takes one frame more than it says.
+    TakesMoreThanItsRoom,
+    /// Can be started again.
+    StartsTwice,
+}
+
+/// A lane with a fault.
+#[derive(Debug)]
+pub(crate) struct Leaky {
+    pub(crate) inner: ThreadLane,
+    pub(crate) fault: Fault,
+    pub(crate) sent: AtomicUsize,
+}
+
+#[async_trait]
+impl Channel for Leaky {
+    fn workers(&self) -> Range<WorkerId> {
+        self.inner.workers()
+    }
+
+    fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
+        let first = self.inner.workers().start;
+        match self.inner.start(Arc::new(Ear { inbox, fault: self.fault, first })) {
+            Err(_) if self.fault == Fault::StartsTwice => Ok(()),
+            other => other,
+        }
+    }
+
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn send(&self, frame: &Arc<Frame>) -> Result<()> {
+        let sent = self.sent.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.fault {
+            Fault::LosesFrames if sent.is_multiple_of(3) => Ok(()),
+            Fault::TakesMoreThanItsRoom if self.inner.room() == 0 => Ok(()),
+            _ => self.inner.send(frame),
+        }
+    }
+
+    fn urgent(&self, signal: Signal) -> Result<()> {
+        match (&signal, self.fault) {
+            (Signal::Abort { .. }, Fault::SwallowsAborts) => Ok(()),
+            (Signal::Shutdown, Fault::QueuesShutdown) => {
+                self.inner.send(&Arc::new(Frame::new(u64::MAX >> 8, [], disco_core::Command::Shutdown)))
+            }
+            _ => self.inner.urgent(signal),
+        }
+    }
+
+    fn progress(&self, worker: WorkerId) -> Progress {
+        match self.fault {
+            Fault::SeesNothing => Progress::default(),
+            _ => self.inner.progress(worker),
+        }
+    }
+
+    async fn close(&self, limit: Duration) -> Result<()> {
+        match self.inner.close(limit).await {
+            Err(Error::Stuck { .. }) if self.fault == Fault::ClosesOverTheStuck => Ok(()),
+            other => other,
+        }
+    }
+}
+
+struct Ear {
+    inbox: Arc<dyn Inbox>,
+    fault: Fault,
+    first: WorkerId,
+}
+
+impl Inbox for Ear {
+    fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
+        let (from, seq) = match self.fault {
+            Fault::MiscountsReplies => (from, seq - 1),
+            Fault::ForgetsWorkers => (self.first, seq),
+            _ => (from, seq),
+        };
+        self.inbox.reply(from, seq, reply.or(Ok(Value::None)));
+    }
+
+    fn notice(&self, from: WorkerId, notice: Notice) {
+        if self.fault != Fault::KeepsNoticesToItself {
+            self.inbox.notice(from, notice);
+        }
+    }
+
+    fn room(&self, workers: Range<WorkerId>) {
+        if self.fault != Fault::KeepsRoomToItself {
+            self.inbox.room(workers);
+        }
+    }
+
+    fn lost(&self, workers: Range<WorkerId>, why: Error) {
+        if self.fault != Fault::KeepsLossesToItself {
+            self.inbox.lost(workers, why);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! `Lossy`: the built-in communicator with one fault.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use disco_core::link::ThreadLink;
+use disco_core::{
+    Abort, Backend, Capabilities, Communicator, DType, Op, OpKind, Probe, Rank, Reduction, Rendezvous, Result, Seat,
+    Tensor, Unavailable, World,
+};
+
+/// What is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// One byte of one element of what rank 0 gets is wrong.
+    CorruptsOneElement,
+    /// Max is computed as min.
+    SwapsReduction,
+    /// In place, each rank's block is taken from the start.
+    IgnoresInPlaceOffset,
+    /// What was in the destination before stays in it.
+    LeavesStaleData,
+    /// Writes one byte in front of the destination.
+    WritesOutside,
+    /// Writes to the source.
+    ChangesInput,
+    /// Rank 1 never comes back from an all-reduce.
+    Hangs,
+    /// Hears of no abort.
+    IsDeaf,
+    /// Runs what it says that it can't.
+    RunsWhatItLacks,
+    /// Can't reduce bf16, and says so.
+    LacksBf16,
+    /// Nobody waits in a barrier.
+    PassesBarriers,
+    /// Messages overtake each other.
+    MixesMessages,
+    /// Ranks of a split are always ordered by rank.
+    IgnoresKeys,
+    /// Rank 1 rounds in another way.
+    RoundsDifferently,
+    /// Is not on this machine.
+    IsAbsent,
+}
+
+/// A backend of [`Lossy`] communicators.
+pub(crate) struct Double {
+    name: &'static str,
+    fault: Fault,
+}
+
+macro_rules! doubles {
+    ($($fault:ident $constant:ident)*) => {
+        $(
+            static $constant: Double = Double { name: stringify!($fault), fault: Fault::$fault };
+            disco_core::register_backend!($constant);
+        )*
+    };
+}
+
+doubles! {
+    CorruptsOneElement CORRUPTS
+    SwapsReduction SWAPS
+    IgnoresInPlaceOffset OFFSET
+    LeavesStaleData STALE
+    WritesOutside OUTSIDE
+    ChangesInput INPUT
+    Hangs HANGS
+    IsDeaf DEAF
+    RunsWhatItLacks RUNS
+    LacksBf16 LACKS
+    PassesBarriers BARRIERS
+    MixesMessages MIXES
+    IgnoresKeys KEYS
+    RoundsDifferently ROUNDS
+    IsAbsent ABSENT
+}
+
+impl Backend for Double {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        match self.fault {
+            Fault::IsAbsent => Err(Unavailable::new("libdouble.so")),
+            _ => disco_local::BACKEND.probe(),
+        }
+    }
+
+    fn rendezvous(&self, world: &World) -> Result<Rendezvous> {
+        disco_local::BACKEND.rendezvous(world)
+    }
+
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        let link = match self.fault {
+            Fault::IsDeaf => Arc::new(ThreadLink::bare(Arc::default())),
+            _ => seat.link.clone(),
+        };
+        let inner = disco_local::BACKEND.connect(Seat { link, ..seat }, at)?;
+        Ok(Box::new(Lossy { inner, fault: self.fault }))
+    }
+}
+
+#[derive(Debug)]
+struct Lossy {
+    inner: Box<dyn Communicator>,
+    fault: Fault,
+}
+
+impl Lossy {
+    /// What it runs instead.
+    fn replace(&self, op: &Op) -> Op {
+        let mut op = op.clone();
+        match (&mut op, self.fault) {
+            (Op::AllReduce { reduction, .. }, Fault::SwapsReduction) if *reduction == Reduction::Max => {
+                *reduction = Reduction::Min;
+            }
+            (Op::AllGather { src, dst }, Fault::IgnoresInPlaceOffset) if src.is_none() => {
+                let count = dst.elements() / self.size();
+                let copy = Tensor::zeros(dst.dtype(), [count as i64]).unwrap();
+                copy.copy_from(&dst.window(0, [count as i64]).unwrap()).unwrap();
+                *src = Some(copy);
+            }
+            _ => {}
+        }
+        op
+    }
+
+    /// What it does to tensors afterwards.
+    fn spoil(&self, op: &Op, before: &[u8]) {
+        let (rank, dst) = (self.rank().index(), op.dst().filter(|dst| dst.elements() > 0));
+        let Some(dst) = dst else { return };
+        match self.fault {
+            Fault::CorruptsOneElement if rank == 0 => *dst.bytes_mut().unwrap().last_mut().unwrap() ^= 1,
+            Fault::LeavesStaleData => dst.bytes_mut().unwrap().copy_from_slice(before),
+            Fault::WritesOutside if dst.byte_range().start > 0 => {
+                let bytes = dst.storage().byte_len() as i64;
+                let all = Tensor::from_storage(dst.storage().clone(), DType::U8, [bytes]).unwrap();
+                all.bytes_mut().unwrap()[dst.byte_range().start - 1] ^= 0xff;
+            }
+            Fault::ChangesInput => {
+                if let Some(src) = op.src().filter(|src| src.data() != dst.data()) {
+                    src.bytes_mut().unwrap()[0] ^= 1;
+                }
+            }
+            Fault::RoundsDifferently if rank == 1 && dst.dtype() == DType::F32 => {
+                let mut numbers = dst.view_mut::<f32>().unwrap();
+                numbers.iter_mut().filter(|x| x.fract() != 0.0).for_each(|x| *x = x.next_up());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Communicator for Lossy {
+    fn rank(&self) -> Rank {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        match self.fault {
+            Fault::RunsWhatItLacks | Fault::LacksBf16 => {
+                let reducible: Vec<DType> = DType::all().filter(|dtype| *dtype != DType::BF16).collect();
+                let ops = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
+                Reduction::ALL
+                    .into_iter()
+                    .fold(ops, |caps, reduction| caps.with_reduction(reduction, reducible.clone()))
+            }
+            _ => self.inner.capabilities(),
+        }
+    }
+
+    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        let reduces_bf16 = |op: &Op| op.reduction().is_some() && op.dtype() == Some(DType::BF16);
+        let mut group: Vec<Op> = group.iter().map(|op| self.replace(op)).collect();
+        match self.fault {
+            Fault::PassesBarriers if matches!(group[..], [Op::Barrier]) => return Ok(()),
+            Fault::LacksBf16 if group.iter().any(reduces_bf16) => {
+                let (operation, dtype) = ("reductions".to_owned(), Some(DType::BF16));
+                return Err(disco_core::Error::Unsupported { backend: "LacksBf16", operation, dtype });
+            }
+            Fault::Hangs if self.rank().index() == 1 && matches!(group[..], [Op::AllReduce { .. }]) => loop {
+                thread::park_timeout(Duration::from_secs(60));
+            },
+            Fault::MixesMessages => {
+                let sends: Vec<usize> = (0..group.len()).filter(|at| matches!(group[*at], Op::Send { .. })).collect();
+                if let [first, second, ..] = sends[..] {
+                    group.swap(first, second);
+                }
+            }
+            _ => {}
+        }
+        let before: Vec<Vec<u8>> =
+            group.iter().map(|op| op.dst().map_or_else(Vec::new, |dst| dst.bytes().unwrap().to_vec())).collect();
+        self.inner.enqueue(&group)?;
+        group.iter().zip(before).for_each(|(op, before)| self.spoil(op, &before));
+        Ok(())
+    }
+
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
+        let key = if self.fault == Fault::IgnoresKeys { 0 } else { key };
+        let (inner, fault) = (self.inner.split(color, key)?, self.fault);
+        Ok(inner.map(|inner| Box::new(Lossy { inner, fault }) as Box<dyn Communicator>))
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.inner.synchronize()
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.inner.aborter()
+    }
+}

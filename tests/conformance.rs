@@ -1,0 +1,163 @@
+//! The conformance suite over every lane and every backend of this program, as tests named like
+//! `local::all_reduce::bf16::avg` and `threads::frames_arrive_in_order_and_whole_on_all_workers`.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use disco::{Builder, Channel, Result, Session, WorkerId, World};
+use disco_channel::threads::ThreadLane;
+use disco_conformance::{Check, Harness, Outcome, Required, Wish, communicator, lane};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// Sub-cases that `local` runs, each counted on each worker. A case that is lost by accident shows here; whoever adds or
+/// removes some on purpose writes down the number that the failure gives.
+const EXECUTED_BY_LOCAL: usize = 364_194;
+
+/// Workers that are threads of this process.
+#[derive(Debug)]
+struct Threads;
+
+impl lane::Harness for Threads {
+    fn name(&self) -> &str {
+        "threads"
+    }
+
+    fn lane(&self, workers: Range<WorkerId>, role: lane::Role) -> Result<Box<dyn Channel>> {
+        let run = move |worker, endpoint| lane::play(role, worker, endpoint);
+        Ok(Box::new(ThreadLane::new(workers, Arc::default(), run)))
+    }
+}
+
+/// A backend among threads.
+#[derive(Debug)]
+struct AmongThreads {
+    backend: &'static str,
+    /// Bit-identical, and the ranks compare what they call.
+    is_own: bool,
+}
+
+impl Harness for AmongThreads {
+    fn name(&self) -> &str {
+        self.backend
+    }
+
+    fn backend(&self) -> &str {
+        self.backend
+    }
+
+    fn worlds(&self) -> Vec<World> {
+        [(1, 1), (2, 1), (3, 1), (4, 2), (7, 1)].map(|(workers, groups)| World::new(workers, groups).unwrap()).to_vec()
+    }
+
+    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
+        let builder = Builder::threads(wish.world.size()).groups(wish.world.groups()).check(wish.check);
+        Ok(Box::new(builder.collective_deadline(wish.collective_deadline).start()?))
+    }
+
+    fn is_exact(&self) -> bool {
+        self.is_own
+    }
+
+    fn detects_mismatches(&self) -> bool {
+        self.is_own
+    }
+}
+
+/// One backend's suite in this run.
+struct Judged {
+    suite: Arc<communicator::Suite>,
+    executed: Arc<AtomicUsize>,
+    skipped: Arc<AtomicUsize>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let required = Required::from_env();
+    let local = AmongThreads { backend: "local", is_own: true };
+    let names = ["local", "threads"];
+    if let Some(unknown) = required.unknown(&names).next() {
+        println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", names.join(", "));
+        return ExitCode::FAILURE;
+    }
+    let (local, mut trials) = judge(local, &required);
+    trials.extend(lane_trials(Threads));
+    let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list && !arguments.ignored;
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if let Err(error) = local.suite.close() {
+        println!("sessions of local did not end: {error}");
+        return ExitCode::FAILURE;
+    }
+    if is_whole && !conclusion.has_failed() && !local.is_complete() {
+        return ExitCode::FAILURE;
+    }
+    conclusion.exit_code()
+}
+
+impl Judged {
+    /// `local` is always there and does everything.
+    fn is_complete(&self) -> bool {
+        let (executed, skipped) = (self.executed.load(Ordering::Relaxed), self.skipped.load(Ordering::Relaxed));
+        if skipped > 0 {
+            println!("local: {skipped} checks were skipped; it has all operations, so that none may be");
+        }
+        if executed != EXECUTED_BY_LOCAL {
+            println!(
+                "local: {executed} sub-cases were executed, not {EXECUTED_BY_LOCAL}. If that is meant, write {executed} \
+                 as EXECUTED_BY_LOCAL in tests/conformance.rs"
+            );
+        }
+        skipped == 0 && executed == EXECUTED_BY_LOCAL
+    }
+}
+
+/// A test for each check of a backend. Where it is absent they are skipped, or fail if it is required.
+fn judge(harness: AmongThreads, required: &Required) -> (Judged, Vec<Trial>) {
+    let (name, absent) = (harness.backend, harness.probe().err());
+    let is_required = required.contains(name);
+    let judged = Judged {
+        suite: Arc::new(communicator::Suite::new(Arc::new(harness))),
+        executed: Arc::default(),
+        skipped: Arc::default(),
+    };
+    let trial = |check: Check| {
+        let (suite, executed, skipped) = (judged.suite.clone(), judged.executed.clone(), judged.skipped.clone());
+        let absent = absent.clone();
+        Trial::ignorable_test(format!("{name}::{}", check.name()), move || match (absent, is_required) {
+            (Some(absent), true) => Err(Failed::from(format!("DISCO_REQUIRE: {absent}"))),
+            (Some(absent), false) => Ok(Completion::ignored_with(absent)),
+            (None, _) => completion(suite.run(&check), &executed, &skipped),
+        })
+    };
+    let trials = communicator::Suite::checks().into_iter().map(trial).collect();
+    (judged, trials)
+}
+
+fn lane_trials(harness: Threads) -> Vec<Trial> {
+    let name = lane::Harness::name(&harness).to_owned();
+    let suite = Arc::new(lane::Suite::new(Arc::new(harness)));
+    let trials = lane::Suite::checks().into_iter().map(|check| {
+        let suite = suite.clone();
+        Trial::ignorable_test(format!("{name}::{}", check.name()), move || {
+            completion(suite.run(&check), &AtomicUsize::new(0), &AtomicUsize::new(0))
+        })
+    });
+    trials.collect()
+}
+
+fn completion(outcome: Outcome, executed: &AtomicUsize, skipped: &AtomicUsize) -> Result<Completion, Failed> {
+    match outcome {
+        Outcome::Passed { executed: more } => {
+            executed.fetch_add(more, Ordering::Relaxed);
+            Ok(Completion::Completed)
+        }
+        Outcome::Skipped { reason } => {
+            skipped.fetch_add(1, Ordering::Relaxed);
+            Ok(Completion::ignored_with(reason))
+        }
+        Outcome::Failed { why } => Err(Failed::from(why)),
+    }
+}
