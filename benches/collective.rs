@@ -36,8 +36,11 @@ const ROOT: Rank = Rank::new(0);
 struct Job {
     group: [Op; 1],
     /// Where the result is, and what it is after one run; nothing where a rank gets none.
-    result: Option<(Tensor, Box<dyn Fn(usize) -> f32>)>,
+    result: Option<(Tensor, Expected)>,
 }
+
+/// The elements of a result, by index.
+type Expected = Box<dyn Fn(usize) -> f32>;
 
 disco::register_function!("benches.prepare", prepare);
 disco::register_function!("benches.verify", verify);
@@ -65,7 +68,7 @@ fn prepare(ctx: &mut WorkerContext, name: String, count: usize, in_place: bool) 
     };
     let root = ROOT;
     let at_root = me == root.index();
-    let expected: Box<dyn Fn(usize) -> f32> = match kind {
+    let expected: Expected = match kind {
         OpKind::AllReduce | OpKind::Reduce => Box::new(sum),
         OpKind::ReduceScatter => Box::new(move |index| sum(me * block + index)),
         OpKind::AllGather | OpKind::Gather => Box::new(move |index| element(index / block, index % block)),

@@ -89,9 +89,12 @@ impl Builder {
         config.check = self.check;
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
+        // Behind the collective's own.
+        let mut deadlines = self.deadlines;
+        deadlines.collective = deadlines.collective.max(config.collective_deadline + deadlines.reply);
         let workers = WorkerId::new(0)..WorkerId::new(world.size() as u32);
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
         let lane = ThreadLane::new(workers, Arc::default(), run);
-        LaneSession::start(world, vec![Arc::new(lane)], self.deadlines)
+        LaneSession::start(world, vec![Arc::new(lane)], deadlines)
     }
 }

@@ -143,6 +143,13 @@ impl Seats {
         }
         self.seats.get_mut(rank)?.take()
     }
+
+    /// Gives up the seat that a rank has not taken: the group in it holds the parent, which holds these seats.
+    pub(crate) fn forget(&mut self, rank: usize) {
+        if let Some(seat) = self.seats.get_mut(rank) {
+            *seat = None;
+        }
+    }
 }
 
 /// Makes one group a color, its ranks ordered by key, then by rank in the parent.

@@ -95,7 +95,7 @@ impl disco_core::Communicator for Communicator {
         let seat = (&self.group, self.rank.index(), &mut self.number);
         let mut turn = Turn::enter(seat, self.deadline, call, None)?;
         let met = turn.meet(call, Seats::words(color, key).into_iter());
-        let seat = met.and_then(|()| turn.take_seat());
+        let seat = met.map(|()| turn.take_seat());
         turn.leave(1, seat.as_ref().map(drop).map_err(Error::clone))?;
         Ok(seat?.map(|seat| Box::new(Communicator::new(seat.group, seat.rank, self.deadline)) as _))
     }
@@ -113,6 +113,7 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         self.group.update(|state| {
             state.members[self.rank.index()].presence = Presence::Gone;
+            state.seats.forget(self.rank.index());
             state.announce();
         });
     }

@@ -144,8 +144,6 @@ impl Group {
         }
         if state.failure.is_some() {
             self.board.fail();
-            // Its groups hold this one.
-            mem::take(&mut state.seats);
         }
         if state.failure.is_some() || state.gone().next().is_some() {
             self.alarm.store(true, Ordering::Relaxed);

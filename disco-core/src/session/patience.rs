@@ -15,7 +15,7 @@ pub(super) struct Patience {
 }
 
 /// What changes when a worker makes progress.
-type Mark = (u64, u64);
+type Mark = (u64, u64, Option<u32>);
 
 impl Patience {
     pub(super) fn new() -> Self {
@@ -24,7 +24,7 @@ impl Patience {
 
     /// Time since `worker` moved, or since the wait began.
     pub(super) fn idle(&mut self, worker: WorkerId, progress: &Progress) -> Duration {
-        let mark = (progress.received, progress.finished);
+        let mark = (progress.received, progress.finished, progress.ops.last().map(|op| op.number));
         let now = Instant::now();
         match self.seen.iter_mut().find(|seen| seen.0 == worker) {
             Some(seen) if seen.1 == mark => {}
@@ -36,7 +36,7 @@ impl Patience {
     }
 
     /// The end of a wait for replies of `missing`, if one of them has kept it waiting too long. User code may take its time,
-    /// unless there is a deadline for calls; a collective has its own. The error lists all who are missing.
+    /// unless there is a deadline for calls; a collective has its own, and one for the backend that forgets it. The error lists all who are missing.
     pub(super) fn reply(
         &mut self,
         limits: &Deadlines,
@@ -44,7 +44,7 @@ impl Patience {
         mut missing: Vec<(WorkerId, Progress)>,
     ) -> Option<Error> {
         let limit = |progress: &Progress| match &progress.inside {
-            _ if progress.collective().is_some() => None,
+            _ if progress.collective().is_some() => Some(limits.collective),
             Some(_) => limits.call,
             None => Some(limits.reply),
         };
@@ -63,5 +63,27 @@ impl Patience {
         let after = self.idle(worker, progress);
         let state = progress.to_string();
         (after >= limits.stall).then_some(Error::Stalled { worker, after: limits.stall, state })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::Activity;
+    use crate::op::Op;
+
+    #[test]
+    fn a_collective_that_never_ends_is_named_in_the_end() {
+        let limits = Deadlines { collective: Duration::ZERO, ..Deadlines::default() };
+        let activity = Activity::default();
+        activity.receive(3);
+        activity.enter(activity.intern("train.step"));
+        let op = activity.start_op(&Op::Barrier, 2);
+        let missing = || vec![(WorkerId::new(1), activity.progress())];
+        assert!(Patience::new().reply(&Deadlines::default(), "sync_all", missing()).is_none());
+        let late = Patience::new().reply(&limits, "sync_all", missing()).unwrap().to_string();
+        assert!(late.contains("worker 1 does not answer: "), "{late}");
+        assert!(late.ends_with("inside `train.step`, in barrier (operation 1)"), "{late}");
+        op.end(true);
     }
 }

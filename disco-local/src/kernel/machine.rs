@@ -83,7 +83,7 @@ mod v3 {
             let (from, to) = (ptr::from_ref(&value).cast::<__m256i>(), to.cast::<__m256i>());
             for unit in 0..size_of::<T>() / 32 {
                 // SAFETY: `value` has that many units.
-                let bytes = unsafe { from.add(unit).read_unaligned() };
+                let bytes = unsafe { from.wrapping_add(unit).read_unaligned() };
                 // SAFETY: so does what the caller vouches for, and it is aligned.
                 unsafe { _mm256_stream_si256(to.wrapping_add(unit), bytes) };
             }
@@ -105,7 +105,7 @@ mod v3 {
                 // SAFETY: only run on processors that have it.
                 let eight = unsafe { _mm256_cvtph_ps(eight) };
                 // SAFETY: `at + 8` is at most `L`, a multiple of 8.
-                unsafe { ptr::write_unaligned(wide.as_mut_ptr().add(at).cast(), eight) };
+                unsafe { ptr::write_unaligned(wide.as_mut_ptr().wrapping_add(at).cast(), eight) };
             }
             wide
         }
@@ -115,11 +115,11 @@ mod v3 {
             let mut narrow = [f16::ZERO; L];
             for at in (0..L).step_by(8) {
                 // SAFETY: `at + 8` is at most `L`, a multiple of 8.
-                let eight = unsafe { ptr::read_unaligned(x.as_ptr().add(at).cast()) };
+                let eight = unsafe { ptr::read_unaligned(x.as_ptr().wrapping_add(at).cast()) };
                 // SAFETY: only run on processors that have it.
                 let eight = unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(eight) };
                 // SAFETY: as above.
-                unsafe { ptr::write_unaligned(narrow.as_mut_ptr().add(at).cast(), eight) };
+                unsafe { ptr::write_unaligned(narrow.as_mut_ptr().wrapping_add(at).cast(), eight) };
             }
             narrow
         }

@@ -121,14 +121,14 @@ unsafe fn copy_v3(from: *const u8, to: *mut u8, bytes: usize) {
     let whole = (bytes - head) / UNIT * UNIT;
     for at in (head..head + whole).step_by(UNIT) {
         // SAFETY: `at + UNIT` is at most `bytes`.
-        let unit = unsafe { from.add(at).cast::<[u8; UNIT]>().read_unaligned() };
+        let unit = unsafe { from.wrapping_add(at).cast::<[u8; UNIT]>().read_unaligned() };
         // SAFETY: as above, and `to` is aligned from `head` on.
         unsafe { machine::V3::stream(to.wrapping_add(at).cast(), unit) };
     }
     machine::V3::fence();
     let done = head + whole;
     // SAFETY: `done` is at most `bytes`.
-    unsafe { ptr::copy(from.add(done), to.add(done), bytes - done) };
+    unsafe { ptr::copy(from.wrapping_add(done), to.wrapping_add(done), bytes - done) };
 }
 
 /// Exchanges two stretches of `bytes` bytes.
@@ -141,6 +141,7 @@ pub(crate) unsafe fn swap(a: *mut u8, b: *mut u8, bytes: usize) {
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -163,8 +164,12 @@ mod tests {
         let outputs = [out.as_mut_ptr().wrapping_add(shift)];
         let fold =
             Fold { dtype, reduction, inputs: &inputs, outputs: &outputs, first: 0, count: len / dtype.size(), stream };
-        // SAFETY: the vectors are as long as the fold says, and this thread's own.
-        let known = unsafe { if v3 { reduce_v3(fold) } else { reduce_on::<Plain>(fold) } };
+        let known = match v3 {
+            // SAFETY: the vectors are as long as the fold says, and this thread's own; the caller has asked for v3.
+            true => unsafe { reduce_v3(fold) },
+            // SAFETY: as above.
+            false => unsafe { reduce_on::<Plain>(fold) },
+        };
         assert!(known, "{dtype} {reduction}");
         out[shift..shift + len].to_vec()
     }

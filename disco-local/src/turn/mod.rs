@@ -180,12 +180,10 @@ impl<'t> Turn<'t> {
         self.wait_for_all(|peer| board.has_finished(peer, number))
     }
 
-    /// Takes the seat of this rank in the communicators that a split has made.
-    pub(crate) fn take_seat(&mut self) -> Result<Option<NewSeat>> {
-        self.group.update(|state| {
-            state.check(self.rank)?;
-            Ok(state.seats.take(self.group, self.rank, *self.number))
-        })
+    /// Takes the seat of this rank in the communicators that a split makes. All ranks have met: a failure that comes after
+    /// that does not undo it.
+    pub(crate) fn take_seat(&mut self) -> Option<NewSeat> {
+        self.group.lock().seats.take(self.group, self.rank, *self.number)
     }
 
     /// Waits until `ready` gives something.

@@ -1,13 +1,13 @@
-//! What the built-in data plane does, seen from outside. Expected values come from `oracle`, which shares no code with it.
+//! What is particular to the built-in data plane, seen from outside. What all backends have in common is checked by the
+//! conformance suite, as tests of the root package.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod abort;
-mod collectives;
 mod connect;
 mod failure;
+mod mixed;
 mod numerics;
-mod oracle;
 mod point_to_point;
 mod split;
 

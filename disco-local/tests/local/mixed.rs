@@ -1,0 +1,82 @@
+//! Operations that some ranks run in place and others not.
+
+use disco_core::{Communicator as _, DType, Op, Rank, Reduction, Tensor};
+
+use crate::on_ranks;
+
+/// Small enough to be posted as a whole, and too large for that.
+const BLOCKS: [usize; 2] = [3, 5000];
+const RANKS: usize = 3;
+
+/// What `rank` puts in as element `index`.
+fn element(rank: usize, index: usize) -> i32 {
+    (rank * 1_000_000 + index) as i32
+}
+
+fn input(rank: usize, count: usize) -> Tensor {
+    let elements: Vec<i32> = (0..count).map(|index| element(rank, index)).collect();
+    Tensor::from_slice(&elements, [count as i64]).unwrap()
+}
+
+/// Runs on ranks of which each subset is in place in turn: `op` of a rank's source, if it is not in place, and of its
+/// destination, whose elements are `expected` afterwards.
+fn run(
+    block: usize,
+    sizes: (usize, usize),
+    op: impl Fn(Option<Tensor>, Tensor) -> Op + Sync,
+    expected: impl Fn(usize, usize) -> i32 + Sync,
+) {
+    for in_place in 0..1 << RANKS {
+        on_ranks(RANKS, |mut comm| {
+            let me = comm.rank().index();
+            let (from, to) = (sizes.0 * block, sizes.1 * block);
+            let (src, dst) = match in_place >> me & 1 {
+                1 => (None, input(me, from)),
+                _ => (Some(input(me, from)), Tensor::zeros(DType::I32, [to as i64]).unwrap()),
+            };
+            comm.enqueue(&[op(src, dst.clone())]).unwrap();
+            let result = dst.to_vec::<i32>().unwrap();
+            let wrong = (0..to).find(|&index| result[index] != expected(me, index));
+            assert_eq!(wrong, None, "rank {me} of in place {in_place:03b}, blocks of {block}");
+        });
+    }
+}
+
+#[test]
+fn exchanges_reach_every_block() {
+    for block in BLOCKS {
+        let expected = |me: usize, index: usize| element(index / block, me * block + index % block);
+        run(block, (RANKS, RANKS), |src, dst| Op::AllToAll { src, dst }, expected);
+        let counts = [block; RANKS];
+        let uneven = |src, dst| Op::AllToAllV { src, dst, send_counts: counts.into(), recv_counts: counts.into() };
+        run(block, (RANKS, RANKS), uneven, expected);
+    }
+}
+
+#[test]
+fn reductions_are_the_same_on_all_ranks() {
+    let sum = |index: usize| (0..RANKS).map(|rank| element(rank, index)).sum::<i32>();
+    let reduction = Reduction::Sum;
+    for block in BLOCKS {
+        run(block, (1, 1), |src, dst| Op::AllReduce { src, dst, reduction }, |_, index| sum(index));
+        let scatter = |src, dst| Op::ReduceScatter { src, dst, reduction };
+        run(block, (RANKS, 1), scatter, |me, index| sum(me * block + index));
+    }
+}
+
+#[test]
+fn a_root_in_place_keeps_its_elements() {
+    let root = Rank::new(1);
+    for block in BLOCKS {
+        on_ranks(RANKS, |mut comm| {
+            let at_root = comm.rank() == root;
+            let (src, dst) = match at_root {
+                true => (None, input(1, block)),
+                false => (Some(input(0, block)), Tensor::zeros(DType::I32, [block as i64]).unwrap()),
+            };
+            // A source is significant at the root only.
+            comm.enqueue(&[Op::Broadcast { src, dst: dst.clone(), root }]).unwrap();
+            assert_eq!(dst.to_vec::<i32>().unwrap(), input(1, block).to_vec::<i32>().unwrap());
+        });
+    }
+}
