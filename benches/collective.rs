@@ -14,7 +14,7 @@ use disco::{
     SessionExt, Tensor, WorkerContext, block_on,
 };
 
-use common::floor::Floor;
+use common::floor::{Floor, WARM_UP};
 
 /// Bytes of the larger side of each operation.
 const SIZES: [usize; 6] = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
@@ -121,6 +121,10 @@ fn verify(ctx: &mut WorkerContext, job: Rc<Job>) -> Result<()> {
 /// Seconds that `iters` of them take.
 fn run(ctx: &mut WorkerContext, job: Rc<Job>, iters: u64) -> Result<f64> {
     let comm = ctx.comm()?;
+    for _ in 0..WARM_UP {
+        comm.enqueue(&job.group)?;
+    }
+    comm.synchronize()?;
     comm.barrier()?;
     let start = Instant::now();
     for _ in 0..iters {
@@ -195,7 +199,7 @@ fn compare(session: &dyn Session, name: &str, (kind, in_place): (OpKind, bool), 
     let count = (bytes / size_of::<f32>()).next_multiple_of(workers);
     let job = job(session, kind, count, in_place).expect("the result is right");
     let floor = Floor::new(kind, in_place, workers, count);
-    let iters = (ROUND / (0.2e-6 + bytes as f64 / 10e9)).max(3.0) as u64;
+    let iters = (ROUND / (0.2e-6 + bytes as f64 / 10e9)).max(10.0) as u64;
     common::compare(
         &format!("{name}/{bytes}"),
         || time(session, &job, iters) / iters as u32,
