@@ -1,5 +1,6 @@
 //! A communicator whose operations are written down, and compared between ranks where asked.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ pub(super) struct Watched {
     link: Arc<dyn Link>,
     deadline: Duration,
     check: bool,
-    checks: u64,
+    checks: Cell<u64>,
     splits: u64,
 }
 
@@ -33,7 +34,7 @@ impl Watched {
         deadline: Duration,
         check: bool,
     ) -> Self {
-        Self { inner, name, link, deadline, check, checks: 0, splits: 0 }
+        Self { inner, name, link, deadline, check, checks: Cell::new(0), splits: 0 }
     }
 
     pub(super) fn split_watched(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
@@ -44,17 +45,18 @@ impl Watched {
     }
 
     /// Compares the signature of a collective with those of all ranks.
-    fn compare(&mut self, op: &Op) -> Result<()> {
-        self.checks += 1;
+    fn compare(&self, op: &Op) -> Result<()> {
+        let number = self.checks.get() + 1;
+        self.checks.set(number);
         let (rank, size) = (self.rank(), self.size());
         let mine = op.signature(size);
         let start = Instant::now();
         let key = |number: u64, rank: usize| format!("check {}: {number} of {rank}", self.name);
         let store = self.link.store();
-        store.set(&key(self.checks, rank.index()), mine.as_bytes())?;
+        store.set(&key(number, rank.index()), mine.as_bytes())?;
         for peer in (0..size).filter(|peer| *peer != rank.index()) {
             let left = self.deadline.saturating_sub(start.elapsed());
-            let theirs = store.wait(&key(self.checks, peer), left).map_err(|error| match error {
+            let theirs = store.wait(&key(number, peer), left).map_err(|error| match error {
                 Error::Deadline { .. } => Error::Deadline {
                     operation: mine.clone(),
                     after: self.deadline,
@@ -72,7 +74,7 @@ impl Watched {
             }
         }
         // Whoever has come to this check has read all keys of the one before.
-        store.delete(&key(self.checks - 1, rank.index()))?;
+        store.delete(&key(number - 1, rank.index()))?;
         Ok(())
     }
 }
@@ -93,8 +95,7 @@ impl Communicator for Watched {
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         let Some(first) = group.first() else { return Ok(()) };
         let size = self.size();
-        let activity = self.link.activity().clone();
-        let running = activity.start_op(first, size);
+        let running = self.link.activity().start_op(first, size);
         let checked = match self.check {
             true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
             false => Ok(()),

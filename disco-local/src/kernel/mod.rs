@@ -16,7 +16,7 @@ use disco_core::{DType, Reduction};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-use machine::{Machine, Plain};
+use machine::{Machine as _, Plain};
 use number::Truth;
 
 /// One reduction over memory.
@@ -49,50 +49,62 @@ pub(crate) unsafe fn reduce(fold: Fold<'_>) -> bool {
         return unsafe { reduce_v3(fold) };
     }
     // SAFETY: the caller's promise.
-    unsafe { reduce_on::<Plain>(fold) }
+    unsafe { reduce_plain(fold) }
 }
 
-/// # Safety
-/// As [`reduce`], on a processor with x86-64-v3.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,movbe")]
-unsafe fn reduce_v3(fold: Fold<'_>) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { reduce_on::<machine::V3>(fold) }
-}
-
-/// # Safety
-/// As [`reduce`].
-#[inline(always)]
-unsafe fn reduce_on<M: Machine>(fold: Fold<'_>) -> bool {
-    // The second number is how many elements are loaded at a time: 32 bytes or more, and no more than registers hold.
-    macro_rules! by_dtype {
-        ($($dtype:ident => $ty:ty, $lanes:literal;)*) => {
+/// A variant of [`reduce`] for one machine: its name, and what its functions are compiled for. One function a dtype.
+macro_rules! variant {
+    ($name:ident, $machine:ty $(, $attribute:meta)*) => {
+        variant! { $name, $machine, [$(#[$attribute])*],
+            // The number is how many elements are loaded at a time: 32 bytes or more, and no more than registers hold.
+            Bool => Truth, 32;
+            I8 => i8, 32;
+            U8 => u8, 32;
+            I16 => i16, 32;
+            U16 => u16, 32;
+            I32 => i32, 16;
+            U32 => u32, 16;
+            I64 => i64, 8;
+            U64 => u64, 8;
+            F16 => f16, 16;
+            BF16 => bf16, 16;
+            F32 => f32, 16;
+            F64 => f64, 8;
+            F8E4M3 => F8E4M3, 32;
+            F8E5M2 => F8E5M2, 32;
+        }
+    };
+    ($name:ident, $machine:ty, $attributes:tt, $($dtype:ident => $ty:ty, $lanes:literal;)*) => {
+        /// # Safety
+        /// As [`reduce`], on such a machine.
+        unsafe fn $name(fold: Fold<'_>) -> bool {
             match fold.dtype {
-                // SAFETY: the caller's promise.
-                $(DType::$dtype => unsafe { fold::run::<M, $ty, $lanes>(fold) },)*
+                $(DType::$dtype => {
+                    variant! { $attributes
+                        /// # Safety
+                        /// As [`reduce`], on such a machine.
+                        #[inline(never)]
+                        unsafe fn run(fold: Fold<'_>) -> bool {
+                            // SAFETY: the caller's promise.
+                            unsafe { fold::run::<$machine, $ty, $lanes>(fold) }
+                        }
+                    }
+                    // SAFETY: the caller's promise.
+                    unsafe { run(fold) }
+                })*
                 _ => false,
             }
-        };
-    }
-    by_dtype! {
-        Bool => Truth, 32;
-        I8 => i8, 32;
-        U8 => u8, 32;
-        I16 => i16, 32;
-        U16 => u16, 32;
-        I32 => i32, 16;
-        U32 => u32, 16;
-        I64 => i64, 8;
-        U64 => u64, 8;
-        F16 => f16, 16;
-        BF16 => bf16, 16;
-        F32 => f32, 16;
-        F64 => f64, 8;
-        F8E4M3 => F8E4M3, 32;
-        F8E5M2 => F8E5M2, 32;
-    }
+        }
+    };
+    ([$($attribute:tt)*] $function:item) => {
+        $($attribute)*
+        $function
+    };
 }
+
+variant!(reduce_plain, Plain);
+#[cfg(target_arch = "x86_64")]
+variant!(reduce_v3, machine::V3, target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,movbe"));
 
 /// Copies `bytes` bytes, past the caches if `stream`.
 ///
@@ -168,7 +180,7 @@ mod tests {
             // SAFETY: the vectors are as long as the fold says, and this thread's own; the caller has asked for v3.
             true => unsafe { reduce_v3(fold) },
             // SAFETY: as above.
-            false => unsafe { reduce_on::<Plain>(fold) },
+            false => unsafe { reduce_plain(fold) },
         };
         assert!(known, "{dtype} {reduction}");
         out[shift..shift + len].to_vec()

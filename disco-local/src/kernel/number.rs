@@ -7,8 +7,6 @@
 //! | f16, bf16, f8e4m3, f8e5m2 | `f32`, rounded once, at the end | likewise |
 //! | f32, f64 | themselves | likewise |
 
-use std::array;
-
 use bytemuck::{Pod, Zeroable};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
@@ -127,22 +125,38 @@ macro_rules! number {
 
             #[inline(always)]
             fn widen<M: Machine, const L: usize>(x: [Self; L]) -> [$wide; L] {
-                array::from_fn(|i| $widen(x[i]))
+                let mut to = [<$wide>::zeroed(); L];
+                for i in 0..L {
+                    to[i] = $widen(x[i]);
+                }
+                to
             }
 
             #[inline(always)]
             fn narrow<M: Machine, const L: usize>(x: [$wide; L]) -> [Self; L] {
-                array::from_fn(|i| $narrow(x[i]))
+                let mut to = [<Self>::zeroed(); L];
+                for i in 0..L {
+                    to[i] = $narrow(x[i]);
+                }
+                to
             }
 
             #[inline(always)]
             fn exact<M: Machine, const L: usize>(x: [Self; L]) -> [$exact; L] {
-                array::from_fn(|i| $exactly(x[i]))
+                let mut to = [<$exact>::zeroed(); L];
+                for i in 0..L {
+                    to[i] = $exactly(x[i]);
+                }
+                to
             }
 
             #[inline(always)]
             fn round<M: Machine, const L: usize>(x: [$exact; L]) -> [Self; L] {
-                array::from_fn(|i| $round(x[i]))
+                let mut to = [<Self>::zeroed(); L];
+                for i in 0..L {
+                    to[i] = $round(x[i]);
+                }
+                to
             }
         }
     )*};
