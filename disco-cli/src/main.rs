@@ -1,6 +1,7 @@
 //! The `disco` command: which backends are there, are they right, how fast is the control plane, start a program.
 
 mod backends;
+mod bench;
 mod check;
 mod ping;
 mod run;
@@ -23,6 +24,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Backends(backends::Backends),
+    Bench(bench::Bench),
     Check(check::Check),
     Ping(ping::Ping),
     Run(run::Run),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
 fn execute(command: Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match command {
         Command::Backends(backends) => backends.run(out),
+        Command::Bench(bench) => bench.run(out),
         Command::Check(check) => check.run(out),
         Command::Ping(ping) => ping.run(out),
         Command::Run(run) => run.run(),

@@ -5,6 +5,8 @@
 //!   with that reason.
 //! - [`lane`] holds a [`Channel`](disco_core::Channel) to its contract. A new lane brings a [`lane::Harness`].
 //!
+//! [`Pattern`] is for tools that measure, and look at what they measured.
+//!
 //! Expected results come from plain loops that share no code with any backend.
 
 mod check;
@@ -13,8 +15,10 @@ mod harness;
 pub mod lane;
 mod oracle;
 mod patience;
+mod pattern;
 mod require;
 
 pub use check::{Check, Outcome};
 pub use harness::{Harness, Wish};
+pub use pattern::Pattern;
 pub use require::Required;

@@ -1,0 +1,167 @@
+//! `disco bench`
+
+mod job;
+mod operation;
+mod report;
+mod size;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::thread::available_parallelism;
+
+use anyhow::ensure;
+use clap::Args;
+use disco::{Builder, DRef, DType, DataPlane, Reduction, Session, SessionExt, Shape, backend, block_on, placement};
+
+use self::operation::Operation;
+use self::report::{Figures, Report, Row};
+use crate::run::SessionKind;
+
+/// How long a row is measured, in seconds, and how often at least.
+const ROW: f64 = 0.02;
+const LEAST: u64 = 5;
+
+/// Measure an operation of a backend on this machine, with the columns of nccl-tests
+///
+/// Times are those of the slowest rank. Each size is checked with fresh data: `wrong` counts elements, and any makes the
+/// exit status 1.
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// What to measure
+    operation: Operation,
+    /// Backend of the data plane
+    #[arg(long, default_value = "local")]
+    backend: String,
+    /// Number of workers
+    #[arg(long, default_value_t = 2)]
+    workers: usize,
+    /// Where the workers live
+    #[arg(long, value_enum, default_value_t)]
+    session: SessionKind,
+    /// Smallest size of the larger side of a rank, in bytes: 8, 64K, 1M
+    #[arg(long, default_value = "8", value_parser = size::parse)]
+    min_bytes: usize,
+    /// Largest size
+    #[arg(long, default_value = "64M", value_parser = size::parse)]
+    max_bytes: usize,
+    /// From one size to the next
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    factor: u32,
+    /// Element type
+    #[arg(long, default_value = "f32")]
+    dtype: DType,
+    /// How elements are reduced
+    #[arg(long = "op", default_value = "sum")]
+    reduction: Reduction,
+    /// Root of rooted operations
+    #[arg(long, default_value_t = 0)]
+    root: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Bench {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        ensure!(self.min_bytes <= self.max_bytes, "--min-bytes is larger than --max-bytes");
+        ensure!((self.root as usize) < self.workers, "--root {} is none of {} workers", self.root, self.workers);
+        let probe = backend::find(&self.backend)?.probe()?;
+        let hop = || placement::hop().map(|hop| hop.as_nanos());
+        let mut report = Report {
+            version: env!("CARGO_PKG_VERSION"),
+            operation: self.operation.name(),
+            backend: self.backend.clone(),
+            library: format!("{} {}", probe.library, probe.version),
+            workers: self.workers,
+            session: self.session.name(),
+            cpus: available_parallelism().map_or(1, usize::from),
+            hop_ns: [hop(), None],
+            rows: Vec::new(),
+        };
+        let session = match self.session {
+            SessionKind::Threads => Builder::threads(self.workers).start()?,
+        };
+        block_on(session.init_ccl(&self.backend, &[]))?;
+        if !self.json {
+            report.print_header(out)?;
+        }
+        for bytes in self.sizes() {
+            let row = block_on(self.row(&session, bytes))?;
+            if !self.json {
+                row.print(out)?;
+                out.flush()?;
+            }
+            report.rows.push(row);
+        }
+        block_on(session.shutdown())?;
+        report.hop_ns[1] = hop();
+        if self.json {
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            writeln!(out)?;
+        } else {
+            report.print_footer(out)?;
+        }
+        Ok(if report.wrong() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn sizes(&self) -> impl Iterator<Item = usize> {
+        let factor = self.factor as usize;
+        let sizes = std::iter::successors(Some(self.min_bytes.max(1)), move |size| size.checked_mul(factor));
+        sizes.take_while(|size| *size <= self.max_bytes)
+    }
+
+    async fn row(&self, session: &dyn Session, bytes: usize) -> disco::Result<Row> {
+        let elements = bytes / self.dtype.size();
+        let blocks = if self.operation.has_blocks() { self.workers } else { 1 };
+        // At least one element, so that there is something to look at.
+        let count = (elements / blocks).max(1);
+        let size = count * blocks * self.dtype.size();
+        let in_place = match self.operation.has_in_place() {
+            true => Some(self.measure(session, count, size, true).await?),
+            false => None,
+        };
+        Ok(Row {
+            size,
+            count,
+            dtype: self.dtype.name(),
+            redop: self.operation.reduces().then(|| self.reduction.name()),
+            root: self.operation.has_root().then_some(self.root),
+            out_of_place: self.measure(session, count, size, false).await?,
+            in_place,
+        })
+    }
+
+    async fn measure(
+        &self,
+        session: &dyn Session,
+        count: usize,
+        size: usize,
+        in_place: bool,
+    ) -> disco::Result<Figures> {
+        let prepare = session.function("disco-cli.bench.prepare").await?;
+        let verify = session.function("disco-cli.bench.verify").await?;
+        let run = session.function("disco-cli.bench.run").await?;
+        let plan = Shape::from([count as i64, self.root.into(), in_place.into()]);
+        let args = (self.operation.name(), plan, self.reduction.name(), self.dtype);
+        let job = session.call(&prepare, args).await?;
+        let wrong: Vec<i64> = on_all(session, &session.call(&verify, (&job,)).await?).await?;
+        let time = async |iters: u64| -> disco::Result<f64> {
+            let seconds: Vec<f64> = on_all(session, &session.call(&run, (&job, iters as i64)).await?).await?;
+            Ok(seconds.into_iter().fold(0.0, f64::max) / iters as f64)
+        };
+        let estimate = time(LEAST).await?;
+        let seconds = time((ROW / estimate).clamp(LEAST as f64, 1e6) as u64).await?;
+        let algbw = size as f64 / seconds / 1e9;
+        let busbw = algbw * self.operation.bus_factor(self.workers);
+        Ok(Figures { time_us: seconds * 1e6, algbw, busbw, wrong: wrong.into_iter().sum::<i64>() as u64 })
+    }
+}
+
+/// The values of a handle on all workers.
+async fn on_all<T: disco::function::FromArg>(session: &dyn Session, handle: &DRef) -> disco::Result<Vec<T>> {
+    let mut values = Vec::new();
+    for worker in session.world().workers() {
+        values.push(session.get_as(handle, worker).await?);
+    }
+    Ok(values)
+}

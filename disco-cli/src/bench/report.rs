@@ -1,0 +1,102 @@
+//! What was measured, as nccl-tests print it, and as JSON.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// One run of `disco bench`.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) version: &'static str,
+    pub(super) operation: &'static str,
+    pub(super) backend: String,
+    /// The backend's library.
+    pub(super) library: String,
+    pub(super) workers: usize,
+    pub(super) session: &'static str,
+    pub(super) cpus: usize,
+    /// One-way latency of a cache line between two threads of this program, before and after.
+    pub(super) hop_ns: [Option<u128>; 2],
+    pub(super) rows: Vec<Row>,
+}
+
+/// One size.
+#[derive(Serialize)]
+pub(super) struct Row {
+    /// Bytes of the larger side of one rank.
+    pub(super) size: usize,
+    /// Elements: of a block where there are blocks.
+    pub(super) count: usize,
+    #[serde(rename = "type")]
+    pub(super) dtype: &'static str,
+    pub(super) redop: Option<&'static str>,
+    pub(super) root: Option<u32>,
+    pub(super) out_of_place: Figures,
+    pub(super) in_place: Option<Figures>,
+}
+
+/// What one operation of one size took, on the slowest rank.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Figures {
+    pub(super) time_us: f64,
+    /// Size over time, in GB/s.
+    pub(super) algbw: f64,
+    pub(super) busbw: f64,
+    /// Wrong elements, over all ranks.
+    pub(super) wrong: u64,
+}
+
+impl Report {
+    pub(super) fn print_header(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { version, operation, backend, library, workers, session, cpus, hop_ns, .. } = self;
+        writeln!(
+            out,
+            "# disco {version}: {operation}, backend {backend} ({library}), {workers} workers ({session}), {cpus} CPUs"
+        )?;
+        print_hop(hop_ns[0], out)?;
+        writeln!(out, "#{:>67}{:>37}", "out of place", "in place")?;
+        let columns = format!("{:>11} {:>9} {:>9} {:>6}", "time", "algbw", "busbw", "wrong");
+        writeln!(
+            out,
+            "#{:>11} {:>11} {:>7} {:>6} {:>4} {columns} {columns}",
+            "size", "count", "type", "redop", "root"
+        )?;
+        let units = format!("{:>11} {:>9} {:>9} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
+        writeln!(out, "#{:>11} {:>11} {:>7} {:>6} {:>4} {units} {units}", "(B)", "(elements)", "", "", "")
+    }
+
+    pub(super) fn print_footer(&self, out: &mut impl Write) -> io::Result<()> {
+        print_hop(self.hop_ns[1], out)?;
+        writeln!(out, "# wrong elements: {}", self.wrong())
+    }
+
+    pub(super) fn wrong(&self) -> u64 {
+        self.rows.iter().map(|row| row.out_of_place.wrong + row.in_place.map_or(0, |figures| figures.wrong)).sum()
+    }
+}
+
+fn print_hop(hop: Option<u128>, out: &mut impl Write) -> io::Result<()> {
+    match hop {
+        Some(hop) => writeln!(out, "# placement: a cache line takes {hop} ns from one thread to another"),
+        None => writeln!(out, "# placement: one processor"),
+    }
+}
+
+impl Row {
+    pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { size, count, dtype, redop, root, out_of_place, in_place } = self;
+        let (redop, root) = (redop.unwrap_or("none"), root.map_or("-1".to_owned(), |root| root.to_string()));
+        write!(out, "{size:>12} {count:>11} {dtype:>7} {redop:>6} {root:>4} {}", out_of_place.columns())?;
+        match in_place {
+            Some(figures) => writeln!(out, " {}", figures.columns()),
+            None => writeln!(out, " {:>11} {:>9} {:>9} {:>6}", "N/A", "N/A", "N/A", "N/A"),
+        }
+    }
+}
+
+impl Figures {
+    fn columns(self) -> String {
+        let Self { time_us, algbw, busbw, wrong } = self;
+        format!("{time_us:>11.2} {algbw:>9.2} {busbw:>9.2} {wrong:>6}")
+    }
+}
