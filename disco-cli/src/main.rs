@@ -4,6 +4,7 @@ mod backends;
 mod bench;
 mod check;
 mod ping;
+mod plot;
 mod run;
 
 use std::io::{self, Write};
@@ -27,6 +28,7 @@ enum Command {
     Bench(bench::Bench),
     Check(check::Check),
     Ping(ping::Ping),
+    Plot(plot::Plot),
     Run(run::Run),
     /// Print completions for a shell
     Completions {
@@ -55,6 +57,7 @@ fn execute(command: Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         Command::Bench(bench) => bench.run(out),
         Command::Check(check) => check.run(out),
         Command::Ping(ping) => ping.run(out),
+        Command::Plot(plot) => plot.run(),
         Command::Run(run) => run.run(),
         Command::Completions { shell } => {
             // Not straight to `out`: it would panic where that is closed.

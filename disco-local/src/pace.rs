@@ -14,12 +14,13 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// What pays for so many ranks on the processors that this process may use. Where each has one, a peer is nanoseconds
-    /// away unless it does something else; where not, it may be waiting for this very processor.
+    /// away, unless it does something else or the scheduler has put both on one: then each look past the first few must
+    /// let it run. A yield to nobody costs a fraction of a microsecond.
     pub(crate) fn new(ranks: usize) -> Self {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         let processors = *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
         match ranks <= processors {
-            true => Self { spins: 2000, yields: 100 },
+            true => Self { spins: 200, yields: 500 },
             false => Self { spins: if processors > 1 { 64 } else { 0 }, yields: 500 },
         }
     }

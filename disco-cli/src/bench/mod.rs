@@ -6,20 +6,25 @@ mod report;
 mod size;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::slice;
 use std::thread::available_parallelism;
 
 use anyhow::ensure;
 use clap::Args;
 use disco::{Builder, DRef, DType, DataPlane, Reduction, Session, SessionExt, Shape, backend, block_on, placement};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use self::operation::Operation;
-use self::report::{Figures, Report, Row};
+pub(crate) use self::report::{Figures, Report, Row};
+use crate::plot;
 use crate::run::SessionKind;
 
 /// How long a row is measured, in seconds, and how often at least.
 const ROW: f64 = 0.02;
 const LEAST: u64 = 5;
+const PROGRESS: &str = "[{elapsed_precise}] {bar:30} {pos}/{len} sizes, {msg}";
 
 /// Measure an operation of a backend on this machine, with the columns of nccl-tests
 ///
@@ -59,6 +64,9 @@ pub(crate) struct Bench {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Draw latency and bus bandwidth against size
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
 }
 
 impl Bench {
@@ -68,12 +76,12 @@ impl Bench {
         let probe = backend::find(&self.backend)?.probe()?;
         let hop = || placement::hop().map(|hop| hop.as_nanos());
         let mut report = Report {
-            version: env!("CARGO_PKG_VERSION"),
-            operation: self.operation.name(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            operation: self.operation.name().into(),
             backend: self.backend.clone(),
             library: format!("{} {}", probe.library, probe.version),
             workers: self.workers,
-            session: self.session.name(),
+            session: self.session.name().into(),
             cpus: available_parallelism().map_or(1, usize::from),
             hop_ns: [hop(), None],
             rows: Vec::new(),
@@ -85,14 +93,18 @@ impl Bench {
         if !self.json {
             report.print_header(out)?;
         }
+        // Draws nothing where standard error is no terminal.
+        let bar = ProgressBar::new(self.sizes().count() as u64).with_style(ProgressStyle::with_template(PROGRESS)?);
         for bytes in self.sizes() {
+            bar.set_message(format!("{bytes} bytes"));
             let row = block_on(self.row(&session, bytes))?;
             if !self.json {
-                row.print(out)?;
-                out.flush()?;
+                bar.suspend(|| row.print(out).and_then(|()| out.flush()))?;
             }
+            bar.inc(1);
             report.rows.push(row);
         }
+        bar.finish_and_clear();
         block_on(session.shutdown())?;
         report.hop_ns[1] = hop();
         if self.json {
@@ -100,6 +112,9 @@ impl Bench {
             writeln!(out)?;
         } else {
             report.print_footer(out)?;
+        }
+        if let Some(path) = &self.plot {
+            plot::draw(slice::from_ref(&report), path)?;
         }
         Ok(if report.wrong() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -123,8 +138,8 @@ impl Bench {
         Ok(Row {
             size,
             count,
-            dtype: self.dtype.name(),
-            redop: self.operation.reduces().then(|| self.reduction.name()),
+            dtype: self.dtype.name().into(),
+            redop: self.operation.reduces().then(|| self.reduction.name().into()),
             root: self.operation.has_root().then_some(self.root),
             out_of_place: self.measure(session, count, size, false).await?,
             in_place,

@@ -2,48 +2,48 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One run of `disco bench`.
-#[derive(Serialize)]
-pub(super) struct Report {
-    pub(super) version: &'static str,
-    pub(super) operation: &'static str,
-    pub(super) backend: String,
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) version: String,
+    pub(crate) operation: String,
+    pub(crate) backend: String,
     /// The backend's library.
-    pub(super) library: String,
-    pub(super) workers: usize,
-    pub(super) session: &'static str,
-    pub(super) cpus: usize,
+    pub(crate) library: String,
+    pub(crate) workers: usize,
+    pub(crate) session: String,
+    pub(crate) cpus: usize,
     /// One-way latency of a cache line between two threads of this program, before and after.
-    pub(super) hop_ns: [Option<u128>; 2],
-    pub(super) rows: Vec<Row>,
+    pub(crate) hop_ns: [Option<u128>; 2],
+    pub(crate) rows: Vec<Row>,
 }
 
 /// One size.
-#[derive(Serialize)]
-pub(super) struct Row {
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Row {
     /// Bytes of the larger side of one rank.
-    pub(super) size: usize,
+    pub(crate) size: usize,
     /// Elements: of a block where there are blocks.
-    pub(super) count: usize,
+    pub(crate) count: usize,
     #[serde(rename = "type")]
-    pub(super) dtype: &'static str,
-    pub(super) redop: Option<&'static str>,
-    pub(super) root: Option<u32>,
-    pub(super) out_of_place: Figures,
-    pub(super) in_place: Option<Figures>,
+    pub(crate) dtype: String,
+    pub(crate) redop: Option<String>,
+    pub(crate) root: Option<u32>,
+    pub(crate) out_of_place: Figures,
+    pub(crate) in_place: Option<Figures>,
 }
 
 /// What one operation of one size took, on the slowest rank.
-#[derive(Clone, Copy, Serialize)]
-pub(super) struct Figures {
-    pub(super) time_us: f64,
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    pub(crate) time_us: f64,
     /// Size over time, in GB/s.
-    pub(super) algbw: f64,
-    pub(super) busbw: f64,
+    pub(crate) algbw: f64,
+    pub(crate) busbw: f64,
     /// Wrong elements, over all ranks.
-    pub(super) wrong: u64,
+    pub(crate) wrong: u64,
 }
 
 impl Report {
@@ -85,7 +85,7 @@ fn print_hop(hop: Option<u128>, out: &mut impl Write) -> io::Result<()> {
 impl Row {
     pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { size, count, dtype, redop, root, out_of_place, in_place } = self;
-        let (redop, root) = (redop.unwrap_or("none"), root.map_or("-1".to_owned(), |root| root.to_string()));
+        let (redop, root) = (redop.as_deref().unwrap_or("none"), root.map_or("-1".to_owned(), |root| root.to_string()));
         write!(out, "{size:>12} {count:>11} {dtype:>7} {redop:>6} {root:>4} {}", out_of_place.columns())?;
         match in_place {
             Some(figures) => writeln!(out, " {}", figures.columns()),

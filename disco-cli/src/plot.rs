@@ -1,0 +1,161 @@
+//! `disco plot`
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow, ensure};
+use clap::Args;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
+use plotters::prelude::*;
+
+use crate::bench::{Figures, Report};
+
+const SIZE: (u32, u32) = (1200, 560);
+/// Told apart by all eyes, on white (Okabe and Ito, 2008).
+const COLORS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 0, 0),
+];
+
+/// Draw results of `disco bench --json` over each other: latency and bus bandwidth against size
+#[derive(Args)]
+pub(crate) struct Plot {
+    /// Results
+    #[arg(required = true, value_name = "FILE.json")]
+    results: Vec<PathBuf>,
+    /// Where to draw
+    #[arg(long, value_name = "FILE.svg")]
+    out: PathBuf,
+}
+
+/// One line of the picture: time in µs and bandwidth in GB/s by size in bytes.
+struct Series {
+    name: String,
+    points: Vec<(f64, Figures)>,
+}
+
+impl Plot {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let read = |path: &PathBuf| -> anyhow::Result<Report> {
+            let named = || format!("{}", path.display());
+            serde_json::from_slice(&fs::read(path).with_context(named)?)
+                .with_context(|| format!("{} is no result of `disco bench --json`", path.display()))
+        };
+        let reports: Vec<Report> = self.results.iter().map(read).collect::<anyhow::Result<_>>()?;
+        draw(&reports, &self.out)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Draws results into a file.
+pub(crate) fn draw(reports: &[Report], path: &Path) -> anyhow::Result<()> {
+    let series: Vec<Series> = reports.iter().flat_map(series).filter(|series| !series.points.is_empty()).collect();
+    ensure!(!series.is_empty(), "there is nothing to draw");
+    let mut picture = String::new();
+    picture_of(&series, &mut picture).map_err(|error| anyhow!("can't draw: {error}"))?;
+    fs::write(path, picture).with_context(|| format!("can't write {}", path.display()))
+}
+
+/// Out of place and in place.
+fn series(report: &Report) -> [Series; 2] {
+    let Report { operation, backend, workers, session, rows, .. } = report;
+    let dtype = rows.first().map_or("", |row| &row.dtype);
+    let name = format!("{operation} {dtype}, {backend}, {workers} {session}");
+    let points = |figures: &dyn Fn(&crate::bench::Row) -> Option<Figures>| {
+        rows.iter().filter_map(|row| Some((row.size as f64, figures(row)?))).collect()
+    };
+    [
+        Series { points: points(&|row| Some(row.out_of_place)), name: name.clone() },
+        Series { points: points(&|row| row.in_place), name: format!("{name}, in place") },
+    ]
+}
+
+fn picture_of(series: &[Series], picture: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let area = SVGBackend::with_string(picture, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let (left, right) = area.split_horizontally(SIZE.0 / 2);
+    let time = |figures: &Figures| figures.time_us;
+    let bandwidth = |figures: &Figures| figures.busbw;
+    let (low, high) = range(series, time);
+    panel(&left, ("latency", "time (µs)"), series, (low / 1.5..high * 1.5).log_scale(), time)?;
+    let (_, high) = range(series, bandwidth);
+    panel(&right, ("bus bandwidth", "busbw (GB/s)"), series, 0.0..(high * 1.1).max(1e-3), bandwidth)?;
+    area.present()?;
+    Ok(())
+}
+
+/// Smallest and largest value.
+fn range(series: &[Series], value: impl Fn(&Figures) -> f64) -> (f64, f64) {
+    let values = series.iter().flat_map(|series| &series.points).map(|(_, figures)| value(figures));
+    values.fold((f64::INFINITY, 0.0), |(low, high), value| (low.min(value), high.max(value)))
+}
+
+fn panel<Y>(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    (title, unit): (&str, &str),
+    series: &[Series],
+    values: Y,
+    value: impl Fn(&Figures) -> f64,
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    Y: AsRangedCoord<Value = f64>,
+    Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    let sizes = || series.iter().flat_map(|series| &series.points).map(|point| point.0);
+    let (first, last) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(64)
+        .build_cartesian_2d((first / 1.2..last * 1.2).log_scale().base(2.0), values)?;
+    chart
+        .configure_mesh()
+        .x_desc("size (bytes)")
+        .y_desc(unit)
+        .x_label_formatter(&|size| bytes(*size))
+        .y_label_formatter(&|value| number(*value))
+        .light_line_style(WHITE)
+        .draw()?;
+    for (index, series) in series.iter().enumerate() {
+        let color = COLORS[index % COLORS.len()].stroke_width(2);
+        let points = series.points.iter().map(|(size, figures)| (*size, value(figures)));
+        chart
+            .draw_series(LineSeries::new(points, color))?
+            .label(&series.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    Ok(())
+}
+
+/// `64 KiB`, in whole numbers where the grid has them.
+fn bytes(size: f64) -> String {
+    let (unit, shift) = match size {
+        ..1024.0 => ("", 0),
+        ..1_048_576.0 => ("K", 10),
+        ..1_073_741_824.0 => ("M", 20),
+        _ => ("G", 30),
+    };
+    format!("{}{unit}", number(size / f64::from(1u32 << shift)))
+}
+
+fn number(value: f64) -> String {
+    match value {
+        10.0.. => format!("{value:.0}"),
+        1.0.. => format!("{}", (value * 10.0).round() / 10.0),
+        _ => format!("{}", (value * 1000.0).round() / 1000.0),
+    }
+}
