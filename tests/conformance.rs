@@ -75,7 +75,9 @@ struct Judged {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // A dot each, unless somebody looks for some of them: there are hundreds.
+    arguments.quiet |= arguments.filter.is_none() && arguments.format.is_none();
     let required = Required::from_env();
     let local = AmongThreads { backend: "local", is_own: true };
     let names = ["local", "threads"];
