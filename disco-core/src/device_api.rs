@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result, Unavailable};
+use crate::shared_memory::Arena;
 use crate::tensor::{Storage, Tensor};
 
 /// A kind of device: the host is built in, CUDA and HIP come with their crates and register like backends.
@@ -120,15 +121,20 @@ impl DeviceApi for Host {
 
     fn bind(&self, device: Device) -> Result<Box<dyn Queue>> {
         match device {
-            Device::CPU => Ok(Box::new(HostQueue::default())),
+            Device::CPU => Ok(host_queue(None)),
             other => Err(Error::invalid(format!("{other} is not the host"))),
         }
     }
 }
 
+/// The host's queue, which allocates in an arena if there is one.
+pub(crate) fn host_queue(arena: Option<Arc<Arena>>) -> Box<dyn Queue> {
+    Box::new(HostQueue { arena, recorded: 0, open: VecDeque::new() })
+}
+
 /// The host's queue: everything is complete when the call returns.
-#[derive(Default)]
 struct HostQueue {
+    arena: Option<Arc<Arena>>,
     recorded: u64,
     open: VecDeque<Event>,
 }
@@ -145,7 +151,10 @@ impl Queue for HostQueue {
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>> {
-        Storage::host(bytes)
+        match &self.arena {
+            Some(arena) => arena.alloc(bytes),
+            None => Storage::host(bytes),
+        }
     }
 
     fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {

@@ -23,6 +23,7 @@ pub mod op;
 mod prefetch;
 pub mod session;
 mod shape;
+pub mod shared_memory;
 pub mod store;
 pub mod tensor;
 mod value;

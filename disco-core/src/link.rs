@@ -11,6 +11,7 @@ use crate::abort::{Abort, Switchboard};
 use crate::activity::Activity;
 use crate::channel::Notice;
 use crate::error::{Error, Result};
+use crate::shared_memory::Arena;
 use crate::store::{MemoryStore, Store};
 
 /// A worker's way to its peers and its controller, beside the command stream.
@@ -33,6 +34,9 @@ pub trait Link: fmt::Debug + Send + Sync {
     /// The descriptor can't be passed on.
     fn share(&self, fd: OwnedFd) -> Result<SharedFd>;
 
+    /// Takes a shared descriptor back; peers that have received it keep it.
+    fn unshare(&self, fd: SharedFd);
+
     /// A descriptor that a peer on this machine shared.
     ///
     /// # Errors
@@ -41,6 +45,11 @@ pub trait Link: fmt::Debug + Send + Sync {
 
     /// Where this worker's state is written down.
     fn activity(&self) -> &Arc<Activity>;
+
+    /// Where host tensors of this worker are made, if its peers are other processes that can map them.
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        None
+    }
 }
 
 /// The name of a descriptor handed over with [`Link::share`], unique in the session.
@@ -123,6 +132,10 @@ impl Link for ThreadLink {
         Ok(SharedFd(name))
     }
 
+    fn unshare(&self, fd: SharedFd) {
+        self.shared.fds.lock().unwrap_or_else(PoisonError::into_inner).remove(&fd.0);
+    }
+
     fn receive(&self, fd: SharedFd, _: Duration) -> Result<OwnedFd> {
         let fds = self.shared.fds.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = fds.get(&fd.0).ok_or_else(|| Error::invalid(format!("nobody shared {fd:?}")))?;
@@ -159,7 +172,8 @@ mod tests {
         file.rewind().unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "segment");
-        assert!(b.receive(SharedFd::from_bits(99), Duration::ZERO).unwrap_err().to_string().contains("nobody shared"));
+        a.unshare(name);
+        assert!(b.receive(name, Duration::ZERO).unwrap_err().to_string().contains("nobody shared"));
     }
 
     #[test]

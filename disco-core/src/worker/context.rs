@@ -33,7 +33,7 @@ pub struct WorkerContext {
 
 impl WorkerContext {
     pub(super) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<dyn Link>) -> Result<Self> {
-        let queue = device_api::find(Device::CPU.kind)?.bind(Device::CPU)?;
+        let queue = device_api::host_queue(link.arena().cloned());
         Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None })
     }
 
@@ -108,9 +108,6 @@ impl WorkerContext {
     /// An impossible shape, or no room.
     pub fn empty(&mut self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         let shape = shape.into();
-        if self.device().is_host() {
-            return Tensor::zeros(dtype, shape);
-        }
         let bytes = shape.elements().and_then(|n| n.checked_mul(dtype.size()));
         let bytes =
             bytes.ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))?;
@@ -148,7 +145,10 @@ impl WorkerContext {
     pub(super) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
         self.disconnect();
         if device != self.device() {
-            self.queue = device_api::find(device.kind)?.bind(device)?;
+            self.queue = match device.is_host() {
+                true => device_api::host_queue(self.link.arena().cloned()),
+                false => device_api::find(device.kind)?.bind(device)?,
+            };
         }
         let (world, rank) = (self.world(), Rank::new(self.worker.index() as u32));
         let seat = Seat {

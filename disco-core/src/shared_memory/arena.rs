@@ -1,0 +1,143 @@
+//! Where a process allocates tensors that its peers can map.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use range_alloc::RangeAllocator;
+
+use super::Segment;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::tensor::Storage;
+
+/// Alignment of what is allocated: pairs of cache lines.
+const ALIGN: usize = 128;
+
+/// Tensors of one process in one [`Segment`], so that a peer maps all of them at once and knows each by its offset.
+///
+/// The segment spans more addresses than the machine has memory; pages come when they are first allocated and stay for
+/// the next allocation.
+#[derive(Debug)]
+pub struct Arena {
+    segment: Arc<Segment>,
+    ranges: Mutex<Ranges>,
+}
+
+#[derive(Debug)]
+struct Ranges {
+    free: RangeAllocator<usize>,
+    /// Everything before it has pages, and may have been written to.
+    committed: usize,
+}
+
+impl Arena {
+    /// An arena without a tensor.
+    ///
+    /// # Errors
+    /// The system refuses the segment.
+    pub fn new() -> Result<Arc<Self>> {
+        let info = rustix::system::sysinfo();
+        let memory = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
+        let bytes = memory.next_power_of_two();
+        let segment = Arc::new(Segment::reserve(bytes)?);
+        Ok(Arc::new(Self { segment, ranges: Mutex::new(Ranges { free: RangeAllocator::new(0..bytes), committed: 0 }) }))
+    }
+
+    /// What peers map.
+    pub fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    /// Zeroed host memory for a tensor, which goes back when it is dropped.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
+        let no_room = || Error::invalid(format!("no room for {bytes} bytes of shared memory"));
+        let size = bytes.max(1).checked_next_multiple_of(ALIGN).ok_or_else(no_room)?;
+        let (range, used) = {
+            let mut ranges = self.ranges();
+            let range = ranges.free.allocate_range(size).map_err(|_| no_room())?;
+            let used = ranges.committed.clamp(range.start, range.end) - range.start;
+            if range.end > ranges.committed {
+                if let Err(error) = self.segment.commit(ranges.committed..range.end) {
+                    ranges.free.free_range(range);
+                    return Err(error);
+                }
+                ranges.committed = range.end;
+            }
+            (range, used)
+        };
+        let pointer = self.segment.pointer().wrapping_add(range.start);
+        let owner = Block { arena: self.clone(), range };
+        // SAFETY: the range has pages, is ours alone until `owner` is dropped, and `used` is at most its size.
+        unsafe { pointer.write_bytes(0, used) };
+        // SAFETY: the memory is mapped as long as the arena lives, which `owner` has a share in, and nobody else gets the
+        // range before `owner` is dropped. Peers that map it touch it only while an access is held for them.
+        Ok(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(owner)) })
+    }
+
+    /// Where `bytes` bytes from `pointer` on lie in the segment, if they do.
+    pub fn offset_of(&self, pointer: *const u8, bytes: usize) -> Option<usize> {
+        let offset = pointer.addr().checked_sub(self.segment.pointer().addr())?;
+        (offset.checked_add(bytes)? <= self.segment.byte_len()).then_some(offset)
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Ranges> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The memory of one tensor.
+struct Block {
+    arena: Arc<Arena>,
+    range: Range<usize>,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.arena.ranges().free.free_range(self.range.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn tensors_are_zeroed_apart_and_known_by_their_offsets() {
+        let arena = Arena::new().unwrap();
+        let tensor = |arena: &Arc<Arena>| Tensor::from_storage(arena.alloc(40).unwrap(), DType::F32, [10]).unwrap();
+        let (a, b) = (tensor(&arena), tensor(&arena));
+        a.view_mut::<f32>().unwrap().fill(1.0);
+        b.view_mut::<f32>().unwrap().fill(2.0);
+        assert_eq!(a.to_vec::<f32>().unwrap(), [1.0; 10]);
+        let offset = |tensor: &Tensor| arena.offset_of(tensor.data(), tensor.byte_len());
+        assert_eq!((offset(&a), offset(&b)), (Some(0), Some(128)));
+        let elsewhere = Tensor::zeros(DType::F32, [10]).unwrap();
+        assert_eq!(offset(&elsewhere), None);
+        drop(a);
+        let again = tensor(&arena);
+        assert_eq!((offset(&again), again.to_vec::<f32>().unwrap()), (Some(0), vec![0.0; 10]));
+    }
+
+    #[test]
+    fn a_tensor_keeps_its_arena() {
+        let tensor = Tensor::from_storage(Arena::new().unwrap().alloc(8).unwrap(), DType::F64, [1]).unwrap();
+        tensor.view_mut::<f64>().unwrap()[0] = 3.0;
+        assert_eq!(tensor.to_vec::<f64>().unwrap(), [3.0]);
+    }
+
+    #[test]
+    fn no_room_is_an_error() {
+        let arena = Arena::new().unwrap();
+        for bytes in [usize::MAX, arena.segment().byte_len() + 1] {
+            assert!(arena.alloc(bytes).unwrap_err().to_string().starts_with("no room for"));
+        }
+        assert!(arena.alloc(0).is_ok());
+    }
+}
