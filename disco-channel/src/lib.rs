@@ -5,7 +5,10 @@
 
 #[cfg(not(loom))]
 pub mod placement;
+#[cfg(not(loom))]
+pub mod processes;
 pub mod ring;
+pub mod shared_ring;
 #[cfg(not(loom))]
 pub mod threads;
 

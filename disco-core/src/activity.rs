@@ -74,6 +74,11 @@ pub enum OpState {
     Failed,
 }
 
+impl OpState {
+    /// All of them, in order of their numbers.
+    pub const ALL: [Self; 3] = [OpState::Running, OpState::Done, OpState::Failed];
+}
+
 /// An operation that has started.
 #[derive(Debug)]
 pub struct RunningOp<'a> {
@@ -157,7 +162,7 @@ impl OpCell {
     fn read(&self) -> Option<OpRecord> {
         let word = self.word.load(Ordering::Acquire);
         let kind = OpKind::ALL.get((word >> 16 & 0xff) as usize)?;
-        let state = [OpState::Running, OpState::Done, OpState::Failed].into_iter().nth((word & 0xff) as usize)?;
+        let state = *OpState::ALL.get((word & 0xff) as usize)?;
         let dtype = DType::all().nth((word >> 8 & 0xff) as usize);
         let number = (word >> 32) as u32;
         let count = self.count.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Rendezvous of data planes: small values under names, shared by all workers.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,13 +39,18 @@ pub struct MemoryStore {
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     epoch: u64,
     values: HashMap<String, Vec<u8>>,
     /// The abort that was signalled, and in which epoch.
     aborted: Option<(u64, Arc<str>)>,
+    /// Who is to be told of keys.
+    watchers: Vec<(String, Tell)>,
 }
+
+/// Takes the value under a key, or why there will be none.
+type Tell = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
 impl MemoryStore {
     /// Starts over, empty, unless `epoch` was begun already (each worker says so when it gets there).
@@ -53,9 +58,35 @@ impl MemoryStore {
         let mut state = self.lock();
         if epoch > state.epoch {
             let aborted = state.aborted.take().filter(|(of, _)| *of >= epoch);
-            *state = State { epoch, aborted, ..State::default() };
+            let old = std::mem::replace(&mut *state, State { epoch, aborted, ..State::default() });
             self.changed.notify_all();
+            drop(state);
+            old.watchers.into_iter().for_each(|(_, tell)| tell(Err(over())));
         }
+    }
+
+    /// [`Store::wait`] without a thread: tells the value under `key` once there is one, now if there is, on the thread that
+    /// sets it; or of the abort. Forgotten with the store.
+    pub fn watch(&self, key: &str, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
+        let mut state = self.lock();
+        let now = match state.check() {
+            Err(aborted) => Err(aborted),
+            Ok(()) => match state.values.get(key) {
+                Some(value) => Ok(value.clone()),
+                None => return state.watchers.push((key.to_owned(), Box::new(tell))),
+            },
+        };
+        drop(state);
+        tell(now);
+    }
+
+    /// Puts a value there, and tells.
+    fn put(&self, mut state: MutexGuard<'_, State>, key: &str, value: Vec<u8>) {
+        let watchers: Vec<_> = state.watchers.extract_if(.., |(watched, _)| watched == key).collect();
+        state.values.insert(key.to_owned(), value.clone());
+        drop(state);
+        self.changed.notify_all();
+        watchers.into_iter().for_each(|(_, tell)| tell(Ok(value.clone())));
     }
 
     /// Fails all calls, waiting and to come, unless `epoch` is over.
@@ -63,7 +94,10 @@ impl MemoryStore {
         let mut state = self.lock();
         if epoch >= state.epoch && state.aborted.as_ref().is_none_or(|(known, _)| *known < epoch) {
             state.aborted = Some((epoch, cause.clone()));
+            let watchers = std::mem::take(&mut state.watchers);
+            drop(state);
             self.changed.notify_all();
+            watchers.into_iter().for_each(|(_, tell)| tell(Err(Error::Aborted { cause: cause.clone() })));
         }
     }
 
@@ -84,10 +118,20 @@ impl State {
     }
 }
 
+/// Of a wait that outlasted its epoch.
+fn over() -> Error {
+    Error::Aborted { cause: "the session failed and has recovered since".into() }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("epoch", &self.epoch).field("values", &self.values).finish_non_exhaustive()
+    }
+}
+
 impl Store for MemoryStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.live()?.values.insert(key.to_owned(), value.to_owned());
-        self.changed.notify_all();
+        self.put(self.live()?, key, value.to_owned());
         Ok(())
     }
 
@@ -114,13 +158,13 @@ impl Store for MemoryStore {
             state.check()?;
             if state.epoch != epoch {
                 // The abort was forgotten before this thread woke up to it.
-                return Err(Error::Aborted { cause: "the session failed and has recovered since".into() });
+                return Err(over());
             }
         }
     }
 
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        let mut state = self.live()?;
+        let state = self.live()?;
         let old =
             match state.values.get(key) {
                 None => 0,
@@ -129,17 +173,15 @@ impl Store for MemoryStore {
                 })?),
             };
         let new = old.wrapping_add(amount);
-        state.values.insert(key.to_owned(), new.to_le_bytes().to_vec());
-        self.changed.notify_all();
+        self.put(state, key, new.to_le_bytes().to_vec());
         Ok(new)
     }
 
     fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<Vec<u8>> {
-        let mut state = self.live()?;
+        let state = self.live()?;
         match state.values.get(key) {
             found if found.map(Vec::as_slice) == expected => {
-                state.values.insert(key.to_owned(), new.to_owned());
-                self.changed.notify_all();
+                self.put(state, key, new.to_owned());
                 Ok(new.to_owned())
             }
             found => Ok(found.cloned().unwrap_or_default()),
@@ -186,6 +228,31 @@ mod tests {
         assert!(waiting.join().unwrap().is_err(), "a wait ends with its epoch, however late it wakes");
         store.begin(3);
         assert_eq!(store.get("id").unwrap(), None);
+    }
+
+    #[test]
+    fn a_watcher_is_told_of_the_value_or_of_the_abort() {
+        let store = MemoryStore::default();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let watch = |key: &str| {
+            let told = told.clone();
+            store.watch(key, move |value| told.lock().unwrap().push(value.map_err(|error| error.to_string())));
+        };
+        store.set("there", b"1").unwrap();
+        watch("there");
+        watch("later");
+        store.add("other", 1).unwrap();
+        assert_eq!(*told.lock().unwrap(), [Ok(b"1".to_vec())]);
+        store.compare_and_set("later", None, b"2").unwrap();
+        watch("never");
+        store.abort(0, &"worker 1 failed".into());
+        watch("never");
+        store.begin(1);
+        watch("never");
+        store.begin(2);
+        let aborted = Err("aborted, because worker 1 failed".to_owned());
+        let over = Err("aborted, because the session failed and has recovered since".to_owned());
+        assert_eq!(told.lock().unwrap()[1..], [Ok(b"2".to_vec()), aborted.clone(), aborted, over]);
     }
 
     #[test]

@@ -41,11 +41,11 @@
 #[cfg(test)]
 mod loom_models;
 mod lot;
-mod patience;
+pub(crate) mod patience;
 mod reader;
 mod room;
 mod state;
-mod sync;
+pub(crate) mod sync;
 #[cfg(test)]
 mod tests;
 mod track;

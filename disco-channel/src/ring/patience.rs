@@ -3,20 +3,20 @@
 /// Looks at the ring before a reader sleeps. Each look takes the writer's line away from it, so that a reader that looks
 /// all the time gets items one by one, at several times the price: it pauses in between, twice as long from look to look.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// Pause instructions before the first look.
-    pub(super) spins: u32,
+    pub(crate) spins: u32,
     /// Looks of one that keeps its processor.
-    pub(super) rounds: u32,
+    pub(crate) rounds: u32,
     /// Looks of one that lets others run in between.
-    pub(super) yields: u32,
+    pub(crate) yields: u32,
 }
 
 #[cfg(not(loom))]
 impl Patience {
     /// What pays for so many readers on the processors that this process may use. Spinning is for a writer that runs at
     /// the same time. Where every reader has a processor it lasts about as long as it takes to wake one that idles.
-    pub(super) fn new(readers: usize) -> Self {
+    pub(crate) fn new(readers: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (first, rounds) = match processors {
             1 => (0.0, 0),
@@ -44,7 +44,7 @@ fn pause() -> f64 {
 #[cfg(loom)]
 impl Patience {
     /// None: a model looks at each wait once.
-    pub(super) fn new(_: usize) -> Self {
+    pub(crate) fn new(_: usize) -> Self {
         Self { spins: 0, rounds: 0, yields: 0 }
     }
 }

@@ -1,7 +1,7 @@
 //! What the ring synchronises with: the standard library, or loom's model of it.
 
 #[cfg(loom)]
-pub(super) use loom::{
+pub(crate) use loom::{
     cell::UnsafeCell,
     hint,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
@@ -9,7 +9,7 @@ pub(super) use loom::{
     thread,
 };
 #[cfg(not(loom))]
-pub(super) use std::{
+pub(crate) use std::{
     hint,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     sync::{Arc, Mutex, MutexGuard},
@@ -18,26 +18,26 @@ pub(super) use std::{
 
 /// [`std::cell::UnsafeCell`] with the interface of loom's.
 #[cfg(not(loom))]
-pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> UnsafeCell<T> {
-    pub(super) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    pub(super) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    pub(super) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }
 }
 
 /// A value on cache lines of its own (two of them: processors fetch lines in pairs).
 #[repr(align(128))]
-pub(super) struct Padded<T>(pub(super) T);
+pub(crate) struct Padded<T>(pub(crate) T);
 
 impl<T> std::ops::Deref for Padded<T> {
     type Target = T;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::slice;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -110,6 +110,12 @@ impl Segment {
         // SAFETY: the mapping has so many words from a page boundary on, lives as long as `self`, holds integers, and is
         // written to by atomic operations alone where anybody reads it as words.
         unsafe { slice::from_raw_parts(self.pointer.cast::<AtomicU64>(), self.bytes / size_of::<AtomicU64>()) }
+    }
+
+    /// All of it, as words half as wide, for futexes. No word is used both ways.
+    pub fn half_words(&self) -> &[AtomicU32] {
+        // SAFETY: as in `words`.
+        unsafe { slice::from_raw_parts(self.pointer.cast::<AtomicU32>(), self.bytes / size_of::<AtomicU32>()) }
     }
 }
 

@@ -29,7 +29,7 @@
 //!
 //! A command is a packet whose first argument is its number (0 to 8 as TVM's, ours from 64). A **frame** is a command's packet,
 //! after a packet `64, id, id…` if registers were freed. An answer is a packet that repeats the command's number, or
-//! says failure.
+//! says failure. What else goes over a connection is drawn in `message.rs`.
 //!
 //! Bytes from outside are hostile: lengths are checked against what is there before anything is allocated, unknown
 //! numbers are errors, and a packet must end where it says.
@@ -37,6 +37,7 @@
 mod answer;
 mod debug;
 mod frame;
+mod message;
 mod object;
 mod reader;
 mod value;
@@ -45,6 +46,7 @@ mod writer;
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
 pub use frame::decode_frame;
 pub(crate) use frame::encode_frame;
+pub use message::{Hello, Message, StoreCall, VERSION, Welcome};
 pub use object::ObjectEntry;
 pub use reader::{Packet, Reader};
 pub use writer::Writer;
@@ -75,6 +77,21 @@ mod action {
     pub(super) const RECOVER: i64 = 66;
     pub(super) const FAILED: i64 = 67;
     pub(super) const NOTICE_FAILED: i64 = 68;
+    // Of connections.
+    pub(super) const HELLO: i64 = 69;
+    pub(super) const WELCOME: i64 = 70;
+    pub(super) const BYE: i64 = 71;
+    pub(super) const REPLY: i64 = 72;
+    pub(super) const NOTICE: i64 = 73;
+    pub(super) const PROGRESS: i64 = 74;
+    pub(super) const FRAME: i64 = 75;
+    pub(super) const ABORT: i64 = 76;
+    pub(super) const ASK: i64 = 77;
+    pub(super) const ANSWER: i64 = 78;
+    pub(super) const SHARE: i64 = 79;
+    pub(super) const UNSHARE: i64 = 80;
+    pub(super) const RECEIVE: i64 = 81;
+    pub(super) const ROOM: i64 = 82;
 }
 
 /// Bytes that are not a packet of ours, or a value that can't become one.
@@ -108,6 +125,14 @@ pub enum WireError {
     /// Something else than what the packet must have there.
     #[error("expected {0}")]
     Expected(&'static str),
+    /// The other end of a connection is of another version.
+    #[error("the other end speaks version {theirs}, this one {ours}: both must run the same program")]
+    Version {
+        /// The other's.
+        theirs: i64,
+        /// This one's, [`VERSION`].
+        ours: i64,
+    },
     /// A tensor above [`INLINE_LIMIT`] as an argument.
     #[error(
         "a tensor of {0} bytes can't be an argument across processes (limit {INLINE_LIMIT}); \

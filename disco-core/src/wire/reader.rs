@@ -148,6 +148,20 @@ impl Packet {
         }
     }
 
+    /// The next argument, which must be an int of 0 up.
+    pub(super) fn number(&mut self) -> Result<u64, WireError> {
+        let number = self.int()?;
+        u64::try_from(number).map_err(|_| WireError::Unknown { what: "number", number })
+    }
+
+    /// The next argument, which must be bytes.
+    pub(super) fn bytes(&mut self) -> Result<std::sync::Arc<[u8]>, WireError> {
+        match self.args.next() {
+            Some(Value::Bytes(bytes)) => Ok(bytes),
+            _ => Err(WireError::Expected("bytes")),
+        }
+    }
+
     /// The next argument, which must be an id below 2^32.
     pub(super) fn id<T: From<u32>>(&mut self) -> Result<T, WireError> {
         let id = self.int()?;

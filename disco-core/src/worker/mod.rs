@@ -27,12 +27,17 @@ use crate::value::Value;
 /// Executes what comes over `endpoint` until it says shutdown or closes. Runs on the worker's own thread.
 ///
 /// # Errors
-/// The lane was cut while a reply was due, or the host's queue could not be made.
+/// The lane was cut while a reply was due, or brought something that is no frame.
 pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) -> Result<()> {
     let link = endpoint.link();
     let context = WorkerContext::new(worker, config, link.clone())?;
     let mut state = Worker { worker, registers: Registers::default(), context, link, epoch: 0, failure: None };
-    while let Ok(frame) = endpoint.recv() {
+    loop {
+        let frame = match endpoint.recv() {
+            Ok(frame) => frame,
+            Err(Error::Closed(_)) => break,
+            Err(error) => return Err(error),
+        };
         match state.step(&frame) {
             Step::Next => {}
             Step::Answer(reply) => endpoint.reply(frame.seq(), reply)?,

@@ -1,0 +1,128 @@
+//! One ring in one process, and what can be wrong with its words.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use disco_core::shared_memory::Segment;
+
+use super::{Garbage, Memory, Reader, Writer};
+use crate::ring::Refused;
+
+const CAPACITY: usize = 64;
+
+fn ring(readers: usize) -> (Arc<Segment>, Writer, Vec<Reader>) {
+    let segment = Arc::new(Segment::create(8 * Memory::words(readers, CAPACITY)).unwrap());
+    let memory = Memory::new(segment.clone(), readers, CAPACITY).unwrap();
+    let all = (0..readers).map(|index| Reader::new(memory.clone(), index)).collect();
+    (segment, Writer::new(memory), all)
+}
+
+fn record(number: u64) -> Vec<u8> {
+    (0..number * 37 % 200).map(|byte| (number + byte) as u8).collect()
+}
+
+#[test]
+fn every_reader_gets_every_record() {
+    const RECORDS: u64 = 20_000;
+    let (_, mut writer, readers) = ring(3);
+    let readers: Vec<_> = readers
+        .into_iter()
+        .map(|mut reader| {
+            thread::spawn(move || {
+                let (mut bytes, stop) = (Vec::new(), AtomicBool::new(false));
+                for number in 0..RECORDS {
+                    while reader.take(&mut bytes).unwrap().is_none() {
+                        reader.wait(&stop);
+                    }
+                    assert_eq!(bytes, record(number));
+                }
+            })
+        })
+        .collect();
+    for number in 0..RECORDS {
+        let record = record(number);
+        while writer.room(record.len()).unwrap() < record.len() {
+            thread::yield_now();
+        }
+        writer.send(&record).unwrap();
+    }
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+#[test]
+fn a_full_ring_takes_nothing_until_the_slowest_has_read() {
+    let (_, mut writer, mut readers) = ring(2);
+    let mut sent = 0;
+    while writer.room(8).unwrap() >= 8 {
+        writer.send(b"12345678").unwrap();
+        sent += 1;
+    }
+    assert_eq!((sent, writer.send(b"12345678")), (CAPACITY / 2, Err(Refused::Full)));
+    let mut bytes = Vec::new();
+    let mut read = |reader: &mut Reader| {
+        let taken = std::iter::from_fn(|| reader.take(&mut bytes).unwrap());
+        taken.filter(|taken| taken.frees_half).count()
+    };
+    assert_eq!(read(&mut readers[0]), 0, "the other has read nothing");
+    assert_eq!(writer.room(8).unwrap(), 0);
+    assert_eq!(read(&mut readers[1]), 1);
+    assert_eq!(writer.room(8).unwrap(), 8 * (CAPACITY - 1));
+}
+
+#[test]
+fn a_retired_reader_holds_nobody_up() {
+    let (_, mut writer, mut readers) = ring(2);
+    let mut bytes = Vec::new();
+    writer.retire(1);
+    for _ in 0..3 * CAPACITY {
+        assert!(writer.room(1).unwrap() > 0);
+        writer.send(b"x").unwrap();
+        readers[0].take(&mut bytes).unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_sleeper_wakes_up_when_it_is_to_stop() {
+    let (segment, _writer, mut readers) = ring(1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let sleeper = {
+        let (stop, mut reader) = (stop.clone(), readers.remove(0));
+        thread::spawn(move || {
+            while !stop.load(Ordering::SeqCst) {
+                reader.wait(&stop);
+            }
+        })
+    };
+    let memory = Memory::new(segment, 1, CAPACITY).unwrap();
+    while memory.sleepers().load(Ordering::SeqCst) == 0 {
+        thread::yield_now();
+    }
+    stop.store(true, Ordering::SeqCst);
+    Reader::wake(&memory);
+    sleeper.join().unwrap();
+}
+
+#[test]
+fn garbage_in_any_word_is_an_error() {
+    let mut bytes = Vec::new();
+    let (segment, mut writer, mut readers) = ring(1);
+    segment.words()[0].store(1000, Ordering::SeqCst);
+    assert_eq!(readers[0].take(&mut bytes), Err(Garbage("its head")));
+
+    let (segment, _, mut readers) = ring(1);
+    segment.words()[0].store(2, Ordering::SeqCst);
+    for length in [9, 1 << 60, u64::MAX] {
+        segment.words()[80].store(length, Ordering::SeqCst);
+        assert_eq!(readers[0].take(&mut bytes), Err(Garbage("the length of a record")));
+    }
+
+    for cursor in [1, u64::MAX] {
+        segment.words()[64].store(0, Ordering::SeqCst);
+        let (segment, mut writer, _) = ring(1);
+        segment.words()[64].store(cursor, Ordering::SeqCst);
+        assert_eq!(writer.room(8 * CAPACITY), Err((0, Garbage("its cursor in the ring"))));
+    }
+    assert!(writer.send(b"x").is_ok());
+    assert!(Memory::new(segment.clone(), 1, CAPACITY + 1).is_err() && Memory::new(segment, 9, CAPACITY).is_err());
+}

@@ -1,0 +1,97 @@
+//! The writing end.
+
+use super::{Garbage, Memory};
+use crate::ring::Refused;
+use crate::ring::sync::{Ordering, fence};
+
+/// The one who writes.
+pub struct Writer {
+    memory: Memory,
+    head: u64,
+    /// The slowest cursor, when it was last looked for.
+    tail: u64,
+    /// The last cursor seen of each reader; none once it is retired.
+    cursors: Vec<Option<u64>>,
+}
+
+impl Writer {
+    /// The writer of new memory.
+    pub fn new(memory: Memory) -> Self {
+        let cursors = vec![Some(0); memory.readers()];
+        Self { memory, head: 0, tail: 0, cursors }
+    }
+
+    /// Bytes that a record may have now. Whoever finds that too few hears of it from the reader that
+    /// [leaves half of the ring free](super::Taken::frees_half).
+    ///
+    /// # Errors
+    /// A cursor that can't be: whose.
+    pub fn room(&mut self, wanted: usize) -> Result<usize, (usize, Garbage)> {
+        if self.left() < wanted {
+            self.find_tail()?;
+        }
+        if self.left() < wanted {
+            self.memory.starved().store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            self.find_tail()?;
+        }
+        Ok(self.left())
+    }
+
+    /// Publishes a record to all readers.
+    ///
+    /// # Errors
+    /// [`Refused::Full`]: [`Writer::room`] says less.
+    pub fn send(&mut self, record: &[u8]) -> Result<(), Refused> {
+        if self.left() < record.len() {
+            return Err(Refused::Full);
+        }
+        let memory = &self.memory;
+        memory.at(self.head).store(record.len() as u64, Ordering::Relaxed);
+        let mut position = self.head + 1;
+        let (words, rest) = record.as_chunks::<8>();
+        for word in words {
+            memory.at(position).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            position += 1;
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            memory.at(position).store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            position += 1;
+        }
+        self.head = position;
+        memory.head().store(position, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if memory.sleepers().load(Ordering::Relaxed) > 0 {
+            memory.bell().ring();
+        }
+        Ok(())
+    }
+
+    /// Waits for a reader no more.
+    pub fn retire(&mut self, reader: usize) {
+        if let Some(cursor) = self.cursors.get_mut(reader) {
+            *cursor = None;
+        }
+    }
+
+    fn left(&self) -> usize {
+        let words = self.memory.capacity().saturating_sub(self.head - self.tail);
+        8 * words.saturating_sub(1) as usize
+    }
+
+    fn find_tail(&mut self) -> Result<(), (usize, Garbage)> {
+        self.tail = self.head;
+        for (reader, cursor) in self.cursors.iter_mut().enumerate() {
+            let Some(last) = cursor else { continue };
+            let now = self.memory.cursor(reader).load(Ordering::Acquire);
+            if !(*last..=self.head).contains(&now) {
+                return Err((reader, Garbage("its cursor in the ring")));
+            }
+            *last = now;
+            self.tail = self.tail.min(now);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,376 @@
+//! What goes over a connection between processes beside the commands.
+//!
+//! ```text
+//! worker                                                          controller
+//! HELLO   magic, version, token, worker, pid, function names…  ──▶
+//!                                    ◀── WELCOME configuration
+//! REPLY   command's number, answer ──▶   ◀── FRAME    number, frame (where commands go over the connection)
+//! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
+//! PROGRESS  what it is doing ──▶         ◀── SHUTDOWN
+//! ASK     number, what of the store ──▶  ◀── ANSWER   number, value or error
+//! SHARE   name  (a descriptor goes along) ──▶
+//! UNSHARE name ──▶
+//! RECEIVE number, name ──▶               ◀── ANSWER   number (a descriptor goes along) or error
+//! ROOM    there is room again ──▶
+//! BYE     why ──▶                        ◀── BYE      why
+//! ```
+//!
+//! Each is one packet. The first that a worker sends is HELLO, the first that it gets WELCOME or BYE. Either end may close
+//! the connection at any time, which means that it is gone; BYE says why.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::frame::write;
+use super::{Packet, WireError, Writer, action};
+use crate::activity::{OpRecord, OpState, Progress};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::id::WorkerId;
+use crate::op::OpKind;
+use crate::value::Value;
+use crate::worker::WorkerConfig;
+use crate::world::World;
+
+/// The version of everything that goes over connections: packets, messages, the ring.
+pub const VERSION: i64 = 1;
+/// The first word of each connection.
+const MAGIC: &str = "disco connection";
+
+/// One message.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// A worker introduces itself.
+    Hello(Hello),
+    /// The controller takes it.
+    Welcome(Welcome),
+    /// This end closes the connection, and why.
+    Bye(String),
+    /// The answer to a command, as [`encode_reply`](super::encode_reply) writes it.
+    Reply {
+        /// The command's number.
+        seq: u64,
+        /// The packet.
+        packet: Arc<[u8]>,
+    },
+    /// A notice, as [`encode_notice`](super::encode_notice) writes it.
+    Notice(Arc<[u8]>),
+    /// What the worker is doing.
+    Progress(Progress),
+    /// A frame, as [`Frame::bytes`](crate::Frame::bytes) gives it.
+    Frame {
+        /// Its number.
+        seq: u64,
+        /// The packets.
+        bytes: Arc<[u8]>,
+    },
+    /// [`Signal::Abort`](crate::channel::Signal::Abort).
+    Abort {
+        /// Of which epoch.
+        epoch: u64,
+        /// Why.
+        cause: Arc<str>,
+    },
+    /// [`Signal::Shutdown`](crate::channel::Signal::Shutdown).
+    Shutdown,
+    /// What was full has room again.
+    Room,
+    /// A call of the store.
+    Ask {
+        /// To tell answers apart.
+        id: u64,
+        /// The call.
+        call: StoreCall,
+    },
+    /// What a call of the store returns, or that a descriptor comes along.
+    Answer {
+        /// The question's.
+        id: u64,
+        /// Its result.
+        result: Result<Value>,
+    },
+    /// A descriptor comes along, to be known by this name.
+    Share(u64),
+    /// A descriptor is wanted no more.
+    Unshare(u64),
+    /// A descriptor is wanted.
+    Receive {
+        /// To tell answers apart.
+        id: u64,
+        /// Its name.
+        name: u64,
+    },
+}
+
+/// Who a worker is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What the controller gave to whom it started.
+    pub token: Arc<[u8]>,
+    /// Which worker.
+    pub worker: WorkerId,
+    /// Its process.
+    pub process: u32,
+    /// The names of its worker functions, sorted.
+    pub functions: Vec<String>,
+}
+
+/// What a worker has to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Welcome {
+    /// How it behaves.
+    pub config: WorkerConfig,
+    /// Commands come over a ring, whose descriptor comes along, at this reader's place.
+    pub ring: Option<usize>,
+    /// How often it says what it is doing.
+    pub heartbeat: Duration,
+}
+
+/// A call of the [`Store`](crate::Store).
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreCall {
+    /// `set(key, value)`
+    Set(Arc<str>, Arc<[u8]>),
+    /// `get(key)`
+    Get(Arc<str>),
+    /// `wait(key)`; the worker keeps the deadline.
+    Wait(Arc<str>),
+    /// `add(key, amount)`
+    Add(Arc<str>, i64),
+    /// `compare_and_set(key, expected, new)`
+    CompareAndSet(Arc<str>, Option<Arc<[u8]>>, Arc<[u8]>),
+    /// `delete(key)`
+    Delete(Arc<str>),
+}
+
+impl Message {
+    /// The packet.
+    ///
+    /// # Errors
+    /// It would be too large.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let int = |number: u64| Value::Int(number as i64);
+        let (action, args) = match self {
+            Message::Hello(hello) => (action::HELLO, hello.args()),
+            Message::Welcome(welcome) => (action::WELCOME, welcome.args()),
+            Message::Bye(why) => (action::BYE, vec![why.as_str().into()]),
+            Message::Reply { seq, packet } => (action::REPLY, vec![int(*seq), Value::Bytes(packet.clone())]),
+            Message::Notice(packet) => (action::NOTICE, vec![Value::Bytes(packet.clone())]),
+            Message::Progress(progress) => (action::PROGRESS, progress_args(progress)),
+            Message::Frame { seq, bytes } => (action::FRAME, vec![int(*seq), Value::Bytes(bytes.clone())]),
+            Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
+            Message::Room => (action::ROOM, Vec::new()),
+            // As the command.
+            Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
+            Message::Ask { id, call } => (action::ASK, [vec![int(*id)], call.args()].concat()),
+            Message::Answer { id, result } => (action::ANSWER, [vec![int(*id)], result_args(result)].concat()),
+            Message::Share(name) => (action::SHARE, vec![int(*name)]),
+            Message::Unshare(name) => (action::UNSHARE, vec![int(*name)]),
+            Message::Receive { id, name } => (action::RECEIVE, vec![int(*id), int(*name)]),
+        };
+        let mut to = Writer::default();
+        write(&mut to, &[Value::Int(action)], &args)?;
+        Ok(to.into_bytes())
+    }
+
+    /// The message in a packet.
+    ///
+    /// # Errors
+    /// Anything that [`WireError`] tells.
+    pub fn decode(mut packet: Packet) -> Result<Self, WireError> {
+        let message = match packet.int()? {
+            action::HELLO => return Ok(Message::Hello(Hello::decode(packet)?)),
+            action::WELCOME => Message::Welcome(Welcome::decode(&mut packet)?),
+            action::BYE => Message::Bye(packet.string()?.to_string()),
+            action::REPLY => Message::Reply { seq: packet.number()?, packet: packet.bytes()? },
+            action::NOTICE => Message::Notice(packet.bytes()?),
+            action::PROGRESS => return Ok(Message::Progress(decode_progress(packet)?)),
+            action::FRAME => Message::Frame { seq: packet.number()?, bytes: packet.bytes()? },
+            action::ABORT => Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? },
+            action::ROOM => Message::Room,
+            action::SHUTDOWN => {
+                packet.int()?;
+                Message::Shutdown
+            }
+            action::ASK => Message::Ask { id: packet.number()?, call: StoreCall::decode(&mut packet)? },
+            action::ANSWER => Message::Answer { id: packet.number()?, result: decode_result(&mut packet)? },
+            action::SHARE => Message::Share(packet.number()?),
+            action::UNSHARE => Message::Unshare(packet.number()?),
+            action::RECEIVE => Message::Receive { id: packet.number()?, name: packet.number()? },
+            number => return Err(WireError::Unknown { what: "message", number }),
+        };
+        packet.end()?;
+        Ok(message)
+    }
+}
+
+impl Hello {
+    fn args(&self) -> Vec<Value> {
+        let head = [
+            MAGIC.into(),
+            Value::Int(VERSION),
+            Value::Bytes(self.token.clone()),
+            Value::Int(self.worker.wire()),
+            Value::Int(self.process.into()),
+        ];
+        head.into_iter().chain(self.functions.iter().map(|name| name.as_str().into())).collect()
+    }
+
+    fn decode(mut packet: Packet) -> Result<Self, WireError> {
+        if &*packet.string()? != MAGIC {
+            return Err(WireError::Expected("the first word of a connection of Disco"));
+        }
+        let version = packet.int()?;
+        if version != VERSION {
+            return Err(WireError::Version { theirs: version, ours: VERSION });
+        }
+        let (token, worker, process) = (packet.bytes()?, packet.id()?, packet.id()?);
+        let functions = packet.rest().into_iter().map(|name| match name {
+            Value::Str(name) => Ok(name.to_string()),
+            _ => Err(WireError::Expected("a function's name")),
+        });
+        Ok(Self { token, worker, process, functions: functions.collect::<Result<_, _>>()? })
+    }
+}
+
+impl Welcome {
+    fn args(&self) -> Vec<Value> {
+        let WorkerConfig { world, collective_deadline, connect_deadline, check } = self.config;
+        vec![
+            Value::Int(world.size() as i64),
+            Value::Int(world.groups() as i64),
+            duration(collective_deadline),
+            duration(connect_deadline),
+            Value::Bool(check),
+            self.ring.map_or(Value::None, |place| Value::Int(place as i64)),
+            duration(self.heartbeat),
+        ]
+    }
+
+    fn decode(packet: &mut Packet) -> Result<Self, WireError> {
+        let (workers, groups) = (packet.id::<u32>()? as usize, packet.id::<u32>()? as usize);
+        let world = World::new(workers, groups).map_err(|_| WireError::Expected("a world"))?;
+        let mut config = WorkerConfig::new(world);
+        config.collective_deadline = Duration::from_nanos(packet.number()?);
+        config.connect_deadline = Duration::from_nanos(packet.number()?);
+        let Value::Bool(check) = packet.value()? else { return Err(WireError::Expected("a bool")) };
+        config.check = check;
+        let ring = match packet.value()? {
+            Value::None => None,
+            Value::Int(place) => Some(usize::try_from(place).map_err(|_| WireError::Expected("a place in a ring"))?),
+            _ => return Err(WireError::Expected("a place in a ring or none")),
+        };
+        Ok(Self { config, ring, heartbeat: Duration::from_nanos(packet.number()?) })
+    }
+}
+
+impl StoreCall {
+    fn args(&self) -> Vec<Value> {
+        let (key, bytes) = (|key: &Arc<str>| Value::Str(key.clone()), |bytes: &Arc<[u8]>| Value::Bytes(bytes.clone()));
+        match self {
+            StoreCall::Set(k, value) => vec![Value::Int(0), key(k), bytes(value)],
+            StoreCall::Get(k) => vec![Value::Int(1), key(k)],
+            StoreCall::Wait(k) => vec![Value::Int(2), key(k)],
+            StoreCall::Add(k, amount) => vec![Value::Int(3), key(k), Value::Int(*amount)],
+            StoreCall::CompareAndSet(k, expected, new) => {
+                vec![Value::Int(4), key(k), expected.as_ref().map_or(Value::None, bytes), bytes(new)]
+            }
+            StoreCall::Delete(k) => vec![Value::Int(5), key(k)],
+        }
+    }
+
+    fn decode(packet: &mut Packet) -> Result<Self, WireError> {
+        let (number, key) = (packet.int()?, packet.string()?);
+        match number {
+            0 => Ok(StoreCall::Set(key, packet.bytes()?)),
+            1 => Ok(StoreCall::Get(key)),
+            2 => Ok(StoreCall::Wait(key)),
+            3 => Ok(StoreCall::Add(key, packet.int()?)),
+            4 => {
+                let expected = match packet.value()? {
+                    Value::None => None,
+                    Value::Bytes(bytes) => Some(bytes),
+                    _ => return Err(WireError::Expected("bytes or none")),
+                };
+                Ok(StoreCall::CompareAndSet(key, expected, packet.bytes()?))
+            }
+            5 => Ok(StoreCall::Delete(key)),
+            number => Err(WireError::Unknown { what: "call of the store", number }),
+        }
+    }
+}
+
+/// Only what a store or a link says of itself crosses; anything else does as its text.
+fn result_args(result: &Result<Value>) -> Vec<Value> {
+    match result {
+        Ok(value) => vec![Value::Int(0), value.clone()],
+        Err(Error::Aborted { cause }) => vec![Value::Int(1), Value::Str(cause.clone())],
+        Err(other) => vec![Value::Int(2), other.to_string().into()],
+    }
+}
+
+fn decode_result(packet: &mut Packet) -> Result<Result<Value>, WireError> {
+    match packet.int()? {
+        0 => Ok(Ok(packet.value()?)),
+        1 => Ok(Err(Error::Aborted { cause: packet.string()? })),
+        2 => Ok(Err(Error::invalid(packet.string()?.to_string()))),
+        number => Err(WireError::Unknown { what: "result", number }),
+    }
+}
+
+/// `received, finished, function or none`, then for each operation `number, kind, dtype or none, count, state`.
+fn progress_args(progress: &Progress) -> Vec<Value> {
+    let inside = progress.inside.as_ref().map_or(Value::None, |name| Value::Str(name.clone()));
+    let mut args = vec![Value::Int(progress.received as i64), Value::Int(progress.finished as i64), inside];
+    for op in &progress.ops {
+        args.push(Value::Int(op.number.into()));
+        args.push(Value::Int(op.kind as i64));
+        args.push(op.dtype.map_or(Value::None, Value::DType));
+        args.push(Value::Int(op.count as i64));
+        args.push(Value::Int(op.state as i64));
+    }
+    args
+}
+
+fn decode_progress(mut packet: Packet) -> Result<Progress, WireError> {
+    let (received, finished) = (packet.number()?, packet.number()?);
+    let inside = match packet.value()? {
+        Value::None => None,
+        Value::Str(name) => Some(name),
+        _ => return Err(WireError::Expected("a function's name or none")),
+    };
+    let args = packet.rest();
+    let (ops, rest) = args.as_chunks::<5>();
+    if !rest.is_empty() {
+        return Err(WireError::Expected("whole records of operations"));
+    }
+    let ops = ops.iter().map(decode_op).collect::<Result<_, _>>()?;
+    Ok(Progress { received, finished, inside, ops })
+}
+
+fn decode_op(args: &[Value; 5]) -> Result<OpRecord, WireError> {
+    let [Value::Int(number), Value::Int(kind), dtype, Value::Int(count), Value::Int(state)] = args else {
+        return Err(WireError::Expected("the record of an operation"));
+    };
+    let unknown = |what, number: i64| WireError::Unknown { what, number };
+    let dtype: Option<DType> = match dtype {
+        Value::None => None,
+        Value::DType(dtype) => Some(*dtype),
+        _ => return Err(WireError::Expected("a dtype or none")),
+    };
+    let index = |number: i64| usize::try_from(number).unwrap_or(usize::MAX);
+    Ok(OpRecord {
+        number: u32::try_from(*number).map_err(|_| unknown("operation", *number))?,
+        kind: *OpKind::ALL.get(index(*kind)).ok_or(unknown("kind of operation", *kind))?,
+        dtype,
+        count: *count as u64,
+        state: *OpState::ALL.get(index(*state)).ok_or(unknown("state of an operation", *state))?,
+    })
+}
+
+/// In nanoseconds; what does not fit is for ever.
+fn duration(duration: Duration) -> Value {
+    Value::Int(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+}
