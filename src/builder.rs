@@ -1,12 +1,18 @@
 //! Sessions from parts.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_channel::processes::{self, Launch, ProcessLane};
 use disco_channel::threads::ThreadLane;
+use disco_core::link::Shared;
 use disco_core::session::{Deadlines, LaneSession};
+use disco_core::shared_memory::Arena;
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Result, WorkerId, World};
+use disco_core::{Channel, Result, WorkerId, World};
+
+use crate::{SessionKind, init};
 
 /// What a session is made of.
 ///
@@ -19,26 +25,44 @@ use disco_core::{Result, WorkerId, World};
 /// disco::block_on(session.shutdown())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use]
+#[derive(Clone, Debug)]
 pub struct Builder {
+    kind: SessionKind,
     workers: usize,
     groups: usize,
     check: bool,
+    program: Option<PathBuf>,
     collective_deadline: Option<Duration>,
     connect_deadline: Option<Duration>,
+    start_deadline: Duration,
+    silence: Duration,
     deadlines: Deadlines,
 }
 
 impl Builder {
     /// A session of `workers` threads of this process.
     pub fn threads(workers: usize) -> Self {
+        Self::new(SessionKind::Threads, workers)
+    }
+
+    /// A session of `workers` workers: worker 0 is a thread of this process, the others are processes of this machine. The
+    /// program is started once more for each and has to call [`init`](crate::init).
+    pub fn processes(workers: usize) -> Self {
+        Self::new(SessionKind::Processes, workers)
+    }
+
+    /// A session of `workers` workers of a kind.
+    pub fn new(kind: SessionKind, workers: usize) -> Self {
         Self {
+            kind,
             workers,
             groups: 1,
             check: std::env::var("DISCO_CHECK").is_ok_and(|value| value == "1"),
+            program: None,
             collective_deadline: None,
             connect_deadline: None,
+            start_deadline: Duration::from_secs(30),
+            silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
         }
     }
@@ -79,10 +103,31 @@ impl Builder {
         self
     }
 
+    /// Starts another program for workers that are processes. It calls [`init`](crate::init) too, and has the same worker
+    /// functions. Default: this program, with its arguments.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// How long processes may take to start. Default: 30 s.
+    pub fn start_deadline(mut self, deadline: Duration) -> Self {
+        self.start_deadline = deadline;
+        self
+    }
+
+    /// How long a process may be silent before it counts as lost: one that is stopped, or that has no processor. A worker
+    /// inside a function is not silent. Default: 5 s.
+    pub fn silence(mut self, limit: Duration) -> Self {
+        self.silence = limit;
+        self
+    }
+
     /// Starts the workers.
     ///
     /// # Errors
-    /// No workers, groups that do not divide them, or threads that can't be made.
+    /// No workers, groups that do not divide them; threads that can't be made; processes that can't be started, that end
+    /// or that do not connect in time: which worker, and why. This program does not call [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
         let world = World::new(self.workers, self.groups)?;
         let mut config = WorkerConfig::new(world);
@@ -92,9 +137,32 @@ impl Builder {
         // Behind the collective's own.
         let mut deadlines = self.deadlines;
         deadlines.collective = deadlines.collective.max(config.collective_deadline + deadlines.reply);
-        let workers = WorkerId::new(0)..WorkerId::new(world.size() as u32);
-        let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-        let lane = ThreadLane::new(workers, Arc::default(), run);
-        LaneSession::start(world, vec![Arc::new(lane)], deadlines)
+        let threads = |workers: u32, shared: Arc<Shared>| -> Arc<dyn Channel> {
+            let run = move |worker, endpoint| worker::run(worker, config, endpoint);
+            Arc::new(ThreadLane::new(WorkerId::new(0)..WorkerId::new(workers), shared, run))
+        };
+        let workers = world.size() as u32;
+        let lanes = match self.kind {
+            SessionKind::Threads => vec![threads(workers, Arc::default())],
+            SessionKind::Processes => {
+                let options = self.options(config)?;
+                let shared = Arc::new(Shared::with_arena(Arena::new()?));
+                let others = WorkerId::new(1)..WorkerId::new(workers);
+                let processes = (workers > 1).then(|| ProcessLane::new(others, shared.clone(), options));
+                let processes = processes.map(|lane| Arc::new(lane) as Arc<dyn Channel>);
+                std::iter::once(threads(1, shared)).chain(processes).collect()
+            }
+        };
+        LaneSession::start(world, lanes, deadlines)
+    }
+
+    fn options(&self, config: WorkerConfig) -> Result<processes::Options> {
+        let mut options = processes::Options::new(config);
+        (options.start, options.silence) = (self.start_deadline, self.silence);
+        match &self.program {
+            Some(program) => options.launch = Launch::program(program, std::env::args_os().skip(1)),
+            None => init::check()?,
+        }
+        Ok(options)
     }
 }

@@ -3,13 +3,13 @@
 use disco_core::session::LaneSession;
 use disco_core::{Error, Result};
 
-use crate::Builder;
+use crate::{Builder, SessionKind};
 
 /// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS` and `DISCO_BACKEND` say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Kind of session: `threads`.
-    pub session: String,
+    /// Where workers live; default threads.
+    pub session: SessionKind,
     /// Number of workers; default 1.
     pub workers: usize,
     /// Number of groups; default 1.
@@ -29,7 +29,7 @@ impl Settings {
 
     /// A session of these settings.
     pub fn builder(&self) -> Builder {
-        Builder::threads(self.workers).groups(self.groups)
+        Builder::new(self.session, self.workers).groups(self.groups)
     }
 
     fn read(var: impl Fn(&str) -> Option<String>) -> Result<Self> {
@@ -37,10 +37,8 @@ impl Settings {
             None => Ok(1),
             Some(text) => text.parse().map_err(|_| Error::invalid(format!("{name}=`{text}` is no number"))),
         };
-        let session = var("DISCO_SESSION").unwrap_or_else(|| "threads".into());
-        if session != "threads" {
-            return Err(Error::invalid(format!("DISCO_SESSION=`{session}`: the kinds of session are: threads")));
-        }
+        let kind = |name: String| name.parse().map_err(|error| Error::invalid(format!("DISCO_SESSION={error}")));
+        let session = var("DISCO_SESSION").map_or(Ok(SessionKind::default()), kind)?;
         Ok(Self {
             session,
             workers: number("DISCO_WORKERS")?,
@@ -76,6 +74,9 @@ mod tests {
     fn nonsense_is_refused_by_name() {
         let text = |vars| read(vars).unwrap_err().to_string();
         assert_eq!(text(&[("DISCO_WORKERS", "four")]), "DISCO_WORKERS=`four` is no number");
-        assert_eq!(text(&[("DISCO_SESSION", "mpi")]), "DISCO_SESSION=`mpi`: the kinds of session are: threads");
+        assert_eq!(
+            text(&[("DISCO_SESSION", "mpi")]),
+            "DISCO_SESSION=`mpi`: the kinds of session are: threads, processes"
+        );
     }
 }

@@ -2,6 +2,8 @@
 
 mod builder;
 mod env;
+mod init;
+mod kind;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
@@ -16,6 +18,8 @@ pub use disco_core::{
 };
 pub use disco_core::{register_backend, register_function, register_object};
 pub use env::{Settings, from_env};
+pub use init::init;
+pub use kind::SessionKind;
 pub use pollster::block_on;
 
 // A crate that nobody mentions is not linked and registers nothing.

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use disco::{Builder, Channel, Result, Session, WorkerId, World};
+use disco::worker::WorkerConfig;
+use disco::{Builder, Channel, Error, Result, Session, WorkerId, World};
+use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_conformance::{Check, Harness, Outcome, Required, Wish, communicator, lane};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -30,6 +32,37 @@ impl lane::Harness for Threads {
         let run = move |worker, endpoint| lane::play(role, worker, endpoint);
         Ok(Box::new(ThreadLane::new(workers, Arc::default(), run)))
     }
+}
+
+/// Workers that are processes of this machine, whose commands come through shared memory or over sockets.
+#[derive(Debug)]
+struct Processes {
+    ring: bool,
+}
+
+/// Tells a worker's process its role.
+const ROLE: &str = "DISCO_TEST_ROLE";
+
+impl lane::Harness for Processes {
+    fn name(&self) -> &str {
+        if self.ring { "processes" } else { "processes-over-sockets" }
+    }
+
+    fn lane(&self, workers: Range<WorkerId>, role: lane::Role) -> Result<Box<dyn Channel>> {
+        let mut options = processes::Options::new(WorkerConfig::new(World::new(1, 1)?));
+        options.launch = options.launch.env(ROLE, role.name());
+        options.ring = self.ring;
+        Ok(Box::new(ProcessLane::new(workers, Arc::default(), options)))
+    }
+}
+
+/// Plays the role of a worker, in a process that was started as one.
+fn serve(invitation: Result<Invitation>) -> ExitCode {
+    let served = invitation.and_then(|invitation| {
+        let role = std::env::var(ROLE).map_err(|_| Error::invalid(format!("{ROLE} is not set")))?.parse()?;
+        processes::serve(&invitation, |worker, _, endpoint| lane::play(role, worker, endpoint))
+    });
+    served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
 /// A backend among threads.
@@ -75,18 +108,23 @@ struct Judged {
 }
 
 fn main() -> ExitCode {
+    if let Some(invitation) = Invitation::take() {
+        return serve(invitation);
+    }
     let mut arguments = Arguments::from_args();
     // A dot each, unless somebody looks for some of them: there are hundreds.
     arguments.quiet |= arguments.filter.is_none() && arguments.format.is_none();
     let required = Required::from_env();
     let local = AmongThreads { backend: "local", is_own: true };
-    let names = ["local", "threads"];
+    let names = ["local", "threads", "processes", "processes-over-sockets"];
     if let Some(unknown) = required.unknown(&names).next() {
         println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", names.join(", "));
         return ExitCode::FAILURE;
     }
     let (local, mut trials) = judge(local, &required);
     trials.extend(lane_trials(Threads));
+    trials.extend(lane_trials(Processes { ring: true }));
+    trials.extend(lane_trials(Processes { ring: false }));
     let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list && !arguments.ignored;
     let conclusion = libtest_mimic::run(&arguments, trials);
     if let Err(error) = local.suite.close() {
@@ -138,7 +176,7 @@ fn judge(harness: AmongThreads, required: &Required) -> (Judged, Vec<Trial>) {
     (judged, trials)
 }
 
-fn lane_trials(harness: Threads) -> Vec<Trial> {
+fn lane_trials(harness: impl lane::Harness + 'static) -> Vec<Trial> {
     let name = lane::Harness::name(&harness).to_owned();
     let suite = Arc::new(lane::Suite::new(Arc::new(harness)));
     let trials = lane::Suite::checks().into_iter().map(|check| {

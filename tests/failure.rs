@@ -417,7 +417,7 @@ fn shutdown_names_who_is_stuck_and_not_who_waits_for_it() {
         session.call(&stuck, (2, gate.id())).await.unwrap();
         assert_eq!(
             text(session.shutdown().await),
-            "not stopped after 200ms, detached: worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`)"
+            "not stopped after 200ms: worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`; detached)"
         );
         gate.open();
     });

@@ -4,6 +4,8 @@
 //! [`placement`] tells how far apart threads run.
 
 #[cfg(not(loom))]
+mod exits;
+#[cfg(not(loom))]
 pub mod placement;
 #[cfg(not(loom))]
 pub mod processes;

@@ -6,12 +6,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
-use disco::{Builder, Session, World, backend};
+use disco::{Builder, Session, SessionKind, World, backend};
 use disco_conformance::communicator::Suite;
 use disco_conformance::{Check as Case, Harness, Outcome, Wish};
 use serde::Serialize;
-
-use crate::run::SessionKind;
 
 /// Check a backend on this machine: every operation it has on every element type, and every failure
 #[derive(Args)]
@@ -26,7 +24,7 @@ pub(crate) struct Check {
     #[arg(long, default_value_t = 1)]
     groups: usize,
     /// Where the workers live
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t)]
     session: SessionKind,
     /// Only checks with this text in their name, which is like `all_reduce::bf16::avg`
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -80,9 +78,7 @@ impl Harness for Here {
     }
 
     fn start(&self, wish: &Wish) -> disco::Result<Box<dyn Session>> {
-        let builder = match self.session {
-            SessionKind::Threads => Builder::threads(wish.world.size()).groups(wish.world.groups()),
-        };
+        let builder = Builder::new(self.session, wish.world.size()).groups(wish.world.groups());
         Ok(Box::new(builder.check(wish.check).collective_deadline(wish.collective_deadline).start()?))
     }
 

@@ -38,6 +38,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    disco::init();
     let filter = EnvFilter::builder().with_env_var("DISCO_LOG").from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     match execute(Cli::parse().command, &mut io::stdout().lock()) {

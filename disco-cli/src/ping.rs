@@ -7,10 +7,8 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use disco::{Builder, DRef, Session, SessionExt, Value, WorkerContext, WorkerId, block_on};
+use disco::{Builder, DRef, Session, SessionExt, SessionKind, Value, WorkerContext, WorkerId, block_on};
 use serde::Serialize;
-
-use crate::run::SessionKind;
 
 /// Measure the control plane: latency of syncs, rate of calls
 #[derive(Args)]
@@ -19,7 +17,7 @@ pub(crate) struct Ping {
     #[arg(long, default_value_t = 4)]
     workers: usize,
     /// Where the workers live
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t)]
     session: SessionKind,
     /// Syncs to time, and a hundredth of the calls
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -69,9 +67,7 @@ disco::register_function!("disco-cli.nop_4", nop_4);
 
 impl Ping {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        let session = match self.session {
-            SessionKind::Threads => Builder::threads(self.workers).start()?,
-        };
+        let session = Builder::new(self.session, self.workers).start()?;
         let report = block_on(self.measure(&session))?;
         block_on(session.shutdown())?;
         if self.json {

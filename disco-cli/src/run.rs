@@ -4,8 +4,8 @@ use std::io;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
-use disco::{World, backend};
+use clap::Args;
+use disco::{SessionKind, World, backend};
 
 /// Run a program whose session is made by `disco::from_env()`
 ///
@@ -22,27 +22,11 @@ pub(crate) struct Run {
     #[arg(long, default_value_t = 1)]
     groups: usize,
     /// Where the workers live
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t)]
     session: SessionKind,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<String>,
-}
-
-/// Where workers live.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub(crate) enum SessionKind {
-    /// Threads of the controller's process
-    #[default]
-    Threads,
-}
-
-impl SessionKind {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Threads => "threads",
-        }
-    }
 }
 
 impl Run {

@@ -54,9 +54,9 @@ pub enum Error {
         why: String,
     },
     /// Workers did not leave at shutdown.
-    #[error("not stopped after {after:?}, detached: {workers}")]
+    #[error("not stopped after {after:?}: {workers}")]
     Stuck {
-        /// Who, and inside what.
+        /// Who, inside what, and what became of them: threads are detached, processes killed.
         workers: String,
         /// How long was waited.
         after: Duration,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::abort::{Abort, Switchboard};
@@ -68,12 +68,49 @@ impl SharedFd {
     }
 }
 
-/// What the workers of one process share: a store, descriptors.
+/// What the workers of one controller share: a store, descriptors.
 #[derive(Debug, Default)]
 pub struct Shared {
     store: Arc<MemoryStore>,
-    fds: Mutex<HashMap<u64, OwnedFd>>,
+    fds: Mutex<HashMap<SharedFd, OwnedFd>>,
     next_fd: AtomicU64,
+    arena: Option<Arc<Arena>>,
+}
+
+impl Shared {
+    /// Nothing so far; workers of this process make their host tensors in `arena`.
+    pub fn with_arena(arena: Arc<Arena>) -> Self {
+        Self { arena: Some(arena), ..Self::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<MemoryStore> {
+        &self.store
+    }
+
+    /// A worker has shared a descriptor.
+    pub fn put(&self, name: SharedFd, fd: OwnedFd) {
+        self.fds().insert(name, fd);
+    }
+
+    /// A worker has taken a descriptor back.
+    pub fn remove(&self, name: SharedFd) {
+        self.fds().remove(&name);
+    }
+
+    /// A copy of a descriptor.
+    ///
+    /// # Errors
+    /// Nobody shared it, or there are too many descriptors.
+    pub fn copy(&self, name: SharedFd) -> Result<OwnedFd> {
+        let fds = self.fds();
+        let shared = fds.get(&name).ok_or_else(|| Error::invalid(format!("nobody shared {name:?}")))?;
+        shared.try_clone().map_err(|error| Error::invalid(format!("{name:?} can't be duplicated: {error}")))
+    }
+
+    fn fds(&self) -> MutexGuard<'_, HashMap<SharedFd, OwnedFd>> {
+        self.fds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The link of a worker that is a thread of the controller's process, or of no session at all.
@@ -127,19 +164,21 @@ impl Link for ThreadLink {
     }
 
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
-        let name = self.shared.next_fd.fetch_add(1, Ordering::Relaxed);
-        self.shared.fds.lock().unwrap_or_else(PoisonError::into_inner).insert(name, fd);
-        Ok(SharedFd(name))
+        let name = SharedFd(self.shared.next_fd.fetch_add(1, Ordering::Relaxed));
+        self.shared.put(name, fd);
+        Ok(name)
     }
 
     fn unshare(&self, fd: SharedFd) {
-        self.shared.fds.lock().unwrap_or_else(PoisonError::into_inner).remove(&fd.0);
+        self.shared.remove(fd);
     }
 
     fn receive(&self, fd: SharedFd, _: Duration) -> Result<OwnedFd> {
-        let fds = self.shared.fds.lock().unwrap_or_else(PoisonError::into_inner);
-        let shared = fds.get(&fd.0).ok_or_else(|| Error::invalid(format!("nobody shared {fd:?}")))?;
-        shared.try_clone().map_err(|error| Error::invalid(format!("{fd:?} can't be duplicated: {error}")))
+        self.shared.copy(fd)
+    }
+
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        self.shared.arena.as_ref()
     }
 
     fn activity(&self) -> &Arc<Activity> {

@@ -65,6 +65,15 @@ impl MemoryStore {
         }
     }
 
+    /// Fails unless `epoch`, which is begun if it is new, is this one.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn enter(&self, epoch: u64) -> Result<()> {
+        self.begin(epoch);
+        if self.lock().epoch == epoch { Ok(()) } else { Err(over()) }
+    }
+
     /// [`Store::wait`] without a thread: tells the value under `key` once there is one, now if there is, on the thread that
     /// sets it; or of the abort. Forgotten with the store.
     pub fn watch(&self, key: &str, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {

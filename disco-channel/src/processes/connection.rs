@@ -9,12 +9,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use disco_core::wire::{Packet, WireError};
+use super::waker::Waker;
+use disco_core::wire::{PACKET_LIMIT, Packet, WireError};
 use disco_core::{Error, Result};
 use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
+/// The largest packet that one who has proved who it is may send.
+pub(super) const PACKET: usize = PACKET_LIMIT as usize;
 /// Bytes that may wait to be sent. More means that the other end does not read.
 const BACKLOG: usize = 1 << 30;
 /// Bytes taken in at once.
@@ -26,6 +29,8 @@ const FDS: usize = 16;
 pub(super) struct Connection {
     stream: UnixStream,
     outbox: Mutex<Outbox>,
+    /// Whoever polls the socket, and has to flush what it did not take.
+    waker: Arc<Waker>,
 }
 
 /// What the socket did not take yet.
@@ -43,17 +48,16 @@ struct Parcel {
 }
 
 impl Connection {
-    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+    pub(super) fn new(stream: UnixStream, waker: Arc<Waker>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, outbox: Mutex::default() })
+        Ok(Self { stream, outbox: Mutex::default(), waker })
     }
 
-    /// Sends a packet and a descriptor, in order. Returns whether all of it went: if not, [`Connection::flush`] goes on when
-    /// the socket takes more.
+    /// Sends a packet and a descriptor, in order. What does not go at once is left to the one who polls.
     ///
     /// # Errors
     /// The other end is gone, or does not read.
-    pub(super) fn send(&self, packet: impl Into<Arc<[u8]>>, fd: Option<OwnedFd>) -> Result<bool> {
+    pub(super) fn send(&self, packet: impl Into<Arc<[u8]>>, fd: Option<OwnedFd>) -> Result<()> {
         let bytes = packet.into();
         let mut outbox = self.outbox();
         if outbox.bytes.saturating_add(bytes.len()) > BACKLOG {
@@ -61,7 +65,10 @@ impl Connection {
         }
         outbox.bytes += bytes.len();
         outbox.queue.push_back(Parcel { bytes, sent: 0, fd });
-        self.drain(&mut outbox).map_err(cut)
+        if !self.drain(&mut outbox).map_err(cut)? {
+            self.waker.wake();
+        }
+        Ok(())
     }
 
     /// Goes on sending. Returns whether nothing is left.
@@ -239,7 +246,8 @@ mod tests {
 
     fn pair() -> (Connection, Connection) {
         let (a, b) = UnixStream::pair().unwrap();
-        (Connection::new(a).unwrap(), Connection::new(b).unwrap())
+        let connection = |stream| Connection::new(stream, Arc::new(Waker::new().unwrap())).unwrap();
+        (connection(a), connection(b))
     }
 
     fn bye(text: &str) -> Vec<u8> {
@@ -273,7 +281,8 @@ mod tests {
     fn what_the_other_end_does_not_take_waits() {
         let (a, b) = pair();
         let big: Arc<[u8]> = bye(&"x".repeat(1 << 20)).into();
-        assert!(!a.send(big.clone(), None).unwrap() && a.is_behind());
+        a.send(big.clone(), None).unwrap();
+        assert!(a.is_behind());
         let (mut incoming, mut come) = (Incoming::new(2 << 20), 0);
         while come == 0 {
             incoming.fill(&b).unwrap();

@@ -23,11 +23,11 @@ fn read(reader: &mut Reader) -> Vec<u8> {
 #[test]
 fn records_come_in_order_and_nobody_sleeps_through_one() {
     model(3, || {
-        let memory = Memory::new(1, 4);
+        let memory = Memory::new(1, 8);
         let (mut writer, mut reader) = (Writer::new(memory.clone()), Reader::new(memory, 0));
         let writes = thread::spawn(move || {
             for record in [&b"12345678"[..], b"a", b"xy"] {
-                while writer.send(record).is_err() {
+                while writer.send(7, record).is_err() {
                     writer.room(record.len()).unwrap();
                     thread::yield_now();
                 }
@@ -51,7 +51,7 @@ fn both_readers_get_a_record() {
             thread::spawn(move || assert_eq!(read(&mut reader), b"a"))
         };
         let mut reader = Reader::new(memory, 0);
-        let writes = thread::spawn(move || writer.send(b"a").unwrap());
+        let writes = thread::spawn(move || writer.send(7, b"a").unwrap());
         assert_eq!(read(&mut reader), b"a");
         other.join().unwrap();
         writes.join().unwrap();
@@ -62,10 +62,10 @@ fn both_readers_get_a_record() {
 #[test]
 fn a_full_ring_s_writer_hears_of_room() {
     model(4, || {
-        let memory = Memory::new(1, 4);
+        let memory = Memory::new(1, 8);
         let (mut writer, mut reader) = (Writer::new(memory.clone()), Reader::new(memory, 0));
-        writer.send(b"a").unwrap();
-        writer.send(b"b").unwrap();
+        writer.send(7, b"a").unwrap();
+        writer.send(7, b"b").unwrap();
         let reads = thread::spawn(move || {
             let mut record = Vec::new();
             let mut tells = false;

@@ -8,7 +8,7 @@
 //!          then 16 for each reader: its cursor, words read
 //!          then the ring: 2^n words
 //!
-//!   record  1 word: bytes │ the bytes, filled up to whole words      at `position % 2^n`, wraps around anywhere
+//!   record  number of bytes │ tag │ bytes, filled up to whole words      at `position % 2^n`, wraps around anywhere
 //!
 //!                cursor of the slowest          head
 //!   ── free ───────────┤ records │ records │ … │ ├─────── free ──
@@ -35,13 +35,17 @@ mod bell;
 mod loom_models;
 mod memory;
 mod reader;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 mod writer;
 
 pub use memory::Memory;
 pub use reader::{Reader, Taken};
 pub use writer::Writer;
+
+/// Words before a record's bytes.
+const HEADER: u64 = 2;
 
 /// What the other side has put into the ring can't be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The reading end.
 
-use super::{Garbage, Memory};
+use super::{Garbage, HEADER, Memory};
 use crate::ring::patience::Patience;
 use crate::ring::sync::{AtomicBool, Ordering, fence, hint, thread};
 
@@ -17,6 +17,8 @@ pub struct Reader {
 /// A record was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
+    /// What its writer gave it.
+    pub tag: u64,
     /// The writer had no room, and half of the ring is free now: this reader has to tell it.
     pub frees_half: bool,
 }
@@ -42,31 +44,33 @@ impl Reader {
         }
         let bytes = self.memory.at(self.cursor).load(Ordering::Relaxed);
         let words = bytes.div_ceil(8);
-        if words >= there {
+        if there < HEADER || words > there - HEADER {
             return Err(Garbage("the length of a record"));
         }
+        let tag = self.memory.at(self.cursor + 1).load(Ordering::Relaxed);
+        let start = self.cursor + HEADER;
         into.clear();
-        for position in self.cursor + 1..=self.cursor + words {
+        for position in start..start + words {
             into.extend_from_slice(&self.memory.at(position).load(Ordering::Relaxed).to_ne_bytes());
         }
         into.truncate(bytes as usize);
-        Ok(Some(self.advance(self.cursor + 1 + words)))
+        Ok(Some(Taken { tag, frees_half: self.advance(start + words) }))
     }
 
-    fn advance(&mut self, to: u64) -> Taken {
+    /// Returns whether that frees half of the ring, which the writer waits for.
+    fn advance(&mut self, to: u64) -> bool {
         let quarter = (self.memory.capacity() / 4).max(1);
         let crosses = self.cursor / quarter != to / quarter;
         self.cursor = to;
         let memory = &self.memory;
         memory.cursor(self.index).store(to, Ordering::Release);
         if !crosses {
-            return Taken { frees_half: false };
+            return false;
         }
         fence(Ordering::SeqCst);
-        let frees_half = memory.starved().load(Ordering::Relaxed) != 0
+        memory.starved().load(Ordering::Relaxed) != 0
             && self.is_half_free()
-            && memory.starved().swap(0, Ordering::Relaxed) != 0;
-        Taken { frees_half }
+            && memory.starved().swap(0, Ordering::Relaxed) != 0
     }
 
     fn is_half_free(&self) -> bool {

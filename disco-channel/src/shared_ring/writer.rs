@@ -1,6 +1,6 @@
 //! The writing end.
 
-use super::{Garbage, Memory};
+use super::{Garbage, HEADER, Memory};
 use crate::ring::Refused;
 use crate::ring::sync::{Ordering, fence};
 
@@ -38,17 +38,18 @@ impl Writer {
         Ok(self.left())
     }
 
-    /// Publishes a record to all readers.
+    /// Publishes a record with a tag to all readers.
     ///
     /// # Errors
     /// [`Refused::Full`]: [`Writer::room`] says less.
-    pub fn send(&mut self, record: &[u8]) -> Result<(), Refused> {
+    pub fn send(&mut self, tag: u64, record: &[u8]) -> Result<(), Refused> {
         if self.left() < record.len() {
             return Err(Refused::Full);
         }
         let memory = &self.memory;
         memory.at(self.head).store(record.len() as u64, Ordering::Relaxed);
-        let mut position = self.head + 1;
+        memory.at(self.head + 1).store(tag, Ordering::Relaxed);
+        let mut position = self.head + HEADER;
         let (words, rest) = record.as_chunks::<8>();
         for word in words {
             memory.at(position).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
@@ -78,7 +79,7 @@ impl Writer {
 
     fn left(&self) -> usize {
         let words = self.memory.capacity().saturating_sub(self.head - self.tail);
-        8 * words.saturating_sub(1) as usize
+        8 * words.saturating_sub(HEADER) as usize
     }
 
     fn find_tail(&mut self) -> Result<(), (usize, Garbage)> {

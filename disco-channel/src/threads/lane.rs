@@ -112,7 +112,7 @@ impl Channel for ThreadLane {
         let Some(crew) = self.crew.get() else { return Ok(()) };
         let worker = |index| WorkerId::new((self.workers.start.index() + index) as u32);
         let stuck = crew.dismiss(limit).into_iter().map(worker);
-        let stuck: Vec<_> = stuck.map(|worker| format!("{worker} ({})", self.progress(worker))).collect();
+        let stuck: Vec<_> = stuck.map(|worker| format!("{worker} ({}; detached)", self.progress(worker))).collect();
         match stuck.is_empty() {
             true => Ok(()),
             false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),

@@ -13,7 +13,7 @@
 
 mod crew;
 mod endpoint;
-mod exit;
+
 mod lane;
 #[cfg(test)]
 mod tests;

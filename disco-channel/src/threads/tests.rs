@@ -211,7 +211,7 @@ fn close_names_who_is_stuck_and_in_what() {
     let stuck = close(&lane, Duration::from_millis(20)).unwrap_err();
     assert_eq!(
         stuck.to_string(),
-        "not stopped after 20ms, detached: worker 2 (finished command 0, in command 17, inside `f`)"
+        "not stopped after 20ms: worker 2 (finished command 0, in command 17, inside `f`; detached)"
     );
     drop(release);
 }

@@ -13,13 +13,14 @@ use std::thread::available_parallelism;
 
 use anyhow::ensure;
 use clap::Args;
-use disco::{Builder, DRef, DType, DataPlane, Reduction, Session, SessionExt, Shape, backend, block_on, placement};
+use disco::{
+    Builder, DRef, DType, DataPlane, Reduction, Session, SessionExt, SessionKind, Shape, backend, block_on, placement,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::operation::Operation;
 pub(crate) use self::report::{Figures, Report, Row};
 use crate::plot;
-use crate::run::SessionKind;
 
 /// How long a row is measured, in seconds, and how often at least.
 const ROW: f64 = 0.02;
@@ -41,7 +42,7 @@ pub(crate) struct Bench {
     #[arg(long, default_value_t = 2)]
     workers: usize,
     /// Where the workers live
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t)]
     session: SessionKind,
     /// Smallest size of the larger side of a rank, in bytes: 8, 64K, 1M
     #[arg(long, default_value = "8", value_parser = size::parse)]
@@ -86,9 +87,7 @@ impl Bench {
             hop_ns: [hop(), None],
             rows: Vec::new(),
         };
-        let session = match self.session {
-            SessionKind::Threads => Builder::threads(self.workers).start()?,
-        };
+        let session = Builder::new(self.session, self.workers).start()?;
         block_on(session.init_ccl(&self.backend, &[]))?;
         if !self.json {
             report.print_header(out)?;

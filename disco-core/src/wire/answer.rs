@@ -78,7 +78,7 @@ pub fn decode_notice(mut packet: Packet) -> Result<Notice, WireError> {
 }
 
 /// `worker, command, operation, register or none, aborted, message, cause…`
-fn failure_args(failure: &Failure) -> Vec<Value> {
+pub(super) fn failure_args(failure: &Failure) -> Vec<Value> {
     let mut args = vec![
         Value::Int(failure.worker.wire()),
         Value::Int(failure.command as i64),
@@ -91,7 +91,7 @@ fn failure_args(failure: &Failure) -> Vec<Value> {
     args
 }
 
-fn decode_failure(mut packet: Packet) -> Result<Failure, WireError> {
+pub(super) fn decode_failure(mut packet: Packet) -> Result<Failure, WireError> {
     let worker = packet.id()?;
     let command = packet.int()? as u64;
     let operation = packet.string()?.to_string();

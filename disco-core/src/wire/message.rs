@@ -4,14 +4,15 @@
 //! worker                                                          controller
 //! HELLO   magic, version, token, worker, pid, function names…  ──▶
 //!                                    ◀── WELCOME configuration
-//! REPLY   command's number, answer ──▶   ◀── FRAME    number, frame (where commands go over the connection)
+//! REPLY   command's number, 0, value │ 1, failure… ──▶
+//!                                    ◀── FRAME    number, frame (where commands go over the connection)
 //! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
 //! PROGRESS  what it is doing ──▶         ◀── SHUTDOWN
-//! ASK     number, what of the store ──▶  ◀── ANSWER   number, value or error
+//! ASK     number, epoch, call of the store ──▶  ◀── ANSWER   number, value or error
 //! SHARE   name  (a descriptor goes along) ──▶
 //! UNSHARE name ──▶
-//! RECEIVE number, name ──▶               ◀── ANSWER   number (a descriptor goes along) or error
-//! ROOM    there is room again ──▶
+//! RECEIVE number, name ──▶               ◀── HANDED   number (a descriptor goes along) │ ANSWER error
+//! ROOM    frames taken ──▶
 //! BYE     why ──▶                        ◀── BYE      why
 //! ```
 //!
@@ -21,9 +22,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answer::{decode_failure, failure_args};
 use super::frame::write;
 use super::{Packet, WireError, Writer, action};
 use crate::activity::{OpRecord, OpState, Progress};
+use crate::channel::Reply;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -47,12 +50,12 @@ pub enum Message {
     Welcome(Welcome),
     /// This end closes the connection, and why.
     Bye(String),
-    /// The answer to a command, as [`encode_reply`](super::encode_reply) writes it.
+    /// The answer to a command.
     Reply {
         /// The command's number.
         seq: u64,
-        /// The packet.
-        packet: Arc<[u8]>,
+        /// What it is.
+        reply: Reply,
     },
     /// A notice, as [`encode_notice`](super::encode_notice) writes it.
     Notice(Arc<[u8]>),
@@ -75,15 +78,25 @@ pub enum Message {
     /// [`Signal::Shutdown`](crate::channel::Signal::Shutdown).
     Shutdown,
     /// What was full has room again.
-    Room,
+    Room {
+        /// Frames that the worker has taken, where they come over the connection.
+        taken: u64,
+    },
     /// A call of the store.
     Ask {
         /// To tell answers apart.
         id: u64,
+        /// The worker's epoch.
+        epoch: u64,
         /// The call.
         call: StoreCall,
     },
-    /// What a call of the store returns, or that a descriptor comes along.
+    /// A descriptor that was wanted comes along.
+    Handed {
+        /// The question's.
+        id: u64,
+    },
+    /// What a call of the store returns, or why there is no descriptor.
     Answer {
         /// The question's.
         id: u64,
@@ -121,10 +134,21 @@ pub struct Hello {
 pub struct Welcome {
     /// How it behaves.
     pub config: WorkerConfig,
-    /// Commands come over a ring, whose descriptor comes along, at this reader's place.
-    pub ring: Option<usize>,
+    /// Commands come over a ring, whose descriptor comes along; else over the connection.
+    pub ring: Option<RingPlace>,
     /// How often it says what it is doing.
     pub heartbeat: Duration,
+}
+
+/// A reader's place in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPlace {
+    /// Which reader.
+    pub reader: usize,
+    /// How many there are.
+    pub readers: usize,
+    /// Words of the ring.
+    pub capacity: usize,
 }
 
 /// A call of the [`Store`](crate::Store).
@@ -156,15 +180,16 @@ impl Message {
             Message::Hello(hello) => (action::HELLO, hello.args()),
             Message::Welcome(welcome) => (action::WELCOME, welcome.args()),
             Message::Bye(why) => (action::BYE, vec![why.as_str().into()]),
-            Message::Reply { seq, packet } => (action::REPLY, vec![int(*seq), Value::Bytes(packet.clone())]),
+            Message::Reply { seq, reply } => (action::REPLY, [vec![int(*seq)], reply_args(reply)].concat()),
             Message::Notice(packet) => (action::NOTICE, vec![Value::Bytes(packet.clone())]),
             Message::Progress(progress) => (action::PROGRESS, progress_args(progress)),
             Message::Frame { seq, bytes } => (action::FRAME, vec![int(*seq), Value::Bytes(bytes.clone())]),
             Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
-            Message::Room => (action::ROOM, Vec::new()),
+            Message::Room { taken } => (action::ROOM, vec![int(*taken)]),
             // As the command.
             Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
-            Message::Ask { id, call } => (action::ASK, [vec![int(*id)], call.args()].concat()),
+            Message::Ask { id, epoch, call } => (action::ASK, [vec![int(*id), int(*epoch)], call.args()].concat()),
+            Message::Handed { id } => (action::HANDED, vec![int(*id)]),
             Message::Answer { id, result } => (action::ANSWER, [vec![int(*id)], result_args(result)].concat()),
             Message::Share(name) => (action::SHARE, vec![int(*name)]),
             Message::Unshare(name) => (action::UNSHARE, vec![int(*name)]),
@@ -184,17 +209,20 @@ impl Message {
             action::HELLO => return Ok(Message::Hello(Hello::decode(packet)?)),
             action::WELCOME => Message::Welcome(Welcome::decode(&mut packet)?),
             action::BYE => Message::Bye(packet.string()?.to_string()),
-            action::REPLY => Message::Reply { seq: packet.number()?, packet: packet.bytes()? },
+            action::REPLY => return Ok(Message::Reply { seq: packet.number()?, reply: decode_reply(packet)? }),
             action::NOTICE => Message::Notice(packet.bytes()?),
             action::PROGRESS => return Ok(Message::Progress(decode_progress(packet)?)),
             action::FRAME => Message::Frame { seq: packet.number()?, bytes: packet.bytes()? },
             action::ABORT => Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? },
-            action::ROOM => Message::Room,
+            action::ROOM => Message::Room { taken: packet.number()? },
             action::SHUTDOWN => {
                 packet.int()?;
                 Message::Shutdown
             }
-            action::ASK => Message::Ask { id: packet.number()?, call: StoreCall::decode(&mut packet)? },
+            action::ASK => {
+                Message::Ask { id: packet.number()?, epoch: packet.number()?, call: StoreCall::decode(&mut packet)? }
+            }
+            action::HANDED => Message::Handed { id: packet.number()? },
             action::ANSWER => Message::Answer { id: packet.number()?, result: decode_result(&mut packet)? },
             action::SHARE => Message::Share(packet.number()?),
             action::UNSHARE => Message::Unshare(packet.number()?),
@@ -238,15 +266,20 @@ impl Hello {
 impl Welcome {
     fn args(&self) -> Vec<Value> {
         let WorkerConfig { world, collective_deadline, connect_deadline, check } = self.config;
-        vec![
+        let ring = match self.ring {
+            None => [0; 3],
+            Some(RingPlace { reader, readers, capacity }) => [reader, readers, capacity],
+        };
+        let mut args = vec![
             Value::Int(world.size() as i64),
             Value::Int(world.groups() as i64),
             duration(collective_deadline),
             duration(connect_deadline),
             Value::Bool(check),
-            self.ring.map_or(Value::None, |place| Value::Int(place as i64)),
             duration(self.heartbeat),
-        ]
+        ];
+        args.extend(ring.map(|number| Value::Int(number as i64)));
+        args
     }
 
     fn decode(packet: &mut Packet) -> Result<Self, WireError> {
@@ -257,12 +290,10 @@ impl Welcome {
         config.connect_deadline = Duration::from_nanos(packet.number()?);
         let Value::Bool(check) = packet.value()? else { return Err(WireError::Expected("a bool")) };
         config.check = check;
-        let ring = match packet.value()? {
-            Value::None => None,
-            Value::Int(place) => Some(usize::try_from(place).map_err(|_| WireError::Expected("a place in a ring"))?),
-            _ => return Err(WireError::Expected("a place in a ring or none")),
-        };
-        Ok(Self { config, ring, heartbeat: Duration::from_nanos(packet.number()?) })
+        let heartbeat = Duration::from_nanos(packet.number()?);
+        let [reader, readers, capacity] = [packet.id()?, packet.id()?, packet.id()?].map(|number: u32| number as usize);
+        let ring = (readers > 0).then_some(RingPlace { reader, readers, capacity });
+        Ok(Self { config, ring, heartbeat })
     }
 }
 
@@ -317,6 +348,24 @@ fn decode_result(packet: &mut Packet) -> Result<Result<Value>, WireError> {
         1 => Ok(Err(Error::Aborted { cause: packet.string()? })),
         2 => Ok(Err(Error::invalid(packet.string()?.to_string()))),
         number => Err(WireError::Unknown { what: "result", number }),
+    }
+}
+
+fn reply_args(reply: &Reply) -> Vec<Value> {
+    match reply {
+        Ok(value) => vec![Value::Int(0), value.clone()],
+        Err(failure) => [vec![Value::Int(1)], failure_args(failure)].concat(),
+    }
+}
+
+fn decode_reply(mut packet: Packet) -> Result<Reply, WireError> {
+    match packet.int()? {
+        0 => {
+            let value = packet.value()?;
+            packet.end().map(|()| Ok(value))
+        }
+        1 => Ok(Err(Arc::new(decode_failure(packet)?))),
+        number => Err(WireError::Unknown { what: "reply", number }),
     }
 }
 

@@ -46,7 +46,7 @@ mod writer;
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
 pub use frame::decode_frame;
 pub(crate) use frame::encode_frame;
-pub use message::{Hello, Message, StoreCall, VERSION, Welcome};
+pub use message::{Hello, Message, RingPlace, StoreCall, VERSION, Welcome};
 pub use object::ObjectEntry;
 pub use reader::{Packet, Reader};
 pub use writer::Writer;
@@ -92,6 +92,7 @@ mod action {
     pub(super) const UNSHARE: i64 = 80;
     pub(super) const RECEIVE: i64 = 81;
     pub(super) const ROOM: i64 = 82;
+    pub(super) const HANDED: i64 = 83;
 }
 
 /// Bytes that are not a packet of ours, or a value that can't become one.

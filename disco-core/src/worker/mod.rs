@@ -29,6 +29,7 @@ use crate::value::Value;
 /// # Errors
 /// The lane was cut while a reply was due, or brought something that is no frame.
 pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) -> Result<()> {
+    let _span = tracing::info_span!("worker", id = worker.index()).entered();
     let link = endpoint.link();
     let context = WorkerContext::new(worker, config, link.clone())?;
     let mut state = Worker { worker, registers: Registers::default(), context, link, epoch: 0, failure: None };

@@ -1,0 +1,172 @@
+//! Where workers introduce themselves.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::wire::{Hello, Message};
+use disco_core::{Error, Result, function};
+use rustix::net::sockopt;
+
+use super::connection::{Connection, Incoming};
+use super::waker::Waker;
+
+/// The largest packet of one who has not proved who it is: names of functions take the most of it.
+const HELLO: usize = 1 << 20;
+/// How long one may take to introduce itself.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How many may be about it at a time.
+const STRANGERS: usize = 256;
+
+/// A socket without a file, on which workers of this user come in.
+pub(super) struct Door {
+    listener: UnixListener,
+    pub(super) name: String,
+    pub(super) token: Arc<[u8]>,
+    strangers: Vec<Stranger>,
+}
+
+/// One who has connected and not introduced itself yet.
+struct Stranger {
+    connection: Arc<Connection>,
+    incoming: Incoming,
+    pid: Option<u32>,
+    since: Instant,
+}
+
+/// What came of a stranger.
+pub(super) enum Arrival {
+    /// It has introduced itself, with the right token and the same functions.
+    Worker(Hello, Arc<Connection>, Incoming),
+    /// It can't be a worker of ours: which process it is, and why.
+    Refused(Option<u32>, Error),
+}
+
+impl Door {
+    /// Opens a door under a name that nobody can guess.
+    pub(super) fn open() -> io::Result<Self> {
+        let mut random = [0; 32];
+        let mut filled = 0;
+        while filled < random.len() {
+            filled += rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())?;
+        }
+        let (name, token) = random.split_at(16);
+        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = format!("disco-{name}");
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, name, token: token.into(), strangers: Vec::new() })
+    }
+
+    /// Those whose packets are waited for.
+    pub(super) fn strangers(&self) -> impl Iterator<Item = &Connection> {
+        self.strangers.iter().map(|stranger| &*stranger.connection)
+    }
+
+    /// Lets in who has come, and hears what strangers say.
+    pub(super) fn attend(&mut self, waker: &Arc<Waker>) -> Vec<Arrival> {
+        while let Ok((stream, _)) = self.listener.accept() {
+            let is_ours = sockopt::socket_peercred(&stream);
+            let (Ok(peer), Ok(connection)) = (is_ours, Connection::new(stream, waker.clone())) else { continue };
+            if peer.uid != rustix::process::geteuid() || self.strangers.len() == STRANGERS {
+                tracing::warn!(?peer, "sent away");
+                continue;
+            }
+            let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
+            let (connection, since) = (Arc::new(connection), Instant::now());
+            self.strangers.push(Stranger { connection, incoming: Incoming::new(HELLO), pid, since });
+        }
+        let mut arrivals = Vec::new();
+        for mut stranger in std::mem::take(&mut self.strangers) {
+            match stranger.listen(&self.token) {
+                Ok(Some(hello)) => arrivals.push(Arrival::Worker(hello, stranger.connection, stranger.incoming)),
+                Ok(None) => self.strangers.push(stranger),
+                Err(error) => {
+                    refuse(&stranger.connection, &error);
+                    arrivals.push(Arrival::Refused(stranger.pid, error));
+                }
+            }
+        }
+        arrivals
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Stranger {
+    fn listen(&mut self, token: &[u8]) -> Result<Option<Hello>> {
+        self.incoming.fill(&self.connection)?;
+        match self.incoming.next()? {
+            Some(packet) => match Message::decode(packet)? {
+                Message::Hello(hello) if is_same(&hello.token, token) => check_functions(&hello).map(|()| Some(hello)),
+                Message::Hello(_) => Err(Error::invalid("its token is another session's")),
+                other => Err(Error::invalid(format!("it says {other:?} instead of hello"))),
+            },
+            None if self.incoming.is_closed() => Err(Error::invalid("it left without a word")),
+            None if self.since.elapsed() > LIMIT => Err(Error::invalid(format!("it said nothing for {LIMIT:?}"))),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Compares without telling by the time how much is right.
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+/// Workers find functions by name, so that both programs must have the same.
+fn check_functions(hello: &Hello) -> Result<()> {
+    let ours = function::names();
+    let missing: Vec<&str> = ours.iter().copied().filter(|name| !hello.functions.iter().any(|n| n == name)).collect();
+    let unknown: Vec<&str> = hello.functions.iter().map(String::as_str).filter(|name| !ours.contains(name)).collect();
+    if missing.is_empty() && unknown.is_empty() {
+        return Ok(());
+    }
+    let list = |what: &str, names: &[&str]| match names {
+        [] => String::new(),
+        names => format!("; {what}: {}", names.join(", ")),
+    };
+    let (missing, unknown) = (list("it lacks", &missing), list("only it has", &unknown));
+    Err(Error::invalid(format!("it is another program: its worker functions differ{missing}{unknown}")))
+}
+
+/// Tells why, if the other end still listens.
+pub(super) fn refuse(connection: &Connection, why: &Error) {
+    let told = Message::Bye(why.to_string()).encode().and_then(|packet| connection.send(packet, None));
+    if let Err(error) = told {
+        tracing::debug!(%error, %why, "nobody to tell");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use disco_core::WorkerId;
+
+    use super::*;
+
+    #[test]
+    fn another_program_is_told_apart_by_its_functions() {
+        let mut functions: Vec<String> = function::names().into_iter().map(str::to_owned).collect();
+        let hello = |functions: &[String]| Hello {
+            token: [].into(),
+            worker: WorkerId::new(1),
+            process: 1,
+            functions: functions.to_vec(),
+        };
+        check_functions(&hello(&functions)).unwrap();
+        let gone = functions.remove(0);
+        functions.push("theirs.only".into());
+        let error = check_functions(&hello(&functions)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!("it is another program: its worker functions differ; it lacks: {gone}; only it has: theirs.only")
+        );
+    }
+}

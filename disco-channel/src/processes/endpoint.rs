@@ -1,0 +1,54 @@
+//! The worker's end.
+
+use std::fmt;
+use std::sync::Arc;
+
+use disco_core::channel::Reply;
+use disco_core::error::Failure;
+use disco_core::wire::Message;
+use disco_core::{Endpoint, Frame, Link, Result, WorkerId};
+
+use super::commands::Commands;
+use super::connection::Connection;
+use super::link::ProcessLink;
+
+/// The end of a worker that is a process of its own.
+pub struct ProcessEndpoint {
+    pub(super) worker: WorkerId,
+    pub(super) connection: Arc<Connection>,
+    pub(super) commands: Commands,
+    pub(super) link: Arc<ProcessLink>,
+}
+
+impl Endpoint for ProcessEndpoint {
+    fn recv(&mut self) -> Result<Arc<Frame>> {
+        self.commands.next().map(Arc::new)
+    }
+
+    /// A value that can't leave the process is answered as a failure.
+    fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
+        let packet = Message::Reply { seq, reply }.encode().or_else(|error| {
+            let failure = Failure {
+                worker: self.worker,
+                command: seq,
+                operation: "reply".into(),
+                register: None,
+                message: error.to_string(),
+                causes: Vec::new(),
+                aborted: false,
+            };
+            Message::Reply { seq, reply: Err(Arc::new(failure)) }.encode()
+        })?;
+        self.connection.send(packet, None)
+    }
+
+    fn link(&self) -> Arc<dyn Link> {
+        self.link.clone()
+    }
+}
+
+impl fmt::Debug for ProcessEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessEndpoint").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}

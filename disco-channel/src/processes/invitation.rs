@@ -1,0 +1,82 @@
+//! How a process learns that it is a worker: a variable of its environment.
+
+#![allow(unsafe_code)]
+
+use std::env;
+use std::fs;
+use std::sync::Arc;
+
+use disco_core::{Error, Result, WorkerId};
+
+/// The variable.
+pub(super) const VARIABLE: &str = "DISCO_WORKER";
+
+/// What a worker needs to join its controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// Which worker it is to be.
+    pub worker: WorkerId,
+    /// The abstract name of the controller's socket.
+    pub(super) socket: String,
+    /// Shows that the controller has started it.
+    pub(super) token: Arc<[u8]>,
+}
+
+impl Invitation {
+    /// Whether this process carries an invitation that it has not taken.
+    pub fn is_there() -> bool {
+        env::var_os(VARIABLE).is_some()
+    }
+
+    /// Takes this process's invitation. Its children get none, if no other thread is there yet that might use the
+    /// environment.
+    ///
+    /// # Errors
+    /// It is not readable.
+    pub fn take() -> Option<Result<Self>> {
+        let text = env::var_os(VARIABLE)?;
+        if fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1) {
+            // SAFETY: this is the only thread.
+            unsafe { env::remove_var(VARIABLE) };
+        }
+        Some(text.to_str().and_then(Self::parse).ok_or_else(|| {
+            Error::invalid(format!("{VARIABLE}={} invites nobody; Disco sets it for its workers", text.display()))
+        }))
+    }
+
+    /// `worker:socket:token`, the last in hexadecimal digits.
+    pub(super) fn text(&self) -> String {
+        let token: String = self.token.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}:{}:{token}", self.worker.index(), self.socket)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let (worker, socket, token) = (parts.next()?, parts.next()?, parts.next()?);
+        if parts.next().is_some() || token.len() % 2 != 0 || !token.is_ascii() {
+            return None;
+        }
+        let token = (0..token.len()).step_by(2).map(|at| u8::from_str_radix(&token[at..at + 2], 16).ok());
+        Some(Self {
+            worker: WorkerId::new(worker.parse().ok()?),
+            socket: socket.to_owned(),
+            token: token.collect::<Option<_>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invitation_survives_the_environment() {
+        let token: Arc<[u8]> = [0, 255, 16].into();
+        let invitation = Invitation { worker: WorkerId::new(3), socket: "disco-1f".into(), token };
+        assert_eq!(invitation.text(), "3:disco-1f:00ff10");
+        assert_eq!(Invitation::parse(&invitation.text()), Some(invitation));
+        for bad in ["", "3", "3:a", "x:a:00", "3:a:0", "3:a:zz", "3:a:00:b", "3:a:é0"] {
+            assert_eq!(Invitation::parse(bad), None, "{bad}");
+        }
+    }
+}

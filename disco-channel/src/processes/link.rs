@@ -1,0 +1,115 @@
+//! A worker's way to its controller and peers, beside the commands.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use disco_core::abort::Switchboard;
+use disco_core::activity::Activity;
+use disco_core::channel::Notice;
+use disco_core::link::SharedFd;
+use disco_core::shared_memory::Arena;
+use disco_core::wire::{self, Message};
+use disco_core::{Abort, Error, Link, Result, Store, WorkerId};
+
+use super::connection::Connection;
+use super::questions::Questions;
+
+/// The link of a worker that is a process of its own.
+pub(super) struct ProcessLink {
+    worker: WorkerId,
+    connection: Arc<Connection>,
+    pub(super) questions: Arc<Questions>,
+    aborts: Switchboard,
+    activity: Arc<Activity>,
+    arena: Option<Arc<Arena>>,
+    shared: AtomicU64,
+}
+
+impl ProcessLink {
+    pub(super) fn new(worker: WorkerId, connection: Arc<Connection>, arena: Option<Arc<Arena>>) -> Self {
+        let questions = Arc::new(Questions::new(connection.clone()));
+        let link = Self {
+            worker,
+            connection,
+            questions,
+            aborts: Switchboard::default(),
+            activity: Arc::default(),
+            arena,
+            shared: AtomicU64::new(0),
+        };
+        link.listen();
+        link
+    }
+
+    /// Aborts whoever waits on peers, unless `epoch` is over.
+    pub(super) fn abort(&self, epoch: u64, cause: &Arc<str>) {
+        self.aborts.abort(epoch, cause);
+    }
+
+    fn listen(&self) {
+        self.aborts.listen(&(self.questions.clone() as Arc<dyn Abort>));
+    }
+
+    fn send(&self, message: &Message, fd: Option<OwnedFd>) -> Result<()> {
+        self.connection.send(message.encode()?, fd)
+    }
+}
+
+impl Link for ProcessLink {
+    fn notify(&self, notice: Notice) {
+        let told = wire::encode_notice(&notice).and_then(|packet| self.send(&Message::Notice(packet.into()), None));
+        if let Err(error) = told {
+            tracing::warn!(%notice, %error, "the controller can't be told");
+        }
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        self.questions.clone()
+    }
+
+    fn on_abort(&self, abort: &Arc<dyn Abort>) {
+        self.aborts.listen(abort);
+    }
+
+    fn reset(&self, epoch: u64) {
+        self.questions.reset(epoch);
+        self.aborts.reset(epoch);
+        self.listen();
+    }
+
+    fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
+        // Names of threads of the controller have no worker in them.
+        let name = (self.worker.index() as u64 + 1) << 32 | self.shared.fetch_add(1, Ordering::Relaxed);
+        self.send(&Message::Share(name), Some(fd))?;
+        Ok(SharedFd::from_bits(name))
+    }
+
+    fn unshare(&self, fd: SharedFd) {
+        if let Err(error) = self.send(&Message::Unshare(fd.to_bits()), None) {
+            tracing::debug!(%error, ?fd, "can't be taken back");
+        }
+    }
+
+    fn receive(&self, fd: SharedFd, deadline: Duration) -> Result<OwnedFd> {
+        let question = |id, _| Message::Receive { id, name: fd.to_bits() };
+        let (_, came) = self.questions.ask("receive", deadline, question)?;
+        came.ok_or_else(|| Error::invalid(format!("{fd:?} did not come along")))
+    }
+
+    fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        self.arena.as_ref()
+    }
+}
+
+impl fmt::Debug for ProcessLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessLink").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}

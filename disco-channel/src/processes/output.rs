@@ -1,0 +1,143 @@
+//! What workers write to their standard output and error, passed on line by line.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use disco_core::WorkerId;
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+
+use super::waker::Waker;
+
+/// The longest line that is passed on as one.
+const LINE: usize = 64 << 10;
+/// How long pipes may stay open after their workers have left: somebody else may hold them.
+const REST: Duration = Duration::from_millis(300);
+
+/// One stream of one worker.
+pub(super) struct Pipe {
+    from: OwnedFd,
+    prefix: String,
+    is_err: bool,
+    /// The beginning of a line.
+    line: Vec<u8>,
+    is_open: bool,
+}
+
+impl Pipe {
+    /// A worker's standard output.
+    pub(super) fn out(worker: WorkerId, from: OwnedFd) -> io::Result<Self> {
+        Self::new(worker, from, false)
+    }
+
+    /// A worker's standard error.
+    pub(super) fn err(worker: WorkerId, from: OwnedFd) -> io::Result<Self> {
+        Self::new(worker, from, true)
+    }
+
+    fn new(worker: WorkerId, from: OwnedFd, is_err: bool) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&from, true)?;
+        Ok(Self { from, prefix: format!("[{worker}] "), is_err, line: Vec::new(), is_open: true })
+    }
+
+    /// Passes on whole lines, as far as there are any.
+    fn pump(&mut self) {
+        let mut chunk = [0; 8 << 10];
+        loop {
+            match rustix::io::read(&self.from, &mut chunk) {
+                Ok(0) => break self.is_open = false,
+                Ok(count) => self.take(&chunk[..count]),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => break self.is_open = false,
+            }
+        }
+        self.flush();
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if self.line.ends_with(b"\n") || self.line.len() >= LINE {
+                self.flush();
+            }
+        }
+    }
+
+    /// Writes what there is as one line, in one piece.
+    fn flush(&mut self) {
+        if self.line.is_empty() {
+            return;
+        }
+        let mut text = [self.prefix.as_bytes(), &self.line].concat();
+        if !text.ends_with(b"\n") {
+            text.push(b'\n');
+        }
+        self.line.clear();
+        // Whoever has closed the program's output does not want to know.
+        _ = match self.is_err {
+            true => io::stderr().lock().write_all(&text),
+            false => io::stdout().lock().write_all(&text),
+        };
+    }
+}
+
+impl AsFd for Pipe {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.from.as_fd()
+    }
+}
+
+/// The thread that passes output on. It has its own, for whoever reads the program's output may be slow.
+pub(super) struct Output {
+    thread: Option<JoinHandle<()>>,
+    waker: Arc<Waker>,
+    over: Arc<AtomicBool>,
+}
+
+impl Output {
+    /// Passes on what comes out of `pipes`, until all are closed.
+    ///
+    /// # Errors
+    /// The system refuses a thread or a descriptor.
+    pub(super) fn start(pipes: Vec<Pipe>) -> io::Result<Self> {
+        let (waker, over) = (Arc::new(Waker::new()?), Arc::new(AtomicBool::new(false)));
+        let thread = thread::Builder::new().name("disco-output".into()).spawn({
+            let (waker, over) = (waker.clone(), over.clone());
+            move || pump(pipes, &waker, &over)
+        });
+        Ok(Self { thread: Some(thread?), waker, over })
+    }
+
+    /// All workers have left: passes on what is left.
+    pub(super) fn finish(mut self) {
+        self.over.store(true, Ordering::Release);
+        self.waker.wake();
+        // It does not panic.
+        _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn pump(mut pipes: Vec<Pipe>, waker: &Waker, over: &AtomicBool) {
+    let mut rest = None;
+    while !pipes.is_empty() {
+        let left = match rest {
+            None if over.load(Ordering::Acquire) => *rest.insert(Instant::now()) + REST,
+            None => Instant::now() + Duration::from_secs(3600),
+            Some(since) => since + REST,
+        };
+        let Some(left) = left.checked_duration_since(Instant::now()) else { break };
+        let mut polled: Vec<PollFd<'_>> = pipes.iter().map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
+        polled.push(PollFd::new(waker, PollFlags::IN));
+        let limit = Timespec::try_from(left).ok();
+        // A signal ends it early, as it may.
+        _ = event::poll(&mut polled, limit.as_ref());
+        waker.hear();
+        pipes.iter_mut().for_each(Pipe::pump);
+        pipes.retain(|pipe| pipe.is_open);
+    }
+    pipes.iter_mut().for_each(Pipe::flush);
+}

@@ -1,0 +1,207 @@
+//! The controller's side of what goes on beside the commands: one thread for all workers of a lane.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use disco_core::channel::Inbox;
+use disco_core::link::Shared;
+use disco_core::shared_memory::Segment;
+use disco_core::wire::{Hello, Message, Welcome};
+use disco_core::{Error, Result, WorkerId};
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+
+use super::connection::{Connection, Incoming, PACKET};
+use super::door::{self, Arrival, Door};
+use super::peer::Peer;
+use super::roster::Roster;
+
+/// How long workers of a lane that was dropped have to leave.
+const ABANDONED: Duration = Duration::from_secs(5);
+
+/// The service thread of one lane.
+pub(super) struct Service {
+    pub(super) roster: Arc<Roster>,
+    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) peers: Vec<Peer>,
+    /// Open until all have come, or it is clear that they won't.
+    pub(super) door: Option<Door>,
+    /// What workers are told when they come; the place in the ring is each one's own.
+    pub(super) welcome: Welcome,
+    pub(super) ring: Option<Arc<Segment>>,
+    /// Hears once whether all have come.
+    pub(super) ready: Option<Sender<Result<()>>>,
+    /// Until when they must have.
+    pub(super) start_limit: Duration,
+    /// How long a worker may be silent.
+    pub(super) silence: Duration,
+}
+
+impl Service {
+    /// Serves until nothing is left of any worker.
+    pub(super) fn run(mut self) {
+        let start = Instant::now();
+        let (mut last, mut abandoned) = (start, None);
+        while !self.peers.iter().all(Peer::is_gone) {
+            self.wait();
+            // Whoever kept this thread from running kept it from hearing, too.
+            if last.elapsed() > self.silence / 2 {
+                self.peers.iter_mut().for_each(Peer::excuse_silence);
+            }
+            last = Instant::now();
+            self.attend_door();
+            self.hear_peers();
+            self.report();
+            if self.door.is_some() && start.elapsed() > self.start_limit {
+                self.give_up(&self.late());
+            }
+            if self.roster.abandoned.load(Ordering::Acquire) {
+                let since = *abandoned.get_or_insert_with(Instant::now);
+                self.roster.kill.fetch_or(since.elapsed() > ABANDONED, Ordering::AcqRel);
+            }
+            if self.roster.kill.load(Ordering::Acquire) {
+                self.peers.iter_mut().for_each(Peer::kill);
+            }
+        }
+    }
+
+    /// Waits until something comes, or it is time to look.
+    fn wait(&self) {
+        let tick = (self.silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));
+        let mut polled = vec![PollFd::new(&*self.roster.waker, PollFlags::IN)];
+        polled.extend(self.door.iter().map(|door| PollFd::new(door, PollFlags::IN)));
+        let strangers = self.door.iter().flat_map(Door::strangers);
+        polled.extend(strangers.map(|stranger| PollFd::new(stranger, PollFlags::IN)));
+        for peer in &self.peers {
+            polled.extend(peer.connection().map(|connection| {
+                let mut events = PollFlags::IN;
+                events.set(PollFlags::OUT, connection.is_behind());
+                PollFd::from_borrowed_fd(connection.as_fd(), events)
+            }));
+            let exit: Option<BorrowedFd<'_>> = peer.exit.as_ref().map(AsFd::as_fd);
+            polled.extend(exit.map(|exit| PollFd::from_borrowed_fd(exit, PollFlags::IN)));
+        }
+        // A signal ends it early, as it may.
+        _ = event::poll(&mut polled, Timespec::try_from(tick).ok().as_ref());
+        self.roster.waker.hear();
+    }
+
+    fn attend_door(&mut self) {
+        let arrivals = self.door.as_mut().map(|door| door.attend(&self.roster.waker));
+        for arrival in arrivals.into_iter().flatten() {
+            match arrival {
+                Arrival::Worker(hello, connection, incoming) => {
+                    if let Err(error) = self.welcome(&hello, &connection, incoming) {
+                        door::refuse(&connection, &error);
+                        tracing::warn!(worker = %hello.worker, %error, "sent away");
+                    }
+                }
+                Arrival::Refused(pid, error) => {
+                    let ours = self.peers.iter().find(|peer| pid.is_some() && peer.pid() == pid);
+                    match ours.map(|peer| peer.worker) {
+                        Some(worker) => self.give_up(&lost(worker, error.to_string())),
+                        None => tracing::warn!(pid, %error, "a stranger was sent away"),
+                    }
+                }
+            }
+        }
+        if self.door.is_some() && self.peers.iter().all(Peer::has_come) {
+            self.door = None;
+            self.tell(Ok(()));
+        }
+    }
+
+    fn welcome(&mut self, hello: &Hello, connection: &Arc<Connection>, mut incoming: Incoming) -> Result<()> {
+        let index = hello.worker.index().checked_sub(self.roster.workers.start.index());
+        let index = index.filter(|index| *index < self.peers.len());
+        let index = index.ok_or_else(|| Error::invalid(format!("this lane has no {}", hello.worker)))?;
+        if self.peers[index].has_come() {
+            return Err(Error::invalid(format!("{} is here already", hello.worker)));
+        }
+        let refused = |error: std::io::Error| Error::invalid(format!("no descriptor for the ring: {error}"));
+        let mut welcome = self.welcome;
+        if let Some(place) = &mut welcome.ring {
+            place.reader = index;
+        }
+        let ring = self.ring.as_ref().map(|ring| ring.as_fd().try_clone_to_owned()).transpose().map_err(refused)?;
+        connection.send(Message::Welcome(welcome).encode()?, ring)?;
+        incoming.set_limit(PACKET);
+        // Set once: nobody else comes as this worker.
+        _ = self.roster.seat(index).connection.set(connection.clone());
+        self.peers[index].come(connection.clone(), incoming);
+        Ok(())
+    }
+
+    fn hear_peers(&mut self) {
+        for (reader, garbage) in self.roster.accused() {
+            self.peers[reader].close(Some(format!("it put garbage into the ring: {}", garbage.0)));
+        }
+        for peer in &mut self.peers {
+            peer.flush();
+            peer.reap();
+            // After that, so that what it said last is heard before its end.
+            peer.listen(&self.roster, &self.inbox, &self.shared);
+            peer.check_silence(self.silence);
+        }
+    }
+
+    /// Reports who has ended since.
+    fn report(&mut self) {
+        for index in 0..self.peers.len() {
+            let peer = &mut self.peers[index];
+            let (worker, came) = (peer.worker, peer.has_come());
+            if let Some(why) = peer.end() {
+                if let Some(mut writer) = self.roster.writer() {
+                    writer.retire(index);
+                }
+                if self.door.is_some() {
+                    let hint =
+                        if came { "" } else { " before it connected; does its `main` call `disco::init()` first?" };
+                    self.give_up(&lost(worker, format!("{why}{hint}")));
+                } else if !self.roster.exits.are_expected() {
+                    peer.kill();
+                    let next = WorkerId::new(worker.index() as u32 + 1);
+                    self.inbox.lost(worker..next, lost(worker, why));
+                }
+            }
+            if self.peers[index].is_gone() && !self.roster.exits.has_left(index) {
+                self.roster.exits.leave(index);
+            }
+        }
+    }
+
+    /// The lane does not come about.
+    fn give_up(&mut self, error: &Error) {
+        self.door = None;
+        self.roster.exits.expect();
+        self.roster.kill.store(true, Ordering::Release);
+        for peer in &mut self.peers {
+            if let Some(connection) = peer.connection() {
+                door::refuse(connection, error);
+            }
+            peer.close(None);
+        }
+        self.tell(Err(error.clone()));
+    }
+
+    fn late(&self) -> Error {
+        let missing = self.peers.iter().filter(|peer| !peer.has_come()).map(|peer| peer.worker.to_string());
+        let missing = missing.collect::<Vec<_>>().join(", ");
+        let (operation, after) = ("start".to_owned(), self.start_limit);
+        Error::Deadline { operation, after, state: format!("{missing} did not connect") }
+    }
+
+    fn tell(&mut self, result: Result<()>) {
+        if let Some(ready) = self.ready.take() {
+            // Whoever waited has given up.
+            _ = ready.send(result);
+        }
+    }
+}
+
+fn lost(worker: WorkerId, why: String) -> Error {
+    Error::Lost { workers: worker.to_string(), why }
+}

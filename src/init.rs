@@ -1,0 +1,59 @@
+//! Programs that are their own workers.
+
+use std::process;
+use std::sync::OnceLock;
+
+use disco_channel::processes::{self, Invitation};
+use disco_core::{Error, Result, worker};
+
+/// Set by [`init`], in a process that returns from it.
+static INITIALISED: OnceLock<()> = OnceLock::new();
+
+/// Serves as a worker if this process was started as one, and then ends it; else returns at once.
+///
+/// A session of processes starts its program once more for each worker. So a program that makes one calls this first thing
+/// in `main`, before it reads arguments, prints or starts threads:
+///
+/// ```no_run
+/// # #![allow(clippy::needless_doctest_main)]
+/// use disco::{Builder, Session};
+///
+/// fn main() -> disco::Result<()> {
+///     disco::init();
+///     let session = Builder::processes(4).start()?;
+///     // …
+///     disco::block_on(session.shutdown())
+/// }
+/// ```
+///
+/// The exit status of a worker is 0 after a shutdown, and 1 when it ends for another reason, which it prints.
+pub fn init() {
+    let Some(invitation) = Invitation::take() else {
+        INITIALISED.get_or_init(|| ());
+        return;
+    };
+    let served = invitation.and_then(|invitation| processes::serve(&invitation, worker::run));
+    if let Err(error) = &served {
+        eprintln!("disco: {error}");
+    }
+    process::exit(i32::from(served.is_err()));
+}
+
+/// Whether this program can be started as a worker.
+///
+/// # Errors
+/// It is a worker itself, or does not call [`init`].
+pub(crate) fn check() -> Result<()> {
+    if Invitation::is_there() {
+        return Err(Error::invalid(
+            "this process was started as a worker, and makes a session of processes itself: call `disco::init()` first \
+             thing in `main`",
+        ));
+    }
+    let forgotten = || {
+        Error::invalid(
+            "a session of processes starts this program again for each worker: call `disco::init()` first thing in `main`",
+        )
+    };
+    INITIALISED.get().copied().ok_or_else(forgotten)
+}

@@ -1,0 +1,46 @@
+//! Where workers live.
+
+use std::fmt;
+use std::str::FromStr;
+
+use disco_core::{Error, Result};
+
+/// Where the workers of a session live.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SessionKind {
+    /// Threads of the controller's process.
+    #[default]
+    Threads,
+    /// Processes of the controller's machine, but worker 0, which is a thread of the controller.
+    Processes,
+}
+
+impl SessionKind {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Threads, Self::Processes];
+
+    /// The name in `DISCO_SESSION` and `--session`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::Processes => "processes",
+        }
+    }
+}
+
+impl fmt::Display for SessionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for SessionKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let names = Self::ALL.map(Self::name).join(", ");
+        let unknown = || Error::invalid(format!("`{name}`: the kinds of session are: {names}"));
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(unknown)
+    }
+}
