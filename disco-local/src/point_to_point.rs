@@ -26,7 +26,7 @@ struct Awaited<'a> {
 /// What [`run`] can't run, whatever the peers do.
 ///
 /// # Errors
-/// [`Error::Invalid`]: something that is sent is also received into, by the same group; or a rank sends to itself without
+/// [`Error::Invalid`]: something that is received into is also sent or received into, by the same group; or a rank sends to itself without
 /// receiving it in the same group, or the other way round, which nobody could ever match.
 pub(crate) fn check(group: &[Op], me: usize) -> Result<()> {
     let overlap = |a: &Tensor, b: &Tensor| {
@@ -36,6 +36,12 @@ pub(crate) fn check(group: &[Op], me: usize) -> Result<()> {
     for dst in group.iter().filter_map(Op::dst) {
         if let Some(src) = group.iter().filter_map(Op::src).find(|src| overlap(src, dst)) {
             return Err(Error::invalid(format!("one group sends {src} and receives into {dst}, which overlap")));
+        }
+    }
+    let received: Vec<&Tensor> = group.iter().filter_map(Op::dst).collect();
+    for (index, dst) in received.iter().enumerate() {
+        if let Some(other) = received[..index].iter().find(|other| overlap(other, dst)) {
+            return Err(Error::invalid(format!("one group receives into {other} and into {dst}, which overlap")));
         }
     }
     let sent = group.iter().filter(|op| matches!(op, Op::Send { to, .. } if to.index() == me)).count();

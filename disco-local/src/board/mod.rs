@@ -12,8 +12,8 @@
 //! The number is written last and read first, so whoever sees it sees the sheet. (It is sequentially consistent for the
 //! sake of those who [sleep](crate::group::Group::awake).) Sheets need no lock
 //! and no second handshake: a rank writes sheet `number % 2` again for `number + 2`, when all have posted `number + 1`,
-//! which they do after they have read `number`. All words are atomic, so that a rank that does not keep to this, say in
-//! another process, can confuse but not corrupt.
+//! which they do after they have read `number`. All words are atomic; those that are addresses are good among the threads of
+//! one process, which all run this code.
 //!
 //! `touching` and `failed` are a handshake after Dekker: a rank says that it touches, then looks for a failure; a rank
 //! that leaves after a failure makes it known, then looks for who touches. One of them sees the other.

@@ -116,9 +116,8 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize, stream: bo
         // SAFETY: this processor has what the function is compiled for; the rest is the caller's promise.
         return unsafe { copy_v3(from, to, bytes) };
     }
-    // Not `copy_nonoverlapping`: two tensors of different owners may be views of the same memory.
     // SAFETY: the caller's promise.
-    unsafe { ptr::copy(from, to, bytes) }
+    unsafe { ptr::copy_nonoverlapping(from, to, bytes) }
 }
 
 /// # Safety

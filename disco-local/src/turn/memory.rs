@@ -11,8 +11,10 @@ use crate::backend;
 use crate::group::Group;
 use crate::kernel::{self, Fold};
 
-/// The most bytes of a tensor that are touched between two looks at the failure flag.
+/// The most bytes that are touched between two looks at the failure flag, of all tensors together.
 const BLOCK: usize = 1 << 20;
+/// What the blocks of several tensors are a multiple of, in bytes.
+const PAGE: usize = 4096;
 
 /// As many as that need no allocation.
 type Few<T> = SmallVec<[T; 16]>;
@@ -38,9 +40,9 @@ impl Region {
         self.bytes
     }
 
-    /// Whether both begin at the same byte.
+    /// Whether both are the same bytes.
     pub(crate) fn is(self, other: Self) -> bool {
-        self.data == other.data
+        self.data == other.data && self.bytes == other.bytes
     }
 
     /// `bytes` bytes from `start` on.
@@ -95,12 +97,19 @@ pub(crate) struct Memory<'t> {
     rank: usize,
     /// Whether results go past the caches.
     stream: bool,
+    /// Touches this rank's own memory alone, which no failure takes away.
+    own: bool,
 }
 
 impl<'t> Memory<'t> {
     /// For [`Turn`](super::Turn) alone, which borrows itself mutably for it: it can't end the right meanwhile.
     pub(super) fn new(group: &'t Group, rank: usize) -> Self {
-        Self { group, rank, stream: false }
+        Self { group, rank, stream: false, own: false }
+    }
+
+    /// The same for memory of this rank alone: what its peers did not fail to do is done, whatever fails now.
+    pub(super) fn own(self) -> Self {
+        Self { own: true, ..self }
     }
 
     /// The same, with results that go past the caches if `stream`.
@@ -114,7 +123,7 @@ impl<'t> Memory<'t> {
         if to.is(from) {
             return Ok(());
         }
-        self.each_block(to.bytes, |start, bytes| {
+        self.each_block(to.bytes, 2, |start, bytes| {
             let (to, from) = (to.data.wrapping_add(start), from.data.wrapping_add(start));
             // SAFETY: both lie in regions whose owners are inside the same call, or this rank, hold claims, so that
             // nobody views them, and keep them while this rank is listed as touching. The schedule gives `to` no other
@@ -144,7 +153,7 @@ impl<'t> Memory<'t> {
             to.push(check(output?)?);
         }
         let mut known = true;
-        self.each_block(size.unwrap_or(0), |start, bytes| {
+        self.each_block(size.unwrap_or(0), from.len() + to.len(), |start, bytes| {
             let (first, count) = (start / dtype.size(), bytes / dtype.size());
             let fold = Fold { dtype, reduction, inputs: &from, outputs: &to, first, count, stream: self.stream };
             // SAFETY: as in `copy`, for inputs and outputs; blocks and regions hold whole elements; no two outputs are of
@@ -163,7 +172,7 @@ impl<'t> Memory<'t> {
     /// Exchanges two regions of one size.
     pub(crate) fn swap(&self, a: Region, b: Region) -> Result<()> {
         same_size(a, b)?;
-        self.each_block(a.bytes, |start, bytes| {
+        self.each_block(a.bytes, 2, |start, bytes| {
             let (a, b) = (a.data.wrapping_add(start), b.data.wrapping_add(start));
             // SAFETY: as for `to` in `copy`, both; they belong to different ranks.
             unsafe { kernel::swap(a, b, bytes) };
@@ -186,13 +195,14 @@ impl<'t> Memory<'t> {
         Ok(())
     }
 
-    /// Passes blocks of `bytes` bytes on, as starts and sizes, unless something fails.
-    fn each_block(&self, bytes: usize, mut touch: impl FnMut(usize, usize)) -> Result<()> {
-        for start in (0..bytes).step_by(BLOCK) {
-            if self.group.board.has_failed() {
+    /// Passes blocks of `bytes` bytes of so many tensors on, as starts and sizes, unless something fails.
+    fn each_block(&self, bytes: usize, tensors: usize, mut touch: impl FnMut(usize, usize)) -> Result<()> {
+        let block = (BLOCK / tensors.max(1)).next_multiple_of(PAGE);
+        for start in (0..bytes).step_by(block) {
+            if self.group.board.has_failed() && !self.own {
                 self.group.lock().check(self.rank)?;
             }
-            touch(start, BLOCK.min(bytes - start));
+            touch(start, block.min(bytes - start));
         }
         Ok(())
     }

@@ -163,7 +163,7 @@ impl<'t> Turn<'t> {
 
     /// Touches this rank's own tensors alone.
     pub(crate) fn own(&mut self) -> Memory<'_> {
-        Memory::new(self.group, self.rank)
+        Memory::new(self.group, self.rank).own()
     }
 
     /// Touches nothing of others any more.
@@ -304,6 +304,17 @@ mod tests {
         let mut turn = enter(&group, 0, &mut number, &ops);
         group.abort(&"the test says so".into());
         assert!(turn.start().is_err());
+    }
+
+    #[test]
+    fn a_failure_does_not_keep_a_rank_from_its_own_memory() {
+        let group = Group::present(1);
+        let (mut number, tensor) = (0, Tensor::zeros(DType::U8, [2]).unwrap());
+        let ops = on(&tensor);
+        let mut turn = enter(&group, 0, &mut number, &ops);
+        group.abort(&"the test says so".into());
+        let [from, to] = [0, 1].map(|index| Region::of(&tensor).block(index, 2).unwrap());
+        turn.own().copy(to, from).unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Operations that some ranks run in place and others not.
 
-use disco_core::{Communicator as _, DType, Op, Rank, Reduction, Tensor};
+use disco_core::{Communicator as _, CommunicatorExt as _, DType, Op, Rank, Reduction, Tensor};
 
 use crate::on_ranks;
 
@@ -78,5 +78,22 @@ fn a_root_in_place_keeps_its_elements() {
             comm.enqueue(&[Op::Broadcast { src, dst: dst.clone(), root }]).unwrap();
             assert_eq!(dst.to_vec::<i32>().unwrap(), input(1, block).to_vec::<i32>().unwrap());
         });
+    }
+}
+
+/// An empty window has an address too; a tensor that begins there is not sent in place.
+#[test]
+fn a_pure_sender_and_a_pure_receiver_have_one_buffer_each() {
+    for count in [3, 5000] {
+        let results = on_ranks(2, |mut comm| {
+            let me = comm.rank().index();
+            let all = input(me, count);
+            let none = all.window(0, [0]).unwrap();
+            let (src, dst) = if me == 0 { (none, all.clone()) } else { (all.clone(), none) };
+            let (sent, received) = if me == 0 { ([0, 0], [0, count]) } else { ([count, 0], [0, 0]) };
+            comm.all_to_all_v((&src, &sent), (&dst, &received)).unwrap();
+            all.to_vec::<i32>().unwrap()
+        });
+        assert!(results.iter().all(|result| result.iter().enumerate().all(|(i, x)| *x == element(1, i))));
     }
 }

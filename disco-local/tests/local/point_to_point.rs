@@ -86,6 +86,8 @@ fn what_nobody_can_match_is_refused() {
         let (low, high) = (x.window(0, [3]).unwrap(), x.window(2, [2]).unwrap());
         let why = comm.enqueue(&[send(&low, 1 - own), recv(&high, 1 - own)]).unwrap_err();
         assert!(why.to_string().contains("which overlap"), "{why}");
+        let why = comm.enqueue(&[recv(&low, 1 - own), recv(&high, 1 - own)]).unwrap_err().to_string();
+        assert!(why.starts_with("one group receives into") && why.ends_with("which overlap"), "{why}");
         let why = comm.enqueue(&[Op::Barrier, send(&x, 1 - own)]).unwrap_err();
         assert!(matches!(why, Error::Invalid(_)), "{why}");
         comm.barrier().unwrap();
