@@ -146,7 +146,9 @@ impl Builder {
             SessionKind::Threads => vec![threads(workers, Arc::default())],
             SessionKind::Processes => {
                 let options = self.options(config)?;
-                let shared = Arc::new(Shared::with_arena(Arena::new()?));
+                let arena = Arena::new()
+                    .inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
+                let shared = Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena));
                 let others = WorkerId::new(1)..WorkerId::new(workers);
                 let processes = (workers > 1).then(|| ProcessLane::new(others, shared.clone(), options));
                 let processes = processes.map(|lane| Arc::new(lane) as Arc<dyn Channel>);

@@ -6,8 +6,14 @@ use std::sync::OnceLock;
 use disco_channel::processes::{self, Invitation};
 use disco_core::{Error, Result, worker};
 
-/// Set by [`init`], in a process that returns from it.
-static INITIALISED: OnceLock<()> = OnceLock::new();
+/// What this process is, once it has called [`init`].
+static ROLE: OnceLock<Role> = OnceLock::new();
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Program,
+    Worker,
+}
 
 /// Serves as a worker if this process was started as one, and then ends it; else returns at once.
 ///
@@ -29,9 +35,10 @@ static INITIALISED: OnceLock<()> = OnceLock::new();
 /// The exit status of a worker is 0 after a shutdown, and 1 when it ends for another reason, which it prints.
 pub fn init() {
     let Some(invitation) = Invitation::take() else {
-        INITIALISED.get_or_init(|| ());
+        ROLE.get_or_init(|| Role::Program);
         return;
     };
+    ROLE.get_or_init(|| Role::Worker);
     let served = invitation.and_then(|invitation| processes::serve(&invitation, worker::run));
     if let Err(error) = &served {
         eprintln!("disco: {error}");
@@ -50,10 +57,11 @@ pub(crate) fn check() -> Result<()> {
              thing in `main`",
         ));
     }
-    let forgotten = || {
-        Error::invalid(
+    match ROLE.get() {
+        Some(Role::Program) => Ok(()),
+        Some(Role::Worker) => Err(Error::invalid("a worker can't make a session of processes")),
+        None => Err(Error::invalid(
             "a session of processes starts this program again for each worker: call `disco::init()` first thing in `main`",
-        )
-    };
-    INITIALISED.get().copied().ok_or_else(forgotten)
+        )),
+    }
 }

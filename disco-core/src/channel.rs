@@ -39,6 +39,11 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The lane was started before, or is closed.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()>;
 
+    /// Whether its workers are in other processes: frames go there as [bytes](Frame::bytes), which not every value has.
+    fn crosses(&self) -> bool {
+        false
+    }
+
     /// Frames that it would take now. Whoever sees 0 hears [`Inbox::room`] when that changes.
     fn room(&self) -> usize;
 

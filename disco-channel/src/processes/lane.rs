@@ -266,6 +266,10 @@ impl Channel for ProcessLane {
         self.started.set(crew).map_err(|_| self.error("was started before"))
     }
 
+    fn crosses(&self) -> bool {
+        true
+    }
+
     fn room(&self) -> usize {
         self.started.get().map_or(0, |crew| crew.roster.room(INLINE))
     }

@@ -20,6 +20,7 @@ use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Reply, Signal};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
+use crate::frame::Frame;
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
 use crate::tensor::Tensor;
@@ -37,6 +38,8 @@ pub struct LaneSession {
     world: World,
     limits: Deadlines,
     lanes: Vec<Arc<dyn Channel>>,
+    /// Whether some lead to other processes.
+    crosses: bool,
     mail: Arc<Mail>,
     home: Arc<Home>,
     /// The order ticket: whoever holds it may send. Never held over an await, so that nobody depends on whether another's
@@ -71,10 +74,12 @@ impl LaneSession {
         let mail = Arc::new(Mail::default());
         mail.set_lanes(&lanes);
         lanes.iter().try_for_each(|lane| lane.start(mail.clone()))?;
+        let crosses = lanes.iter().any(|lane| lane.crosses());
         Ok(Self {
             world,
             limits,
             lanes,
+            crosses,
             mail,
             home: Arc::default(),
             order: Mutex::default(),
@@ -142,8 +147,20 @@ impl LaneSession {
     /// Passes the next command, with the ids freed since the last, to all lanes.
     fn send(&self, order: &mut Order, make: impl FnOnce(&mut RegisterIds) -> Result<Command>) -> Result<()> {
         let frame = order.next(&self.home, make)?;
+        if self.crosses
+            && let Err(error) = frame.bytes()
+        {
+            // It has taken a number and freed ids: these go on, without what can't.
+            let nobody = WorkerId::new(self.world.size() as u32);
+            let empty = Frame::new(frame.seq(), frame.freed().iter().copied(), Command::SyncWorker { worker: nobody });
+            return self.pass(&Arc::new(empty)).and(Err(error));
+        }
+        self.pass(&frame)
+    }
+
+    fn pass(&self, frame: &Arc<Frame>) -> Result<()> {
         for lane in &self.lanes {
-            if let Err(error) = lane.send(&frame) {
+            if let Err(error) = lane.send(frame) {
                 // Other lanes may have it: the workers no longer run one program.
                 tracing::error!(%error, ?lane, "session lost");
                 self.mail.lose(&error);
@@ -155,12 +172,14 @@ impl LaneSession {
 
     /// Submits a command that sets a register.
     fn define(&self, order: &mut Order, make: impl FnOnce(RegisterId) -> Command) -> Result<DRef> {
-        let mut register = RegisterId::new(0);
+        let mut handle = None;
         self.send(order, |registers| {
-            register = registers.take()?;
+            let register = registers.take()?;
+            // Freed again if the command does not go.
+            handle = Some(DRef::new(register, &self.home));
             Ok(make(register))
         })?;
-        Ok(DRef::new(register, &self.home))
+        handle.ok_or_else(|| Error::invalid("no register was taken"))
     }
 
     /// Submits a call; `args` are empty afterwards.

@@ -1,0 +1,189 @@
+//! Workers and controllers that die, freeze or go mad, and what the user sees of it.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco::session::LaneSession;
+use disco::{Builder, Error, Session, SessionExt, Value, WorkerId, block_on};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::programs;
+
+crate::tests!(
+    a_killed_worker_is_named_at_once,
+    a_worker_killed_inside_a_function_is_named_at_once,
+    a_worker_that_exits_in_a_function_is_named_with_its_status,
+    a_stack_overflow_is_a_lost_worker_and_its_message_is_passed_on,
+    a_panic_is_a_failure_and_nobody_is_lost,
+    a_stopped_worker_is_named_after_the_silence_and_killed,
+    a_busy_worker_is_not_silent,
+    a_worker_that_writes_over_the_ring_is_named,
+    a_stuck_worker_is_named_and_killed_at_shutdown,
+    workers_end_when_their_controller_is_killed,
+    a_million_calls_wait_for_room_behind_a_stuck_worker,
+);
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Calls a function for its effect.
+fn call<A: disco::session::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
+    block_on(async { session.call(&session.function(name).await?, args).await })
+}
+
+fn pid_of(session: &LaneSession, worker: u32) -> Pid {
+    let pid = call(session, "tests.pid", ()).unwrap();
+    let Value::Int(pid) = block_on(session.get(&pid, WorkerId::new(worker))).unwrap() else { panic!() };
+    Pid::from_raw(pid as i32).unwrap()
+}
+
+/// Whether a process is there and not a zombie.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn ends_within(limit: Duration, condition: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if condition() {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    condition()
+}
+
+/// The error that a session ends with, whose shutdown is clean all the same.
+fn lost(session: LaneSession) -> String {
+    let error = block_on(session.sync_all()).unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    let again = block_on(session.sync_worker(WorkerId::new(0))).unwrap_err();
+    assert_eq!(again.to_string(), error.to_string(), "from then on");
+    block_on(session.shutdown()).unwrap();
+    error.to_string()
+}
+
+fn a_killed_worker_is_named_at_once() {
+    let session = Builder::processes(3).silence(LONG).start().unwrap();
+    kill_process(pid_of(&session, 2), Signal::KILL).unwrap();
+    assert_eq!(lost(session), "worker 2 lost: its process ended: signal: 9 (SIGKILL)");
+}
+
+fn a_worker_killed_inside_a_function_is_named_at_once() {
+    let session = Builder::processes(3).silence(LONG).start().unwrap();
+    let pid = pid_of(&session, 1);
+    call(&session, "tests.sleep", (1, 1000.0)).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    kill_process(pid, Signal::KILL).unwrap();
+    assert_eq!(lost(session), "worker 1 lost: its process ended: signal: 9 (SIGKILL)");
+}
+
+fn a_worker_that_exits_in_a_function_is_named_with_its_status() {
+    let session = Builder::processes(3).start().unwrap();
+    call(&session, "tests.exit", (1, 3)).unwrap();
+    assert_eq!(lost(session), "worker 1 lost: its process ended: exit status: 3");
+}
+
+fn a_stack_overflow_is_a_lost_worker_and_its_message_is_passed_on() {
+    let session = Builder::processes(2).start().unwrap();
+    call(&session, "tests.overflow", (1,)).unwrap();
+    assert_eq!(
+        lost(session),
+        "worker 1 lost: its process ended: signal: 6 (SIGABRT) (core dumped)"
+            .replace(" (core dumped)", if core_dumps() { " (core dumped)" } else { "" },)
+    );
+}
+
+/// Whether a process that aborts says that it has dumped core.
+fn core_dumps() -> bool {
+    let status = std::process::Command::new("/bin/sh").args(["-c", "kill -ABRT $$"]).status().unwrap();
+    status.to_string().contains("core dumped")
+}
+
+fn a_panic_is_a_failure_and_nobody_is_lost() {
+    let session = Builder::processes(3).start().unwrap();
+    call(&session, "tests.panic", (2,)).unwrap();
+    let error = block_on(session.sync_all()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("worker 2: tests.panic (command ") && error.ends_with("): panicked: on purpose"),
+        "{error}"
+    );
+    block_on(session.recover()).unwrap();
+    block_on(session.sync_all()).unwrap();
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_stopped_worker_is_named_after_the_silence_and_killed() {
+    let session = Builder::processes(3).silence(Duration::from_millis(500)).start().unwrap();
+    let pid = pid_of(&session, 1);
+    kill_process(pid, Signal::STOP).unwrap();
+    assert_eq!(lost(session), "worker 1 lost: it has said nothing for 500ms");
+    assert!(!is_alive(pid.as_raw_nonzero().get() as u32));
+}
+
+fn a_busy_worker_is_not_silent() {
+    let session = Builder::processes(2).silence(Duration::from_millis(500)).start().unwrap();
+    call(&session, "tests.sleep", (1, 1.5)).unwrap();
+    block_on(session.sync_all()).unwrap();
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_worker_that_writes_over_the_ring_is_named() {
+    let session = Builder::processes(3).start().unwrap();
+    call(&session, "tests.scribble", (2,)).unwrap();
+    let nop = block_on(session.function("tests.take_4")).unwrap();
+    // The ring is looked at when it is full.
+    let error = loop {
+        if let Err(error) = block_on(session.call(&nop, (1, 2.0, "text", true))) {
+            break error;
+        }
+    };
+    assert_eq!(error.to_string(), "worker 2 lost: it put garbage into the ring: its cursor in the ring");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_stuck_worker_is_named_and_killed_at_shutdown() {
+    let mut deadlines = disco::session::Deadlines::default();
+    deadlines.close = Duration::from_millis(300);
+    let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
+    let pid = pid_of(&session, 2);
+    call(&session, "tests.sleep", (2, 1000.0)).unwrap();
+    let error = block_on(session.shutdown()).unwrap_err().to_string();
+    let text = "not stopped after 300ms: worker 2 (finished command 4, in command 5, inside `tests.sleep`; killed)";
+    assert_eq!(error, text);
+    assert!(!is_alive(pid.as_raw_nonzero().get() as u32));
+}
+
+fn workers_end_when_their_controller_is_killed() {
+    let mut controller = programs::command("controller").stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(controller.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let pids: Vec<u32> = lines.take_while(|line| line != "ready").map(|line| line.parse().unwrap()).collect();
+    assert!(pids.len() == 3 && pids.iter().all(|pid| is_alive(*pid)), "{pids:?}");
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    assert!(ends_within(Duration::from_secs(5), || !pids.iter().any(|pid| is_alive(*pid))), "{pids:?}");
+}
+
+fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
+    let mut deadlines = disco::session::Deadlines::default();
+    deadlines.stall = Duration::from_secs(1);
+    deadlines.close = Duration::from_millis(100);
+    let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
+    call(&session, "tests.sleep", (1, 1000.0)).unwrap();
+    let nop = block_on(session.function("tests.take_4")).unwrap();
+    let before = resident();
+    let error = (0..1_000_000).find_map(|_| block_on(session.call(&nop, (1, 2.0, "text", true))).err()).unwrap();
+    let text =
+        "worker 1 took no command for 1s and its lane is full: finished command 1, in command 2, inside `tests.sleep`";
+    assert_eq!(error.to_string(), text);
+    assert!(resident() < before + (16 << 20), "{} bytes more", resident() - before);
+    assert!(block_on(session.shutdown()).unwrap_err().to_string().starts_with("not stopped after 100ms: worker 1 ("));
+}
+
+/// Resident memory in bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}

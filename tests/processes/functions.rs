@@ -1,0 +1,132 @@
+//! What workers do in these tests.
+
+use std::hint::black_box;
+use std::io::{Seek, SeekFrom, Write};
+use std::time::{Duration, Instant};
+use std::{fs, process, thread};
+
+use disco::{Builder, Session, WorkerContext};
+
+disco::register_function!("tests.pid", pid);
+disco::register_function!("tests.exit", exit);
+disco::register_function!("tests.overflow", overflow);
+disco::register_function!("tests.panic", panic);
+disco::register_function!("tests.sleep", sleep);
+disco::register_function!("tests.print", print);
+disco::register_function!("tests.variable", variable);
+disco::register_function!("tests.session", session);
+disco::register_function!("tests.scribble", scribble);
+disco::register_function!("tests.take_4", take_4);
+disco::register_function!("tests.length", length);
+disco::register_function!("tests.store", store);
+disco::register_function!("tests.opaque", opaque);
+
+fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
+    Ok(process::id().into())
+}
+
+fn is_me(ctx: &WorkerContext, worker: u32) -> bool {
+    ctx.worker() == worker.into()
+}
+
+fn exit(ctx: &mut WorkerContext, worker: u32, code: i32) -> disco::Result<()> {
+    if is_me(ctx, worker) {
+        process::exit(code);
+    }
+    Ok(())
+}
+
+fn overflow(ctx: &mut WorkerContext, worker: u32) -> disco::Result<i64> {
+    fn deeper(depth: i64) -> i64 {
+        let frame = black_box([depth; 1024]);
+        if black_box(depth) == i64::MAX { 0 } else { deeper(depth + 1) + frame[depth as usize % 1024] }
+    }
+    Ok(if is_me(ctx, worker) { deeper(0) } else { 0 })
+}
+
+fn panic(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    assert!(!is_me(ctx, worker), "on purpose");
+    Ok(())
+}
+
+fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> disco::Result<()> {
+    if is_me(ctx, worker) {
+        thread::sleep(Duration::from_secs_f64(seconds));
+    }
+    Ok(())
+}
+
+fn print(ctx: &mut WorkerContext, text: String) -> disco::Result<()> {
+    // Worker 0 is the program itself.
+    if !is_me(ctx, 0) {
+        print!("{text} of {}\nlast", ctx.worker());
+        eprintln!("error of {}", ctx.worker());
+    }
+    Ok(())
+}
+
+fn variable(_: &mut WorkerContext, name: String) -> disco::Result<Option<String>> {
+    Ok(std::env::var(name).ok())
+}
+
+/// A worker that makes a session of processes itself.
+fn session(ctx: &mut WorkerContext) -> disco::Result<String> {
+    if is_me(ctx, 0) {
+        return Ok(String::new());
+    }
+    Ok(match Builder::processes(2).start() {
+        Ok(session) => format!("{:?}", session.world()),
+        Err(error) => error.to_string(),
+    })
+}
+
+/// Overwrites the worker's own cursor in the ring, as a stray pointer might.
+fn scribble(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    if is_me(ctx, worker) {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        // The ring is the smaller of the two segments.
+        let segments = maps.lines().filter(|line| line.contains("/memfd:disco"));
+        let ranges = segments.map(|line| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap())
+        });
+        let (start, _) = ranges.min_by_key(|(start, end)| end - start).unwrap();
+        let mut memory = fs::File::options().read(true).write(true).open("/proc/self/mem").unwrap();
+        // Cursors stand after four pairs of cache lines, one on each further pair.
+        memory.seek(SeekFrom::Start(start + 128 * (4 + u64::from(worker) - 1))).unwrap();
+        memory.write_all(&u64::MAX.to_ne_bytes()).unwrap();
+        // The reader would write over it.
+        thread::sleep(Duration::from_secs(1000));
+    }
+    Ok(())
+}
+
+fn take_4(_: &mut WorkerContext, _: i64, _: f64, _: String, _: bool) -> disco::Result<()> {
+    Ok(())
+}
+
+fn length(_: &mut WorkerContext, text: String) -> disco::Result<i64> {
+    Ok(text.len() as i64)
+}
+
+/// All workers meet in the store, while the command runs.
+fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
+    let store = ctx.store();
+    let (workers, deadline) = (ctx.world().size() as i64, Duration::from_secs(20));
+    let key = |what: &str| format!("{what} {number}");
+    if store.add(&key("count"), 1)? == workers {
+        store.set(&key("all"), b"here")?;
+    }
+    assert_eq!(store.wait(&key("all"), deadline)?, b"here");
+    assert_eq!(store.get("absent")?, None);
+    let start = Instant::now();
+    let late = store.wait("never", Duration::from_millis(5)).unwrap_err().to_string();
+    assert_eq!(late, "store: wait for `never`: no end after 5ms: nobody has set it");
+    assert!(start.elapsed() < deadline);
+    let leader = store.compare_and_set(&key("leader"), None, &[ctx.worker().index() as u8])?;
+    Ok(leader[0].into())
+}
+
+fn opaque(_: &mut WorkerContext) -> disco::Result<disco::Opaque> {
+    Ok(disco::Opaque::new(process::id()))
+}

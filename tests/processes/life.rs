@@ -1,0 +1,160 @@
+//! Sessions of processes that end well.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_on};
+
+use crate::programs;
+
+crate::tests!(
+    every_worker_is_a_process_but_the_first,
+    values_of_all_sizes_reach_workers_and_come_back,
+    what_can_t_cross_is_an_error_and_the_session_goes_on,
+    the_store_is_one_for_all_workers,
+    output_of_workers_is_passed_on_by_lines,
+    two_sessions_live_side_by_side,
+    sessions_leave_no_processes_descriptors_mappings_or_threads,
+);
+
+fn every_worker_is_a_process_but_the_first() {
+    let session = Builder::processes(4).groups(2).start().unwrap();
+    block_on(async {
+        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        let mut seen = Vec::new();
+        for worker in session.world().workers() {
+            let Value::Int(pid) = session.get(&pids, worker).await.unwrap() else { panic!() };
+            assert!(!seen.contains(&pid));
+            seen.push(pid);
+        }
+        assert_eq!(seen[0], i64::from(std::process::id()));
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn values_of_all_sizes_reach_workers_and_come_back() {
+    let session = Builder::processes(3).start().unwrap();
+    block_on(async {
+        let length = session.function("tests.length").await.unwrap();
+        for size in [0, 1, 7, 8, 1000, 65_000, 66_000, 1 << 20, 20 << 20] {
+            let text = "x".repeat(size);
+            let handle = session.call(&length, (text.as_str(),)).await.unwrap();
+            for worker in session.world().workers() {
+                assert_eq!(session.get(&handle, worker).await.unwrap(), Value::Int(size as i64));
+            }
+        }
+        let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap();
+        let handle = session.call(&session.function("tests.length").await.unwrap(), ("register",)).await.unwrap();
+        session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
+        let Value::Tensor(back) = session.get(&handle, WorkerId::new(2)).await.unwrap() else { panic!() };
+        assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn what_can_t_cross_is_an_error_and_the_session_goes_on() {
+    let session = Builder::processes(2).start().unwrap();
+    block_on(async {
+        let length = session.function("tests.length").await.unwrap();
+        let large = Tensor::zeros(DType::U8, [(64 << 10) + 1]).unwrap();
+        let refused = session.call(&length, (&large,)).await.unwrap_err().to_string();
+        let text = "a tensor of 65537 bytes can't be an argument across processes (limit 65536); use `copy_to_worker_0` and \
+                    `broadcast`";
+        assert!(refused.ends_with(text), "{refused}");
+        let handle = session.call(&length, ("four",)).await.unwrap();
+        assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
+        let refused = session.set(&handle, WorkerId::new(1), Value::Tensor(large)).await.unwrap_err().to_string();
+        assert!(refused.ends_with(text), "{refused}");
+        let opaque = session.call(&session.function("tests.opaque").await.unwrap(), ()).await.unwrap();
+        let refused = session.get(&opaque, WorkerId::new(1)).await.unwrap_err().to_string();
+        assert!(refused.starts_with("worker 1: get ") && refused.contains("can't leave its worker"), "{refused}");
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn the_store_is_one_for_all_workers() {
+    let session = Builder::processes(4).start().unwrap();
+    block_on(async {
+        let function = session.function("tests.store").await.unwrap();
+        for number in 0..5 {
+            let leader = session.call(&function, (number,)).await.unwrap();
+            let first = session.get(&leader, WorkerId::new(0)).await.unwrap();
+            for worker in session.world().workers() {
+                assert_eq!(session.get(&leader, worker).await.unwrap(), first);
+            }
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn output_of_workers_is_passed_on_by_lines() {
+    let output = programs::command("printer").output().unwrap();
+    assert!(output.status.success());
+    let sorted = |bytes: Vec<u8>| {
+        let mut lines: Vec<String> = String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    // Worker 0 is the program itself.
+    let out = [
+        "[worker 1] last",
+        "[worker 1] output of worker 1",
+        "[worker 2] last",
+        "[worker 2] output of worker 2",
+        "last",
+        "output of worker 0",
+    ];
+    let found: Vec<String> = sorted(output.stdout);
+    assert_eq!(found, out);
+    assert_eq!(
+        sorted(output.stderr),
+        ["[worker 1] error of worker 1", "[worker 2] error of worker 2", "error of worker 0"]
+    );
+}
+
+fn two_sessions_live_side_by_side() {
+    let [a, b] = [2, 3].map(|workers| Builder::processes(workers).start().unwrap());
+    block_on(async {
+        for session in [&a, &b] {
+            let handle = session.call(&session.function("tests.length").await.unwrap(), ("four",)).await.unwrap();
+            assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
+        }
+        a.shutdown().await.unwrap();
+        b.sync_all().await.unwrap();
+        b.shutdown().await.unwrap();
+    });
+}
+
+/// Children, descriptors, mapped segments and threads of this process.
+fn possessions() -> (usize, usize, usize, usize) {
+    let count = |folder: &str| fs::read_dir(folder).unwrap().count();
+    let children = fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).unwrap();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let segments = maps.lines().filter(|line| line.contains("memfd:disco")).count();
+    (children.split_whitespace().count(), count("/proc/self/fd"), segments, count("/proc/self/task"))
+}
+
+fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
+    let one = |workers: usize, drop_it: bool| {
+        let session = Builder::processes(workers).start().unwrap();
+        block_on(async {
+            session.call(&session.function("tests.store").await.unwrap(), (1,)).await.unwrap();
+            session.sync_all().await.unwrap();
+            if !drop_it {
+                session.shutdown().await.unwrap();
+            }
+        });
+    };
+    one(2, false);
+    let before = possessions();
+    for round in 0..200 {
+        one(2 + round % 2, round % 10 == 9);
+    }
+    // Threads that were joined take a moment to leave the list.
+    let start = Instant::now();
+    while possessions() != before && start.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(possessions(), before);
+}

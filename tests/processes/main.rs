@@ -1,0 +1,52 @@
+//! Sessions whose workers are processes: how they start, what they pass on, and what the user sees when one of them dies.
+//!
+//! This program is its own workers, and some other programs that its tests need: see `programs`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod death;
+mod functions;
+mod life;
+mod programs;
+mod start;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    if let Some(code) = programs::run() {
+        return code;
+    }
+    disco::init();
+    let mut arguments = Arguments::from_args();
+    // They count processes and descriptors, and stop and kill.
+    arguments.test_threads = Some(1);
+    let trials = [death::trials(), life::trials(), start::trials()].concat_trials();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Tests by name.
+type Tests = Vec<(&'static str, fn())>;
+
+trait Concat {
+    fn concat_trials(self) -> Vec<Trial>;
+}
+
+impl<const N: usize> Concat for [Tests; N] {
+    fn concat_trials(self) -> Vec<Trial> {
+        let trial = |(name, test): (&'static str, fn())| Trial::test(name, move || Ok(test()));
+        self.into_iter().flatten().map(trial).collect()
+    }
+}
+
+/// Names tests after their functions.
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) fn trials() -> crate::Tests {
+            vec![$((stringify!($name), $name as fn())),*]
+        }
+    };
+}
+pub(crate) use tests;

@@ -1,0 +1,127 @@
+//! Programs that tests start: this one again, with a variable that says which.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+use std::{env, thread};
+
+use disco::wire::{Hello, Message};
+use disco::{Builder, Session, SessionExt, Value, WorkerId, block_on};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+/// Says which program this is.
+const PROGRAM: &str = "DISCO_TEST_PROGRAM";
+
+/// This program as another one.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.env(PROGRAM, program).stdin(Stdio::null());
+    command
+}
+
+/// Runs the program that the environment names.
+pub(crate) fn run() -> Option<ExitCode> {
+    // Workers of a program are started with its variables.
+    match env::var(PROGRAM).ok()?.as_str() {
+        "controller" => controller(),
+        "few descriptors" => limited(Resource::Nofile, 24),
+        "little memory" => limited(Resource::As, 2 << 30),
+        "without init" => without_init(),
+        "old" => old(),
+        "garbage" => raw(b"\x08\0\0\0\0\0\0\0 nonsense"),
+        "huge" => raw(&(1u64 << 60).to_le_bytes()),
+        "silent" => raw(b""),
+        "printer" => printer(),
+        other => panic!("there is no program `{other}`"),
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// Prints its workers' processes and waits to be killed.
+fn controller() {
+    disco::init();
+    let session = Builder::processes(4).start().unwrap();
+    block_on(async {
+        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        for worker in 1..4 {
+            println!("{}", session.get(&pids, WorkerId::new(worker)).await.unwrap());
+        }
+        // One worker is idle, one in a function.
+        session.call(&session.function("tests.sleep").await.unwrap(), (2, 1000.0)).await.unwrap();
+    });
+    println!("ready");
+    thread::sleep(Duration::from_secs(1000));
+}
+
+/// Starts a session where something is short, and says what came of it.
+fn limited(what: Resource, limit: u64) {
+    disco::init();
+    setrlimit(what, Rlimit { current: Some(limit), maximum: Some(limit) }).unwrap();
+    match Builder::processes(8).start() {
+        Ok(session) => {
+            let length = block_on(async {
+                let length = session.call(&session.function("tests.length").await?, ("four",)).await?;
+                session.get(&length, WorkerId::new(7)).await
+            });
+            assert_eq!(length.unwrap(), Value::Int(4));
+            block_on(session.shutdown()).unwrap();
+            println!("works");
+        }
+        Err(error) => println!("{error}"),
+    }
+}
+
+/// Forgets `disco::init()`.
+fn without_init() {
+    println!("{}", Builder::processes(2).start().unwrap_err());
+}
+
+/// Prints through its workers.
+fn printer() {
+    disco::init();
+    let session = Builder::processes(3).start().unwrap();
+    block_on(async {
+        session.call(&session.function("tests.print").await.unwrap(), ("output",)).await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+/// A worker's worker, socket and token.
+fn invitation() -> (u32, String, Vec<u8>) {
+    let text = env::var("DISCO_WORKER").unwrap();
+    let mut parts = text.split(':');
+    let (worker, socket, token) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
+    let token = (0..token.len()).step_by(2).map(|at| u8::from_str_radix(&token[at..at + 2], 16).unwrap());
+    (worker.parse().unwrap(), socket.to_owned(), token.collect())
+}
+
+fn connect() -> UnixStream {
+    UnixStream::connect_addr(&SocketAddr::from_abstract_name(invitation().1).unwrap()).unwrap()
+}
+
+/// A worker of another version of the protocol.
+fn old() {
+    let (worker, _, token) = invitation();
+    let hello = Hello {
+        token: token.into(),
+        worker: WorkerId::new(worker),
+        process: std::process::id(),
+        functions: Vec::new(),
+    };
+    let mut packet = Message::Hello(hello).encode().unwrap();
+    let magic = packet.windows(16).position(|bytes| bytes == b"disco connection").unwrap();
+    // After the magic: the version's type, then the version.
+    packet[magic + 16 + 4] = 99;
+    let mut stream = connect();
+    stream.write_all(&packet).unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// A worker that says something else than hello, and listens.
+fn raw(bytes: &[u8]) {
+    let mut stream = connect();
+    stream.write_all(bytes).unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+}

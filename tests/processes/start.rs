@@ -1,0 +1,148 @@
+//! Starting, and everything that can be wrong with it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use disco::{Builder, Session, SessionExt, Value, WorkerId, block_on};
+
+use crate::programs;
+
+crate::tests!(
+    a_session_of_one_worker_starts_no_process,
+    a_missing_worker_program_is_named,
+    a_worker_program_that_is_not_executable_is_named,
+    a_worker_that_crashes_at_start_is_named_with_its_signal,
+    a_worker_program_without_init_is_told_what_to_do,
+    workers_of_another_version_are_refused,
+    workers_that_talk_nonsense_are_refused,
+    workers_that_say_nothing_are_named_at_the_deadline,
+    a_program_without_init_is_told_what_to_do,
+    few_descriptors_are_an_error_and_no_hang,
+    without_shared_memory_commands_go_over_sockets,
+    a_worker_makes_no_session_of_processes,
+    workers_do_not_pass_their_invitation_on,
+);
+
+/// A program in a folder of its own.
+fn script(text: &str, mode: u32) -> (PathBuf, PathBuf) {
+    let folder = std::env::temp_dir().join(format!("disco-start-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("worker");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    (folder, path)
+}
+
+/// The error of a session whose workers are this script.
+fn refused(text: &str, mode: u32) -> String {
+    let (folder, path) = script(text, mode);
+    let error = Builder::processes(3).program(&path).start_deadline(Duration::from_secs(20)).start().unwrap_err();
+    fs::remove_dir_all(folder).unwrap();
+    error.to_string().replace(path.to_str().unwrap(), "PROGRAM")
+}
+
+/// The error of a session whose workers are a program of `programs`.
+fn refused_program(program: &str) -> String {
+    let this = std::env::current_exe().unwrap();
+    refused(&format!("DISCO_TEST_PROGRAM='{program}' exec {}", this.display()), 0o755)
+}
+
+fn a_session_of_one_worker_starts_no_process() {
+    let session = Builder::processes(1).start().unwrap();
+    block_on(async {
+        let pid = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        let pid = session.get(&pid, WorkerId::new(0)).await.unwrap();
+        assert_eq!(pid, Value::Int(std::process::id().into()));
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn a_missing_worker_program_is_named() {
+    let error = Builder::processes(2).program("/nowhere/worker").start().unwrap_err().to_string();
+    assert_eq!(error, "worker 1: /nowhere/worker can't be started: No such file or directory (os error 2)");
+}
+
+fn a_worker_program_that_is_not_executable_is_named() {
+    assert_eq!(refused("", 0o644), "worker 1: PROGRAM can't be started: Permission denied (os error 13)");
+}
+
+fn a_worker_that_crashes_at_start_is_named_with_its_signal() {
+    let error = refused("kill -SEGV $$", 0o755);
+    let (worker, why) = error.split_once(" lost: ").unwrap();
+    assert!(["worker 1", "worker 2"].contains(&worker), "{error}");
+    assert!(why.starts_with("its process ended: signal: 11 (SIGSEGV)"), "{error}");
+}
+
+fn a_worker_program_without_init_is_told_what_to_do() {
+    let error = refused("exit 0", 0o755);
+    let why = "its process ended: exit status: 0 before it connected; does its `main` call `disco::init()` first?";
+    assert!(error.ends_with(why), "{error}");
+}
+
+fn workers_of_another_version_are_refused() {
+    let error = refused_program("old");
+    let why = "lost: bad packet: the other end speaks version 99, this one 1: both must run the same program";
+    assert!(error.starts_with("worker ") && error.ends_with(why), "{error}");
+}
+
+fn workers_that_talk_nonsense_are_refused() {
+    let error = refused_program("garbage");
+    assert!(error.starts_with("worker ") && error.contains(" lost: bad packet: "), "{error}");
+    let error = refused_program("huge");
+    assert!(
+        error.ends_with(" lost: bad packet: a packet of 1152921504606846976 bytes; the limit is 268435456"),
+        "{error}"
+    );
+}
+
+fn workers_that_say_nothing_are_named_at_the_deadline() {
+    let this = std::env::current_exe().unwrap();
+    let (folder, path) = script(&format!("DISCO_TEST_PROGRAM=silent exec {}", this.display()), 0o755);
+    let error = Builder::processes(3).program(path).start_deadline(Duration::from_millis(700)).start().unwrap_err();
+    fs::remove_dir_all(folder).unwrap();
+    assert_eq!(error.to_string(), "start: no end after 700ms: worker 1, worker 2 did not connect");
+}
+
+fn output_of(program: &str) -> String {
+    let output = programs::command(program).output().unwrap();
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{out}{err}");
+    out
+}
+
+fn a_program_without_init_is_told_what_to_do() {
+    let expected = "a session of processes starts this program again for each worker: call `disco::init()` first thing in \
+                    `main`\n";
+    assert_eq!(output_of("without init"), expected);
+}
+
+fn few_descriptors_are_an_error_and_no_hang() {
+    let error = output_of("few descriptors");
+    assert!(error.contains("Too many open files") || error.contains("No file descriptors"), "{error}");
+}
+
+fn without_shared_memory_commands_go_over_sockets() {
+    assert_eq!(output_of("little memory"), "works\n");
+}
+
+fn a_worker_makes_no_session_of_processes() {
+    let session = Builder::processes(2).start().unwrap();
+    block_on(async {
+        let text = session.call(&session.function("tests.session").await.unwrap(), ()).await.unwrap();
+        let Value::Str(text) = session.get(&text, WorkerId::new(1)).await.unwrap() else { panic!() };
+        assert_eq!(&*text, "a worker can't make a session of processes");
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn workers_do_not_pass_their_invitation_on() {
+    let session = Builder::processes(2).start().unwrap();
+    block_on(async {
+        let function = session.function("tests.variable").await.unwrap();
+        let variable = session.call(&function, ("DISCO_WORKER",)).await.unwrap();
+        assert_eq!(session.get(&variable, WorkerId::new(1)).await.unwrap(), Value::None);
+        session.shutdown().await.unwrap();
+    });
+}
