@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::session::LaneSession;
+use disco::session::{Deadlines, LaneSession};
 use disco::{Builder, Error, Session, SessionExt, Value, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -145,8 +145,7 @@ fn a_worker_that_writes_over_the_ring_is_named() {
 }
 
 fn a_stuck_worker_is_named_and_killed_at_shutdown() {
-    let mut deadlines = disco::session::Deadlines::default();
-    deadlines.close = Duration::from_millis(300);
+    let deadlines = Deadlines { close: Duration::from_millis(300), ..Deadlines::default() };
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
     let pid = pid_of(&session, 2);
     call(&session, "tests.sleep", (2, 1000.0)).unwrap();
@@ -167,9 +166,8 @@ fn workers_end_when_their_controller_is_killed() {
 }
 
 fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
-    let mut deadlines = disco::session::Deadlines::default();
-    deadlines.stall = Duration::from_secs(1);
-    deadlines.close = Duration::from_millis(100);
+    let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
+    let deadlines = Deadlines { stall, close, ..Deadlines::default() };
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
     call(&session, "tests.sleep", (1, 1000.0)).unwrap();
     let nop = block_on(session.function("tests.take_4")).unwrap();

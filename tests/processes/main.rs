@@ -23,28 +23,24 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They count processes and descriptors, and stop and kill.
     arguments.test_threads = Some(1);
-    let trials = [death::trials(), life::trials(), start::trials()].concat_trials();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let tests = [death::tests(), life::tests(), start::tests()].into_iter().flatten();
+    let trials = tests.map(|(name, test)| {
+        let run = move || {
+            test();
+            Ok(())
+        };
+        Trial::test(name, run)
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
 /// Tests by name.
 type Tests = Vec<(&'static str, fn())>;
 
-trait Concat {
-    fn concat_trials(self) -> Vec<Trial>;
-}
-
-impl<const N: usize> Concat for [Tests; N] {
-    fn concat_trials(self) -> Vec<Trial> {
-        let trial = |(name, test): (&'static str, fn())| Trial::test(name, move || Ok(test()));
-        self.into_iter().flatten().map(trial).collect()
-    }
-}
-
 /// Names tests after their functions.
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
-        pub(crate) fn trials() -> crate::Tests {
+        pub(crate) fn tests() -> crate::Tests {
             vec![$((stringify!($name), $name as fn())),*]
         }
     };
