@@ -3,14 +3,18 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply};
 use disco_core::error::Failure;
-use disco_core::wire::{self, Packet, Reader, WireError, Writer};
+use disco_core::wire::{self, Hello, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError, Writer};
+use disco_core::worker::WorkerConfig;
 use disco_core::{
-    Command, DType, Device, DeviceKind, Error, Frame, Local, RegisterId, Shape, Tensor, Value, WireObject, WorkerId,
+    Command, DType, Device, DeviceKind, Error, Frame, Local, Op, RegisterId, Shape, Tensor, Value, WireObject,
+    WorkerId, World,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -182,7 +186,7 @@ fn saved(magic: u64, device: i32, axes: i32, extents: &[i64], len: u64, bytes: &
     text
 }
 
-fn packet(bytes: &[u8]) -> Packet {
+fn packet(bytes: &[u8]) -> Packet<'_> {
     let (packet, rest) = Packet::split(bytes).unwrap();
     assert!(rest.is_empty());
     packet
@@ -300,6 +304,96 @@ proptest! {
         _ = wire::decode_frame(1, &bytes);
         _ = Packet::read(&bytes).map(wire::decode_reply);
         _ = Packet::read(&bytes).map(wire::decode_notice);
+        _ = Packet::read(&bytes).map(Message::decode);
+    }
+
+    #[test]
+    fn a_message_with_one_other_byte_never_panics(which in 0..MESSAGES, at in any::<usize>(), byte in any::<u8>()) {
+        let mut bytes = messages().swap_remove(which).encode().unwrap();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        _ = Packet::split(&bytes).map(|(packet, _)| Message::decode(packet));
+    }
+}
+
+const MESSAGES: usize = 24;
+
+/// One message of each kind.
+fn messages() -> Vec<Message> {
+    let failure = Arc::new(Failure {
+        worker: WorkerId::new(1),
+        command: 7,
+        operation: "f".into(),
+        register: Some(RegisterId::new(3)),
+        message: "no luck".into(),
+        causes: vec!["a cause".into()],
+        aborted: true,
+    });
+    let hello = Hello {
+        token: [1, 2, 3].into(),
+        worker: WorkerId::new(2),
+        process: 4711,
+        functions: vec!["disco.empty".into(), "tests.f".into()],
+    };
+    let mut config = WorkerConfig::new(World::new(6, 2).unwrap());
+    config.check = true;
+    let ring = Some(RingPlace { reader: 1, readers: 5, capacity: 1 << 19 });
+    let activity = Activity::default();
+    activity.receive(9);
+    activity.enter(activity.intern("tests.f"));
+    let tensor = Tensor::from_slice(&[1f32, 2.0], [2]).unwrap();
+    let op = Op::Broadcast { src: None, dst: tensor, root: 0.into() };
+    let running = activity.start_op(&op, 2);
+    let progress = activity.progress();
+    running.end(true);
+    let key = || "key".into();
+    let asks = [
+        StoreCall::Set(key(), [1].into()),
+        StoreCall::Get(key()),
+        StoreCall::Wait(key()),
+        StoreCall::Add(key(), -5),
+        StoreCall::CompareAndSet(key(), None, [].into()),
+        StoreCall::CompareAndSet(key(), Some([1].into()), [2].into()),
+        StoreCall::Delete(key()),
+    ];
+    let all = [
+        Message::Hello(hello),
+        Message::Welcome(Welcome { config, ring, heartbeat: Duration::from_millis(200) }),
+        Message::Bye("enough".into()),
+        Message::Reply { seq: 1 << 40, reply: Ok(Value::from("text")) },
+        Message::Reply { seq: 2, reply: Err(failure) },
+        Message::Notice([1, 2].into()),
+        Message::Progress(progress),
+        Message::Frame { seq: 3, bytes: [9; 100].into() },
+        Message::Abort { epoch: u64::MAX, cause: "worker 1 failed".into() },
+        Message::Shutdown,
+        Message::Room { taken: 512 },
+        Message::Answer { id: 4, result: Ok(Value::Bool(true)) },
+        Message::Answer { id: 5, result: Err(Error::Aborted { cause: "worker 1 failed".into() }) },
+        Message::Handed { id: 6 },
+        Message::Share(1 << 32),
+        Message::Unshare(1 << 32 | 1),
+        Message::Receive { id: 7, name: 1 << 32 },
+    ];
+    let asks = asks.into_iter().map(|call| Message::Ask { id: 8, epoch: 1, call });
+    all.into_iter().chain(asks).collect()
+}
+
+#[test]
+fn every_message_survives_and_none_that_is_cut_does() {
+    let all = messages();
+    assert_eq!(all.len(), MESSAGES);
+    for message in all {
+        let bytes = message.encode().unwrap();
+        let back = Message::decode(packet(&bytes)).unwrap();
+        assert_eq!(format!("{back:?}"), format!("{message:?}"));
+        for end in 0..bytes.len() {
+            assert!(Packet::split(&bytes[..end]).is_err(), "{message:?} cut at {end}");
+            // The same with a length that says so: what is missing is missed by the message itself.
+            if let Some(content) = bytes[..end].get(Packet::PREFIX..) {
+                assert!(Packet::read(content).and_then(Message::decode).is_err(), "{message:?} cut at {end}");
+            }
+        }
     }
 }
 

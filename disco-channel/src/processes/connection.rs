@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::waker::Waker;
-use disco_core::wire::{PACKET_LIMIT, Packet, WireError};
+use disco_core::wire::{Message, PACKET_LIMIT, Packet, WireError};
 use disco_core::{Error, Result};
 use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -208,21 +208,21 @@ impl Incoming {
         Ok(received.bytes)
     }
 
-    /// The next whole packet, if it is there.
+    /// The next message, if all of it is there.
     ///
     /// # Errors
-    /// Bytes that are no packet, or one that is too large.
-    pub(super) fn next(&mut self) -> Result<Option<Packet>, WireError> {
-        let bytes = &self.buffer[self.unread.clone()];
+    /// Bytes that are no message, or one that is too large.
+    pub(super) fn next(&mut self) -> Result<Option<Message>, WireError> {
+        let start = self.unread.start;
+        let bytes = &self.buffer[start..self.unread.end];
         let Some(prefix) = bytes.first_chunk::<{ Packet::PREFIX }>() else { return Ok(None) };
         let length = Packet::content_len(*prefix)?;
         if length > self.limit {
             return Err(WireError::TooLarge(length as u64));
         }
         let Some(content) = bytes[Packet::PREFIX..].get(..length) else { return Ok(None) };
-        let packet = Packet::read(content)?;
         self.unread.start += Packet::PREFIX + length;
-        Ok(Some(packet))
+        Message::decode(Packet::read(content)?).map(Some)
     }
 
     /// The descriptor that came with the packet taken last.
@@ -240,8 +240,6 @@ fn cut(error: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use disco_core::wire::Message;
-
     use super::*;
 
     fn pair() -> (Connection, Connection) {
@@ -266,8 +264,8 @@ mod tests {
         while come.len() < texts.len() {
             a.flush().unwrap();
             incoming.fill(&b).unwrap();
-            while let Some(packet) = incoming.next().unwrap() {
-                let Message::Bye(text) = Message::decode(packet).unwrap() else { panic!() };
+            while let Some(message) = incoming.next().unwrap() {
+                let Message::Bye(text) = message else { panic!() };
                 come.push(text);
             }
         }

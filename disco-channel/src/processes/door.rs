@@ -104,11 +104,11 @@ impl Stranger {
     fn listen(&mut self, token: &[u8]) -> Result<Option<Hello>> {
         self.incoming.fill(&self.connection)?;
         match self.incoming.next()? {
-            Some(packet) => match Message::decode(packet)? {
-                Message::Hello(hello) if is_same(&hello.token, token) => check_functions(&hello).map(|()| Some(hello)),
-                Message::Hello(_) => Err(Error::invalid("its token is another session's")),
-                other => Err(Error::invalid(format!("it says {other:?} instead of hello"))),
-            },
+            Some(Message::Hello(hello)) if is_same(&hello.token, token) => {
+                check_functions(&hello).map(|()| Some(hello))
+            }
+            Some(Message::Hello(_)) => Err(Error::invalid("its token is another session's")),
+            Some(other) => Err(Error::invalid(format!("it says {other:?} instead of hello"))),
             None if self.incoming.is_closed() => Err(Error::invalid("it left without a word")),
             None if self.since.elapsed() > LIMIT => Err(Error::invalid(format!("it said nothing for {LIMIT:?}"))),
             None => Ok(None),

@@ -24,7 +24,7 @@ use super::roster::Roster;
 use super::service::Service;
 use super::waker::Waker;
 use crate::ring::MAX_READERS;
-use crate::shared_ring::{Memory, Writer};
+use crate::shared_ring::{Memory, Whom, Writer};
 
 /// Words of the ring: 4 MiB.
 const RING: usize = 1 << 19;
@@ -161,7 +161,8 @@ fn writer_place(has_ring: bool, readers: usize) -> Option<RingPlace> {
 
 impl Crew {
     /// Passes a frame on, for which there is room.
-    fn pass(&self, seq: u64, bytes: &[u8]) -> Result<()> {
+    fn pass(&self, frame: &Frame, bytes: &[u8]) -> Result<()> {
+        let seq = frame.seq();
         let Some(mut writer) = self.roster.writer() else {
             self.roster.count_sent();
             return self.post(seq, bytes);
@@ -170,7 +171,19 @@ impl Crew {
         if record.is_empty() {
             self.post(seq, bytes)?;
         }
-        writer.send(seq, record).map_err(|_| Error::invalid("the ring has no room"))
+        writer.send(seq, record, self.whom(frame.command())).map_err(|_| Error::invalid("the ring has no room"))
+    }
+
+    /// Whom to wake for a command.
+    fn whom(&self, command: &Command) -> Whom {
+        match command {
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
+                let index = worker.index().checked_sub(self.roster.workers.start.index());
+                index.filter(|index| *index < self.roster.len()).map_or(Whom::Nobody, Whom::One)
+            }
+            Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => Whom::Nobody,
+            _ => Whom::All,
+        }
     }
 
     /// Sends a frame over all connections.
@@ -286,7 +299,7 @@ impl Channel for ProcessLane {
         if matches!(frame.command(), Command::Shutdown) {
             crew.roster.exits.expect();
         }
-        crew.pass(frame.seq(), bytes)
+        crew.pass(frame, bytes)
     }
 
     fn urgent(&self, signal: Signal) -> Result<()> {

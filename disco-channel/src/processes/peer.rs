@@ -179,9 +179,9 @@ impl Line {
     ) -> Result<Option<String>> {
         loop {
             let more = self.incoming.fill(&self.connection)?;
-            while let Some(packet) = self.incoming.next()? {
+            while let Some(message) = self.incoming.next()? {
                 self.heard = Instant::now();
-                match Message::decode(packet)? {
+                match message {
                     Message::Reply { seq, reply } => inbox.reply(worker, seq, reply),
                     Message::Notice(packet) => {
                         let notice: Notice = wire::decode_notice(Packet::split(&packet)?.0)?;

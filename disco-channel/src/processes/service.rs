@@ -1,6 +1,6 @@
 //! The controller's side of what goes on beside the commands: one thread for all workers of a lane.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -40,21 +40,36 @@ pub(super) struct Service {
     pub(super) silence: Duration,
 }
 
+/// What has something to say.
+enum Source {
+    Waker,
+    /// The door, or a stranger.
+    Door,
+    Peer(usize),
+    /// A process has ended.
+    Exit(usize),
+}
+
 impl Service {
     /// Serves until nothing is left of any worker.
     pub(super) fn run(mut self) {
+        let tick = (self.silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));
         let start = Instant::now();
         let (mut last, mut abandoned) = (start, None);
         while !self.peers.iter().all(Peer::is_gone) {
-            self.wait();
+            let ready = self.wait(tick);
+            self.hear(&ready);
+            // What depends on time alone.
+            let since = last.elapsed();
+            if since < tick && !ready.is_empty() {
+                continue;
+            }
             // Whoever kept this thread from running kept it from hearing, too.
-            if last.elapsed() > self.silence / 2 {
+            if since > self.silence / 2 {
                 self.peers.iter_mut().for_each(Peer::excuse_silence);
             }
             last = Instant::now();
-            self.attend_door();
-            self.hear_peers();
-            self.report();
+            self.peers.iter_mut().for_each(|peer| peer.check_silence(self.silence));
             if self.door.is_some() && start.elapsed() > self.start_limit {
                 self.give_up(&self.late());
             }
@@ -62,31 +77,81 @@ impl Service {
                 let since = *abandoned.get_or_insert_with(Instant::now);
                 self.roster.kill.fetch_or(since.elapsed() > ABANDONED, Ordering::AcqRel);
             }
-            if self.roster.kill.load(Ordering::Acquire) {
-                self.peers.iter_mut().for_each(Peer::kill);
-            }
+            self.hear(&[Source::Waker]);
         }
     }
 
     /// Waits until something comes, or it is time to look.
-    fn wait(&self) {
-        let tick = (self.silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));
+    fn wait(&self, tick: Duration) -> Vec<Source> {
+        let mut sources = vec![Source::Waker];
         let mut polled = vec![PollFd::new(&*self.roster.waker, PollFlags::IN)];
-        polled.extend(self.door.iter().map(|door| PollFd::new(door, PollFlags::IN)));
-        let strangers = self.door.iter().flat_map(Door::strangers);
-        polled.extend(strangers.map(|stranger| PollFd::new(stranger, PollFlags::IN)));
-        for peer in &self.peers {
-            polled.extend(peer.connection().map(|connection| {
+        if let Some(door) = &self.door {
+            sources.push(Source::Door);
+            polled.push(PollFd::new(door, PollFlags::IN));
+            for stranger in door.strangers() {
+                sources.push(Source::Door);
+                polled.push(PollFd::new(stranger, PollFlags::IN));
+            }
+        }
+        for (index, peer) in self.peers.iter().enumerate() {
+            if let Some(connection) = peer.connection() {
                 let mut events = PollFlags::IN;
                 events.set(PollFlags::OUT, connection.is_behind());
-                PollFd::from_borrowed_fd(connection.as_fd(), events)
-            }));
-            let exit: Option<BorrowedFd<'_>> = peer.exit.as_ref().map(AsFd::as_fd);
-            polled.extend(exit.map(|exit| PollFd::from_borrowed_fd(exit, PollFlags::IN)));
+                sources.push(Source::Peer(index));
+                polled.push(PollFd::from_borrowed_fd(connection.as_fd(), events));
+            }
+            if let Some(exit) = &peer.exit {
+                sources.push(Source::Exit(index));
+                polled.push(PollFd::new(exit, PollFlags::IN));
+            }
         }
         // A signal ends it early, as it may.
         _ = event::poll(&mut polled, Timespec::try_from(tick).ok().as_ref());
-        self.roster.waker.hear();
+        let ready = polled.iter().map(|polled| !polled.revents().is_empty());
+        sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
+    }
+
+    /// Takes in what has come.
+    fn hear(&mut self, ready: &[Source]) {
+        for source in ready {
+            match source {
+                Source::Waker => {
+                    self.roster.waker.hear();
+                    self.look_around();
+                }
+                Source::Door => self.attend_door(),
+                Source::Peer(index) => self.hear_peer(*index),
+                Source::Exit(index) => {
+                    self.peers[*index].reap();
+                    // What it said last is heard before its end.
+                    self.hear_peer(*index);
+                }
+            }
+        }
+    }
+
+    /// Does what the lane wants, and what no descriptor tells of.
+    fn look_around(&mut self) {
+        for (reader, garbage) in self.roster.accused() {
+            self.peers[reader].close(Some(format!("it put garbage into the ring: {}", garbage.0)));
+        }
+        if self.door.is_some() {
+            self.attend_door();
+        }
+        if self.roster.kill.load(Ordering::Acquire) {
+            self.peers.iter_mut().for_each(Peer::kill);
+        }
+        for index in 0..self.peers.len() {
+            self.peers[index].flush();
+            self.report(index);
+        }
+    }
+
+    fn hear_peer(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        peer.flush();
+        peer.listen(&self.roster, &self.inbox, &self.shared);
+        self.report(index);
     }
 
     fn attend_door(&mut self) {
@@ -135,41 +200,25 @@ impl Service {
         Ok(())
     }
 
-    fn hear_peers(&mut self) {
-        for (reader, garbage) in self.roster.accused() {
-            self.peers[reader].close(Some(format!("it put garbage into the ring: {}", garbage.0)));
-        }
-        for peer in &mut self.peers {
-            peer.flush();
-            peer.reap();
-            // After that, so that what it said last is heard before its end.
-            peer.listen(&self.roster, &self.inbox, &self.shared);
-            peer.check_silence(self.silence);
-        }
-    }
-
-    /// Reports who has ended since.
-    fn report(&mut self) {
-        for index in 0..self.peers.len() {
-            let peer = &mut self.peers[index];
-            let (worker, came) = (peer.worker, peer.has_come());
-            if let Some(why) = peer.end() {
-                if let Some(mut writer) = self.roster.writer() {
-                    writer.retire(index);
-                }
-                if self.door.is_some() {
-                    let hint =
-                        if came { "" } else { " before it connected; does its `main` call `disco::init()` first?" };
-                    self.give_up(&lost(worker, format!("{why}{hint}")));
-                } else if !self.roster.exits.are_expected() {
-                    peer.kill();
-                    let next = WorkerId::new(worker.index() as u32 + 1);
-                    self.inbox.lost(worker..next, lost(worker, why));
-                }
+    /// Reports the end of a worker, once it is clear.
+    fn report(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        let (worker, came) = (peer.worker, peer.has_come());
+        if let Some(why) = peer.end() {
+            if let Some(mut writer) = self.roster.writer() {
+                writer.retire(index);
             }
-            if self.peers[index].is_gone() && !self.roster.exits.has_left(index) {
-                self.roster.exits.leave(index);
+            if self.door.is_some() {
+                let hint = if came { "" } else { " before it connected; does its `main` call `disco::init()` first?" };
+                self.give_up(&lost(worker, format!("{why}{hint}")));
+            } else if !self.roster.exits.are_expected() {
+                peer.kill();
+                let next = WorkerId::new(worker.index() as u32 + 1);
+                self.inbox.lost(worker..next, lost(worker, why));
             }
+        }
+        if self.peers[index].is_gone() && !self.roster.exits.has_left(index) {
+            self.roster.exits.leave(index);
         }
     }
 

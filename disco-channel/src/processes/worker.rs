@@ -91,8 +91,8 @@ fn introduce(invitation: &Invitation, connection: &Connection, incoming: &mut In
     connection.send(Message::Hello(hello).encode()?, None)?;
     let start = Instant::now();
     loop {
-        if let Some(packet) = incoming.next()? {
-            return match Message::decode(packet)? {
+        if let Some(message) = incoming.next()? {
+            return match message {
                 Message::Welcome(welcome) => Ok(welcome),
                 Message::Bye(why) => {
                     Err(Error::invalid(format!("the controller refuses {}: {why}", invitation.worker)))
@@ -180,8 +180,8 @@ impl Service {
         self.waker.hear();
         self.connection.flush()?;
         while self.incoming.fill(&self.connection)? {}
-        while let Some(packet) = self.incoming.next()? {
-            self.hear(Message::decode(packet)?)?;
+        while let Some(message) = self.incoming.next()? {
+            self.hear(message)?;
         }
         self.say_progress()?;
         Ok(!self.incoming.is_closed())

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{Memory, Reader, Writer};
+use super::{Memory, Reader, Whom, Writer};
 use crate::ring::sync::AtomicBool;
 
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
@@ -27,7 +27,7 @@ fn records_come_in_order_and_nobody_sleeps_through_one() {
         let (mut writer, mut reader) = (Writer::new(memory.clone()), Reader::new(memory, 0));
         let writes = thread::spawn(move || {
             for record in [&b"12345678"[..], b"a", b"xy"] {
-                while writer.send(7, record).is_err() {
+                while writer.send(7, record, Whom::All).is_err() {
                     writer.room(record.len()).unwrap();
                     thread::yield_now();
                 }
@@ -51,9 +51,29 @@ fn both_readers_get_a_record() {
             thread::spawn(move || assert_eq!(read(&mut reader), b"a"))
         };
         let mut reader = Reader::new(memory, 0);
-        let writes = thread::spawn(move || writer.send(7, b"a").unwrap());
+        let writes = thread::spawn(move || writer.send(7, b"a", Whom::All).unwrap());
         assert_eq!(read(&mut reader), b"a");
         other.join().unwrap();
+        writes.join().unwrap();
+    });
+}
+
+/// One reader is woken for what concerns it, though another sleeps.
+#[test]
+fn a_record_wakes_the_one_it_concerns() {
+    model(2, || {
+        let memory = Memory::new(2, 8);
+        let mut writer = Writer::new(memory.clone());
+        let other = {
+            let mut reader = Reader::new(memory.clone(), 1);
+            thread::spawn(move || [read(&mut reader), read(&mut reader)])
+        };
+        let writes = thread::spawn(move || {
+            writer.send(7, b"a", Whom::One(0)).unwrap();
+            writer.send(7, b"b", Whom::One(1)).unwrap();
+        });
+        assert_eq!(read(&mut Reader::new(memory, 0)), b"a");
+        assert_eq!(other.join().unwrap(), [b"a", b"b"]);
         writes.join().unwrap();
     });
 }
@@ -64,8 +84,8 @@ fn a_full_ring_s_writer_hears_of_room() {
     model(4, || {
         let memory = Memory::new(1, 8);
         let (mut writer, mut reader) = (Writer::new(memory.clone()), Reader::new(memory, 0));
-        writer.send(7, b"a").unwrap();
-        writer.send(7, b"b").unwrap();
+        writer.send(7, b"a", Whom::All).unwrap();
+        writer.send(7, b"b", Whom::All).unwrap();
         let reads = thread::spawn(move || {
             let mut record = Vec::new();
             let mut tells = false;

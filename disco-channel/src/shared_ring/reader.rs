@@ -1,6 +1,6 @@
 //! The reading end.
 
-use super::{Garbage, HEADER, Memory};
+use super::{Garbage, HEADER, Memory, Whom};
 use crate::ring::patience::Patience;
 use crate::ring::sync::{AtomicBool, Ordering, fence, hint, thread};
 
@@ -83,7 +83,7 @@ impl Reader {
             .all(|unread| unread <= memory.capacity() / 2)
     }
 
-    /// Waits for a record: spins, then yields, then sleeps. Ends early when `stop` holds, which has to
+    /// Waits for a record that concerns this reader: spins, then yields, then sleeps. Ends early when `stop` holds, which has to
     /// [ring](Reader::wake).
     pub fn wait(&mut self, stop: &AtomicBool) {
         for round in 0..self.patience.rounds {
@@ -102,14 +102,14 @@ impl Reader {
         self.memory.sleepers().fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if !self.is_over(stop) {
-            self.memory.bell().sleep(rung);
+            self.memory.bell().sleep(rung, self.index);
         }
         self.memory.sleepers().fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Wakes those who sleep in this memory, after something has changed that their `stop` looks at.
     pub fn wake(memory: &Memory) {
-        memory.bell().ring();
+        memory.bell().ring(Whom::All);
     }
 
     fn is_over(&mut self, stop: &AtomicBool) -> bool {

@@ -6,7 +6,7 @@ use std::thread;
 
 use disco_core::shared_memory::Segment;
 
-use super::{Garbage, Memory, Reader, Writer};
+use super::{Garbage, Memory, Reader, Whom, Writer};
 use crate::ring::Refused;
 
 const CAPACITY: usize = 64;
@@ -45,7 +45,7 @@ fn every_reader_gets_every_record() {
         while writer.room(record.len()).unwrap() < record.len() {
             thread::yield_now();
         }
-        writer.send(7, &record).unwrap();
+        writer.send(7, &record, Whom::All).unwrap();
     }
     readers.into_iter().for_each(|reader| reader.join().unwrap());
 }
@@ -55,10 +55,10 @@ fn a_full_ring_takes_nothing_until_the_slowest_has_read() {
     let (_, mut writer, mut readers) = ring(2);
     let mut sent = 0;
     while writer.room(8).unwrap() >= 8 {
-        writer.send(7, b"12345678").unwrap();
+        writer.send(7, b"12345678", Whom::All).unwrap();
         sent += 1;
     }
-    assert_eq!((sent, writer.send(7, b"12345678")), (CAPACITY / 3, Err(Refused::Full)));
+    assert_eq!((sent, writer.send(7, b"12345678", Whom::All)), (CAPACITY / 3, Err(Refused::Full)));
     let mut bytes = Vec::new();
     let mut read = |reader: &mut Reader| {
         let taken = std::iter::from_fn(|| reader.take(&mut bytes).unwrap());
@@ -77,7 +77,7 @@ fn a_retired_reader_holds_nobody_up() {
     writer.retire(1);
     for _ in 0..3 * CAPACITY {
         assert!(writer.room(1).unwrap() > 0);
-        writer.send(7, b"x").unwrap();
+        writer.send(7, b"x", Whom::All).unwrap();
         readers[0].take(&mut bytes).unwrap().unwrap();
     }
 }
@@ -123,6 +123,6 @@ fn garbage_in_any_word_is_an_error() {
         segment.words()[64].store(cursor, Ordering::SeqCst);
         assert_eq!(writer.room(8 * CAPACITY), Err((0, Garbage("its cursor in the ring"))));
     }
-    assert!(writer.send(7, b"x").is_ok());
+    assert!(writer.send(7, b"x", Whom::All).is_ok());
     assert!(Memory::new(segment.clone(), 1, CAPACITY + 1).is_err() && Memory::new(segment, 9, CAPACITY).is_err());
 }

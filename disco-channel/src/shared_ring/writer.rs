@@ -1,6 +1,6 @@
 //! The writing end.
 
-use super::{Garbage, HEADER, Memory};
+use super::{Garbage, HEADER, Memory, Whom};
 use crate::ring::Refused;
 use crate::ring::sync::{Ordering, fence};
 
@@ -34,15 +34,17 @@ impl Writer {
             self.memory.starved().store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             self.find_tail()?;
+            // Those who sleep on records that did not concern them have to take them now.
+            self.memory.bell().ring(Whom::All);
         }
         Ok(self.left())
     }
 
-    /// Publishes a record with a tag to all readers.
+    /// Publishes a record with a tag to all readers, and wakes those whom it concerns.
     ///
     /// # Errors
     /// [`Refused::Full`]: [`Writer::room`] says less.
-    pub fn send(&mut self, tag: u64, record: &[u8]) -> Result<(), Refused> {
+    pub fn send(&mut self, tag: u64, record: &[u8], whom: Whom) -> Result<(), Refused> {
         if self.left() < record.len() {
             return Err(Refused::Full);
         }
@@ -65,7 +67,7 @@ impl Writer {
         memory.head().store(position, Ordering::Release);
         fence(Ordering::SeqCst);
         if memory.sleepers().load(Ordering::Relaxed) > 0 {
-            memory.bell().ring();
+            memory.bell().ring(whom);
         }
         Ok(())
     }

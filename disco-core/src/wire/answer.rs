@@ -33,7 +33,7 @@ pub fn encode_reply(command: &Command, from: WorkerId, reply: &Reply) -> Result<
 ///
 /// # Errors
 /// Anything that [`WireError`] tells.
-pub fn decode_reply(mut packet: Packet) -> Result<Reply, WireError> {
+pub fn decode_reply(mut packet: Packet<'_>) -> Result<Reply, WireError> {
     let reply = match packet.int()? {
         action::SYNC_WORKER | action::SYNC_ALL => {
             packet.int()?;
@@ -67,7 +67,7 @@ pub fn encode_notice(notice: &Notice) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Anything that [`WireError`] tells.
-pub fn decode_notice(mut packet: Packet) -> Result<Notice, WireError> {
+pub fn decode_notice(mut packet: Packet<'_>) -> Result<Notice, WireError> {
     match packet.int()? {
         action::NOTICE_FAILED => {
             let epoch = packet.int()? as u64;
@@ -91,7 +91,7 @@ pub(super) fn failure_args(failure: &Failure) -> Vec<Value> {
     args
 }
 
-pub(super) fn decode_failure(mut packet: Packet) -> Result<Failure, WireError> {
+pub(super) fn decode_failure(mut packet: Packet<'_>) -> Result<Failure, WireError> {
     let worker = packet.id()?;
     let command = packet.int()? as u64;
     let operation = packet.string()?.to_string();
@@ -102,7 +102,7 @@ pub(super) fn decode_failure(mut packet: Packet) -> Result<Failure, WireError> {
     };
     let Value::Bool(aborted) = packet.value()? else { return Err(WireError::Expected("a bool")) };
     let message = packet.string()?.to_string();
-    let causes = packet.rest().into_iter().map(|cause| match cause {
+    let causes = packet.rest()?.into_iter().map(|cause| match cause {
         Value::Str(text) => Ok(text.to_string()),
         _ => Err(WireError::Expected("a string")),
     });

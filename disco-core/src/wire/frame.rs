@@ -3,7 +3,7 @@
 use super::{Packet, WireError, Writer, action, debug, value};
 use crate::command::{Command, Local};
 use crate::error::Result;
-use crate::frame::Frame;
+use crate::frame::{Frame, Freed};
 use crate::id::RegisterId;
 use crate::value::Value;
 
@@ -71,27 +71,27 @@ pub(super) fn write_debug(to: &mut Writer, head: &[Value], last: &Value) -> Resu
 pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
     let (mut packet, mut rest) = Packet::split(bytes)?;
     let mut action = packet.int()?;
-    let mut freed = Vec::new();
+    let mut freed = Freed::new();
     if action == action::FREE {
         freed = decode_freed(packet)?;
         (packet, rest) = Packet::split(rest)?;
         action = packet.int()?;
     }
     match rest.len() {
-        0 => Ok(Frame::new(seq, freed, decode_command(action, packet)?)),
+        0 => Ok(Frame::with(seq, freed, decode_command(action, packet)?)),
         left => Err(WireError::Trailing(left)),
     }
 }
 
-fn decode_freed(packet: Packet) -> Result<Vec<RegisterId>, WireError> {
-    let ids = packet.rest().into_iter().map(|id| match id {
-        Value::Int(id) if (0..i64::from(RegisterId::LIMIT)).contains(&id) => Ok((id as u32).into()),
-        _ => Err(WireError::Expected("a register id")),
-    });
-    ids.collect()
+fn decode_freed(mut packet: Packet<'_>) -> Result<Freed, WireError> {
+    let mut freed = Freed::with_capacity(packet.left());
+    while packet.left() > 0 {
+        freed.push(register(&mut packet)?);
+    }
+    packet.end().map(|()| freed)
 }
 
-fn decode_command(action: i64, mut packet: Packet) -> Result<Command, WireError> {
+fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireError> {
     let command = match action {
         action::SHUTDOWN => {
             packet.int()?;
@@ -101,7 +101,7 @@ fn decode_command(action: i64, mut packet: Packet) -> Result<Command, WireError>
         action::GET_GLOBAL_FUNC => Command::GetGlobalFunc { register: register(&mut packet)?, name: packet.string()? },
         action::CALL_PACKED => {
             let (register, function) = (register(&mut packet)?, self::register(&mut packet)?);
-            return Ok(Command::CallPacked { register, function, args: packet.rest() });
+            return Ok(Command::CallPacked { register, function, args: packet.rest()? });
         }
         action::SYNC_WORKER => Command::SyncWorker { worker: packet.id()? },
         action::COPY_FROM_WORKER_0 => Command::CopyFromWorker0 { register: register(&mut packet)?, host: Local(None) },
@@ -118,7 +118,7 @@ fn decode_command(action: i64, mut packet: Packet) -> Result<Command, WireError>
     Ok(command)
 }
 
-fn register(packet: &mut Packet) -> Result<RegisterId, WireError> {
+fn register(packet: &mut Packet<'_>) -> Result<RegisterId, WireError> {
     let id: u32 = packet.id()?;
     match id < RegisterId::LIMIT {
         true => Ok(id.into()),

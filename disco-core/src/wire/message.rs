@@ -204,7 +204,7 @@ impl Message {
     ///
     /// # Errors
     /// Anything that [`WireError`] tells.
-    pub fn decode(mut packet: Packet) -> Result<Self, WireError> {
+    pub fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
         let message = match packet.int()? {
             action::HELLO => return Ok(Message::Hello(Hello::decode(packet)?)),
             action::WELCOME => Message::Welcome(Welcome::decode(&mut packet)?),
@@ -246,7 +246,7 @@ impl Hello {
         head.into_iter().chain(self.functions.iter().map(|name| name.as_str().into())).collect()
     }
 
-    fn decode(mut packet: Packet) -> Result<Self, WireError> {
+    fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
         if &*packet.string()? != MAGIC {
             return Err(WireError::Expected("the first word of a connection of Disco"));
         }
@@ -255,7 +255,7 @@ impl Hello {
             return Err(WireError::Version { theirs: version, ours: VERSION });
         }
         let (token, worker, process) = (packet.bytes()?, packet.id()?, packet.id()?);
-        let functions = packet.rest().into_iter().map(|name| match name {
+        let functions = packet.rest()?.into_iter().map(|name| match name {
             Value::Str(name) => Ok(name.to_string()),
             _ => Err(WireError::Expected("a function's name")),
         });
@@ -282,7 +282,7 @@ impl Welcome {
         args
     }
 
-    fn decode(packet: &mut Packet) -> Result<Self, WireError> {
+    fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
         let (workers, groups) = (packet.id::<u32>()? as usize, packet.id::<u32>()? as usize);
         let world = World::new(workers, groups).map_err(|_| WireError::Expected("a world"))?;
         let mut config = WorkerConfig::new(world);
@@ -312,7 +312,7 @@ impl StoreCall {
         }
     }
 
-    fn decode(packet: &mut Packet) -> Result<Self, WireError> {
+    fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
         let (number, key) = (packet.int()?, packet.string()?);
         match number {
             0 => Ok(StoreCall::Set(key, packet.bytes()?)),
@@ -342,7 +342,7 @@ fn result_args(result: &Result<Value>) -> Vec<Value> {
     }
 }
 
-fn decode_result(packet: &mut Packet) -> Result<Result<Value>, WireError> {
+fn decode_result(packet: &mut Packet<'_>) -> Result<Result<Value>, WireError> {
     match packet.int()? {
         0 => Ok(Ok(packet.value()?)),
         1 => Ok(Err(Error::Aborted { cause: packet.string()? })),
@@ -358,7 +358,7 @@ fn reply_args(reply: &Reply) -> Vec<Value> {
     }
 }
 
-fn decode_reply(mut packet: Packet) -> Result<Reply, WireError> {
+fn decode_reply(mut packet: Packet<'_>) -> Result<Reply, WireError> {
     match packet.int()? {
         0 => {
             let value = packet.value()?;
@@ -383,14 +383,14 @@ fn progress_args(progress: &Progress) -> Vec<Value> {
     args
 }
 
-fn decode_progress(mut packet: Packet) -> Result<Progress, WireError> {
+fn decode_progress(mut packet: Packet<'_>) -> Result<Progress, WireError> {
     let (received, finished) = (packet.number()?, packet.number()?);
     let inside = match packet.value()? {
         Value::None => None,
         Value::Str(name) => Some(name),
         _ => return Err(WireError::Expected("a function's name or none")),
     };
-    let args = packet.rest();
+    let args = packet.rest()?;
     let (ops, rest) = args.as_chunks::<5>();
     if !rest.is_empty() {
         return Err(WireError::Expected("whole records of operations"));

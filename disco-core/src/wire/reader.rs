@@ -3,6 +3,9 @@
 use super::{CODE_RETURN, PACKET_LIMIT, WireError};
 use crate::value::Value;
 
+/// Bytes before a packet's content.
+const PREFIX: usize = 8;
+
 /// The part of a packet that was not read yet.
 #[derive(Debug)]
 pub struct Reader<'a> {
@@ -76,21 +79,23 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The arguments of one packet.
+/// The arguments of one packet, read one after the other.
 #[derive(Debug)]
-pub struct Packet {
-    args: std::vec::IntoIter<Value>,
+pub struct Packet<'a> {
+    args: Reader<'a>,
+    /// How many were not taken yet.
+    left: usize,
 }
 
-impl Packet {
+impl<'a> Packet<'a> {
     /// Bytes before a packet's content: its length.
-    pub const PREFIX: usize = 8;
+    pub const PREFIX: usize = PREFIX;
 
     /// The length of the content that follows these first bytes of a packet.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
-    pub fn content_len(prefix: [u8; Self::PREFIX]) -> Result<usize, WireError> {
+    pub fn content_len(prefix: [u8; PREFIX]) -> Result<usize, WireError> {
         match u64::from_le_bytes(prefix) {
             len if len > PACKET_LIMIT => Err(WireError::TooLarge(len)),
             len => Ok(len as usize),
@@ -101,50 +106,60 @@ impl Packet {
     ///
     /// # Errors
     /// Anything that [`WireError`] tells.
-    pub fn split(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
+    pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let mut reader = Reader::new(bytes);
         let len = Self::content_len(reader.u64()?.to_le_bytes())?;
         let content = reader.raw(len as u64)?;
         Ok((Self::read(content)?, reader.rest))
     }
 
-    /// Reads a packet's content, without the length.
+    /// Starts reading a packet's content, which begins after the length.
     ///
     /// # Errors
     /// Anything that [`WireError`] tells.
-    pub fn read(content: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(content);
-        match reader.i32()? {
+    pub fn read(content: &'a [u8]) -> Result<Self, WireError> {
+        let mut args = Reader::new(content);
+        match args.i32()? {
             CODE_RETURN => {}
             code => return Err(WireError::Unknown { what: "packet code", number: code.into() }),
         }
-        let count = reader.i32()?;
+        let count = args.i32()?;
         // An argument takes 4 bytes at least, so a count that fits can't make a large allocation of a small packet.
-        if count < 0 || count as usize > reader.left() / 4 {
+        if count < 0 || count as usize > args.left() / 4 {
             return Err(WireError::Unknown { what: "number of arguments", number: count.into() });
         }
-        let args: Vec<Value> = (0..count).map(|_| Value::read(&mut reader)).collect::<Result<_, _>>()?;
-        match reader.left() {
-            0 => Ok(Self { args: args.into_iter() }),
-            left => Err(WireError::Trailing(left)),
-        }
+        Ok(Self { args, left: count as usize })
     }
 
-    /// Arguments not taken yet.
-    pub fn rest(self) -> Vec<Value> {
-        self.args.collect()
+    /// How many arguments were not taken yet.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// All arguments not taken yet; nothing may follow them.
+    ///
+    /// # Errors
+    /// Anything that [`WireError`] tells.
+    pub fn rest(mut self) -> Result<Vec<Value>, WireError> {
+        let mut values = Vec::with_capacity(self.left);
+        while self.left > 0 {
+            values.push(self.value()?);
+        }
+        self.end().map(|()| values)
     }
 
     /// The next argument, which must be there.
     pub(super) fn value(&mut self) -> Result<Value, WireError> {
-        self.args.next().ok_or(WireError::Expected("another argument"))
+        self.left = self.left.checked_sub(1).ok_or(WireError::Expected("another argument"))?;
+        Value::read(&mut self.args)
     }
 
     /// The next argument, which must be an int.
     pub(super) fn int(&mut self) -> Result<i64, WireError> {
-        match self.args.next() {
-            Some(Value::Int(int)) => Ok(int),
-            _ => Err(WireError::Expected("an int")),
+        match self.value() {
+            Ok(Value::Int(int)) => Ok(int),
+            Ok(_) | Err(WireError::Expected(_)) => Err(WireError::Expected("an int")),
+            Err(error) => Err(error),
         }
     }
 
@@ -156,8 +171,8 @@ impl Packet {
 
     /// The next argument, which must be bytes.
     pub(super) fn bytes(&mut self) -> Result<std::sync::Arc<[u8]>, WireError> {
-        match self.args.next() {
-            Some(Value::Bytes(bytes)) => Ok(bytes),
+        match self.value()? {
+            Value::Bytes(bytes) => Ok(bytes),
             _ => Err(WireError::Expected("bytes")),
         }
     }
@@ -170,16 +185,17 @@ impl Packet {
 
     /// The next argument, which must be a string.
     pub(super) fn string(&mut self) -> Result<std::sync::Arc<str>, WireError> {
-        match self.args.next() {
-            Some(Value::Str(text)) => Ok(text),
+        match self.value()? {
+            Value::Str(text) => Ok(text),
             _ => Err(WireError::Expected("a string")),
         }
     }
 
     /// Nothing may be left.
     pub(super) fn end(self) -> Result<(), WireError> {
-        match self.args.len() {
-            0 => Ok(()),
+        match (self.left, self.args.left()) {
+            (0, 0) => Ok(()),
+            (0, left) => Err(WireError::Trailing(left)),
             _ => Err(WireError::Expected("no more arguments")),
         }
     }
