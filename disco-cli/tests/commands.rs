@@ -40,18 +40,20 @@ fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
 
 #[test]
 fn ping_measures_syncs_and_calls() {
-    let json = disco(&["ping", "--workers", "3", "--rounds", "20", "--json"]);
-    assert!(json.status.success(), "{}", err(&json));
-    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!((&json["workers"], &json["session"]), (&3.into(), &"threads".into()));
-    for (measure, figure) in [
-        ("sync_one", "median_us"),
-        ("sync_one", "p99_us"),
-        ("sync_all", "median_us"),
-        ("calls_0_args", "per_call_us"),
-        ("calls_4_args", "per_second"),
-    ] {
-        assert!(json[measure][figure].as_f64().unwrap() > 0.0, "{measure} {figure}");
+    for session in ["threads", "processes"] {
+        let json = disco(&["ping", "--workers", "3", "--session", session, "--rounds", "20", "--json"]);
+        assert!(json.status.success(), "{}", err(&json));
+        let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert_eq!((&json["workers"], &json["session"]), (&3.into(), &session.into()));
+        for (measure, figure) in [
+            ("sync_one", "median_us"),
+            ("sync_one", "p99_us"),
+            ("sync_all", "median_us"),
+            ("calls_0_args", "per_call_us"),
+            ("calls_4_args", "per_second"),
+        ] {
+            assert!(json[measure][figure].as_f64().unwrap() > 0.0, "{measure} {figure}");
+        }
     }
     let text = out(&disco(&["ping", "--workers", "2", "--rounds", "20"]));
     assert!(text.starts_with("2 workers (threads), ") && text.contains("calls, 4 arguments"), "{text}");
@@ -70,6 +72,10 @@ fn run_passes_the_session_on_and_the_status_back() {
     let run = disco(&["run", "--workers", "4", "--groups", "2", "--", "sh", "-c", script, "arg"]);
     assert_eq!(out(&run), "threads local 4 2 arg\n");
     assert_eq!(run.status.code(), Some(7));
+    let run = disco(&["run", "--session", "processes", "--", "sh", "-c", script, "arg"]);
+    assert_eq!(out(&run), "processes local 1 1 arg\n");
+    let unknown = err(&disco(&["run", "--session", "clouds", "--", "true"]));
+    assert!(unknown.contains("`clouds`: the kinds of session are: threads, processes"), "{unknown}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use disco::{Builder, DataPlane, Session, block_on};
+use disco::{Builder, DataPlane, Session, SessionKind, block_on};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -31,6 +31,9 @@ struct Args {
     /// Backend of the data plane
     #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
     backend: String,
+    /// Where the workers live: threads, processes
+    #[arg(long, env = "DISCO_SESSION", default_value_t)]
+    session: SessionKind,
     /// Times that all images are trained on
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
     epochs: u16,
@@ -54,6 +57,7 @@ struct Report<'a> {
 }
 
 fn main() -> ExitCode {
+    disco::init();
     match run(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -65,7 +69,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
-    let session = Builder::threads(args.workers).start()?;
+    let session = Builder::new(args.session, args.workers).start()?;
     let bar = progress(&args);
     let outcome = block_on(async {
         session.init_ccl(&args.backend, &[]).await?;

@@ -1,4 +1,26 @@
 //! Workers that are processes of this machine.
+//!
+//! ```text
+//! controller                                                  process of worker 3
+//! ProcessLane::send ──── shared_ring, or FRAME ─────────────▶ ProcessEndpoint::recv       its main thread
+//! ProcessLane::urgent ── ABORT, SHUTDOWN ─▶ ┐
+//!                                           ├ a Unix socket ─ service thread ──▶ whatever waits on peers
+//! thread `disco-service`                    │                 (heartbeats, the store's answers, descriptors)
+//!   Inbox, store, shared descriptors ◀───── ┘ ◀── REPLY, NOTICE, PROGRESS, ASK, SHARE   from any of its threads
+//!   the process's end ◀──────────────────────── pidfd
+//! thread `disco-output` ◀────────────────────── its standard output and error, by lines
+//! ```
+//!
+//! **Starting.** The lane opens a door, an abstract Unix socket, and starts a process for each worker with a variable
+//! that names worker, door and a random token. Whoever connects has the same user and says HELLO (`disco_core::wire`) with
+//! the token and the names of its worker functions; others are sent away, those of this lane's own processes end the start.
+//!
+//! **Commands** of up to 64 KiB go through the ring, larger ones as FRAME; an empty record in the ring keeps their place.
+//! Where there is no shared memory all frames are FRAME, and workers acknowledge them, so that no more than 1,024 are unread.
+//!
+//! **The end** of a worker is what comes first: its connection closes, its process ends, it says nothing for too long, or it
+//! sends what no worker would. What it said before is heard first. A worker whose connection closes ends by itself; one
+//! that is still there 4 s later kills itself.
 
 mod commands;
 mod connection;
