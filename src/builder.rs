@@ -4,15 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
 use disco_channel::processes::{self, Launch, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::link::Shared;
 use disco_core::session::{Deadlines, LaneSession};
+#[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Channel, Result, WorkerId, World};
 
-use crate::{SessionKind, init};
+use crate::SessionKind;
 
 /// What a session is made of.
 ///
@@ -137,34 +139,42 @@ impl Builder {
         // Behind the collective's own.
         let mut deadlines = self.deadlines;
         deadlines.collective = deadlines.collective.max(config.collective_deadline + deadlines.reply);
-        let threads = |workers: u32, shared: Arc<Shared>| -> Arc<dyn Channel> {
-            let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-            Arc::new(ThreadLane::new(WorkerId::new(0)..WorkerId::new(workers), shared, run))
-        };
         let workers = world.size() as u32;
         let lanes = match self.kind {
-            SessionKind::Threads => vec![threads(workers, Arc::default())],
-            SessionKind::Processes => {
-                let options = self.options(config)?;
-                let arena = Arena::new()
-                    .inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
-                let shared = Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena));
-                let others = WorkerId::new(1)..WorkerId::new(workers);
-                let processes = (workers > 1).then(|| ProcessLane::new(others, shared.clone(), options));
-                let processes = processes.map(|lane| Arc::new(lane) as Arc<dyn Channel>);
-                std::iter::once(threads(1, shared)).chain(processes).collect()
-            }
+            SessionKind::Threads => vec![threads(config, workers, Arc::default())],
+            SessionKind::Processes => self.lanes_to_processes(config, workers)?,
         };
         LaneSession::start(world, lanes, deadlines)
     }
 
-    fn options(&self, config: WorkerConfig) -> Result<processes::Options> {
+    /// Worker 0 stays in this process.
+    #[cfg(target_os = "linux")]
+    fn lanes_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<Vec<Arc<dyn Channel>>> {
         let mut options = processes::Options::new(config);
         (options.start, options.silence) = (self.start_deadline, self.silence);
         match &self.program {
             Some(program) => options.launch = Launch::program(program, std::env::args_os().skip(1)),
-            None => init::check()?,
+            None => crate::init::check()?,
         }
-        Ok(options)
+        let arena =
+            Arena::new().inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
+        let shared = Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena));
+        let mut lanes = vec![threads(config, 1, shared.clone())];
+        if workers > 1 {
+            let others = WorkerId::new(1)..WorkerId::new(workers);
+            lanes.push(Arc::new(ProcessLane::new(others, shared, options)));
+        }
+        Ok(lanes)
     }
+
+    #[cfg(not(target_os = "linux"))]
+    fn lanes_to_processes(&self, _: WorkerConfig, _: u32) -> Result<Vec<Arc<dyn Channel>>> {
+        Err(disco_core::Error::invalid("sessions of processes are here on Linux only"))
+    }
+}
+
+/// A lane to workers 0 up to `workers`, as threads.
+fn threads(config: WorkerConfig, workers: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
+    let run = move |worker, endpoint| worker::run(worker, config, endpoint);
+    Arc::new(ThreadLane::new(WorkerId::new(0)..WorkerId::new(workers), shared, run))
 }

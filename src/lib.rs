@@ -2,6 +2,7 @@
 
 mod builder;
 mod env;
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod init;
 mod kind;
 

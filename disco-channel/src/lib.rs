@@ -8,15 +8,15 @@
 mod exits;
 #[cfg(not(loom))]
 pub mod placement;
-#[cfg(not(loom))]
+#[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
 pub mod ring;
+#[cfg(target_os = "linux")]
 pub mod shared_ring;
 #[cfg(not(loom))]
 pub mod threads;
 
-#[cfg(not(loom))]
-#[cfg(not(loom))]
+#[cfg(all(target_os = "linux", not(loom)))]
 pub use processes::{ProcessEndpoint, ProcessLane};
 #[cfg(not(loom))]
 pub use threads::{ThreadEndpoint, ThreadLane};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use range_alloc::RangeAllocator;
 
-use super::Segment;
+use super::{Segment, os};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::tensor::Storage;
@@ -38,9 +38,7 @@ impl Arena {
     /// # Errors
     /// The system refuses the segment.
     pub fn new() -> Result<Arc<Self>> {
-        let info = rustix::system::sysinfo();
-        let memory = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
-        let bytes = memory.next_power_of_two();
+        let bytes = os::memory().next_power_of_two();
         let segment = Arc::new(Segment::reserve(bytes)?);
         Ok(Arc::new(Self { segment, ranges: Mutex::new(Ranges { free: RangeAllocator::new(0..bytes), committed: 0 }) }))
     }

@@ -1,6 +1,8 @@
 //! Memory that processes of one machine share.
 
 mod arena;
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
+mod os;
 mod segment;
 
 pub use arena::Arena;

@@ -9,14 +9,11 @@ use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
+use super::os;
 use crate::error::{Error, Result};
-
-/// What nobody may do to the size any more, so that no peer can take pages from under another.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A stretch of memory that others map by its descriptor: a memfd, sealed to its size. Zeroed when it is made.
 ///
@@ -49,13 +46,7 @@ impl Segment {
     /// # Errors
     /// The system refuses the descriptor, or the addresses.
     pub fn reserve(bytes: usize) -> Result<Self> {
-        let make = || {
-            let fd = fs::memfd_create(c"disco", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            fs::ftruncate(&fd, bytes as u64)?;
-            fs::fcntl_add_seals(&fd, SEALS)?;
-            Self::map(fd, bytes)
-        };
-        make().map_err(|errno| refused(bytes, errno))
+        os::make(bytes).and_then(|fd| Self::map(fd, bytes)).map_err(|errno| refused(bytes, errno))
     }
 
     /// Allocates the pages of a range.
@@ -63,12 +54,10 @@ impl Segment {
     /// # Errors
     /// There is no room.
     pub fn commit(&self, range: Range<usize>) -> Result<()> {
-        let bytes = range.len();
-        if bytes == 0 {
-            return Ok(());
+        match range.len() {
+            0 => Ok(()),
+            bytes => os::commit(self.fd.as_fd(), range).map_err(|errno| refused(bytes, errno)),
         }
-        let allocate = || fs::fallocate(&self.fd, FallocateFlags::empty(), range.start as u64, bytes as u64);
-        rustix::io::retry_on_intr(allocate).map_err(|errno| refused(bytes, errno))
     }
 
     /// Maps a segment that somebody else made.
@@ -77,12 +66,10 @@ impl Segment {
     /// It is smaller than `at_least`, it may shrink, or the system refuses.
     pub fn open(fd: OwnedFd, at_least: usize) -> Result<Self> {
         let refuse = |errno: Errno| Error::invalid(format!("a shared segment can't be mapped: {errno}"));
-        let seals = fs::fcntl_get_seals(&fd).map_err(refuse)?;
-        let bytes = fs::fstat(&fd).map_err(refuse)?.st_size as usize;
-        if bytes < at_least || !seals.contains(SEALS) {
-            return Err(Error::invalid(format!(
-                "a shared segment of {bytes} bytes where {at_least} were due, seals {seals:?}"
-            )));
+        let (bytes, sealed) = os::size(fd.as_fd()).map_err(refuse)?;
+        if bytes < at_least || !sealed {
+            let not = if sealed { "" } else { ", and not sealed" };
+            return Err(Error::invalid(format!("a shared segment of {bytes} bytes where {at_least} were due{not}")));
         }
         Self::map(fd, bytes).map_err(refuse)
     }
@@ -148,6 +135,8 @@ fn refused(bytes: usize, errno: Errno) -> Error {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use rustix::fs::{self, MemfdFlags};
+
     use super::*;
 
     #[test]
@@ -166,7 +155,7 @@ mod tests {
         let unsealed = fs::memfd_create(c"unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         fs::ftruncate(&unsealed, 8192).unwrap();
         let refused = Segment::open(unsealed, 8192).unwrap_err().to_string();
-        assert!(refused.starts_with("a shared segment of 8192 bytes where 8192 were due, seals"), "{refused}");
+        assert_eq!(refused, "a shared segment of 8192 bytes where 8192 were due, and not sealed");
         assert!(Segment::open(segment.as_fd().try_clone_to_owned().unwrap(), 8193).is_err());
     }
 

@@ -1,0 +1,22 @@
+//! Systems without sealed memory: there are no sessions of processes.
+
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, Result};
+
+pub(super) fn make(_: usize) -> Result<OwnedFd> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn commit(_: BorrowedFd<'_>, _: Range<usize>) -> Result<()> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn size(_: BorrowedFd<'_>) -> Result<(usize, bool)> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn memory() -> usize {
+    0
+}

@@ -1,0 +1,35 @@
+//! Anonymous shared memory of Linux.
+
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::{Result, retry_on_intr};
+
+/// What nobody may do to the size any more, so that no peer can take pages from under another.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A sealed descriptor of so many bytes, without pages.
+pub(super) fn make(bytes: usize) -> Result<OwnedFd> {
+    let fd = fs::memfd_create(c"disco", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    fs::ftruncate(&fd, bytes as u64)?;
+    fs::fcntl_add_seals(&fd, SEALS)?;
+    Ok(fd)
+}
+
+/// Allocates the pages of a range, which is not empty.
+pub(super) fn commit(fd: BorrowedFd<'_>, range: Range<usize>) -> Result<()> {
+    retry_on_intr(|| fs::fallocate(fd, FallocateFlags::empty(), range.start as u64, range.len() as u64))
+}
+
+/// How many bytes a descriptor has, and whether it is sealed.
+pub(super) fn size(fd: BorrowedFd<'_>) -> Result<(usize, bool)> {
+    let seals = fs::fcntl_get_seals(fd)?;
+    Ok((fs::fstat(fd)?.st_size as usize, seals.contains(SEALS)))
+}
+
+/// Bytes of memory that this machine has.
+pub(super) fn memory() -> usize {
+    let info = rustix::system::sysinfo();
+    (info.totalram as usize).saturating_mul(info.mem_unit as usize)
+}
