@@ -8,7 +8,7 @@ mod common;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::{
     CommunicatorExt as _, DRef, DType, DataPlane, Error, Op, OpKind, Opaque, Rank, Reduction, Result, Session,
     SessionExt, Tensor, WorkerContext, block_on,
@@ -163,7 +163,7 @@ fn job(session: &dyn Session, kind: OpKind, count: usize, in_place: bool) -> Res
 fn collective(criterion: &mut Criterion) {
     let settings = common::settings(2);
     let (backend, workers) = (settings.backend.clone(), settings.workers);
-    let session = settings.builder().start().expect("threads can be started");
+    let session = settings.builder().start().expect("workers can be started");
     if let Err(error) = block_on(session.init_ccl(&backend, &[])) {
         // Never another backend in its place: the figures would be taken for this one's.
         eprintln!("collective: {error}");
@@ -210,4 +210,7 @@ fn compare(session: &dyn Session, name: &str, (kind, in_place): (OpKind, bool), 
 }
 
 criterion_group!(benches, collective);
-criterion_main!(benches);
+
+fn main() {
+    common::run(benches);
+}

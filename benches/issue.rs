@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Instant;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput, criterion_group};
 use disco::session::{IntoArgs, LaneSession};
 use disco::{DRef, Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on, placement};
 
@@ -27,7 +27,7 @@ disco::register_function!("benches.count", count);
 disco::register_function!("benches.count_4", count_4);
 
 fn issue(criterion: &mut Criterion) {
-    let (session, workers) = common::session();
+    let (session, workers, kind) = common::session();
     let (f, g, object) = block_on(async {
         let f = session.function("benches.count").await.expect("registered");
         let g = session.function("benches.count_4").await.expect("registered");
@@ -37,7 +37,7 @@ fn issue(criterion: &mut Criterion) {
         assert_eq!(session.get(&result, last).await.expect("live"), Value::Int(6));
         (f, g, object)
     });
-    let mut group = criterion.benchmark_group(format!("issue/threads {workers}"));
+    let mut group = criterion.benchmark_group(format!("issue/{kind} {workers}"));
     group.throughput(Throughput::Elements(CALLS));
     let without = || block_on(calls(&session, &f, || ())).expect("live");
     let with = || block_on(calls(&session, &g, || (1, 2.0, "three", &object))).expect("live");
@@ -51,7 +51,7 @@ fn issue(criterion: &mut Criterion) {
         start.elapsed() / CALLS as u32
     };
     let mut hop = || placement::hop().unwrap_or_default();
-    let name = format!("issue/threads {workers}");
+    let name = format!("issue/{kind} {workers}");
     common::compare(&format!("{name}/0 arguments"), || per_call(&without), &mut [("a hop", &mut hop)]);
     common::compare(&format!("{name}/4 arguments"), || per_call(&with), &mut [("a hop", &mut hop)]);
 }
@@ -65,4 +65,7 @@ async fn calls<A: IntoArgs>(session: &LaneSession, function: &DRef, args: impl F
 }
 
 criterion_group!(benches, issue);
-criterion_main!(benches);
+
+fn main() {
+    common::run(benches);
+}

@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Instant;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{Criterion, criterion_group};
 use disco::{Session, WorkerId, block_on};
 
 use common::spin;
@@ -16,9 +16,9 @@ use common::spin;
 const TRIPS: u32 = 500;
 
 fn round_trip(criterion: &mut Criterion) {
-    let (session, workers) = common::session();
+    let (session, workers, kind) = common::session();
     let last = WorkerId::new(workers as u32 - 1);
-    let mut group = criterion.benchmark_group(format!("round_trip/threads {workers}"));
+    let mut group = criterion.benchmark_group(format!("round_trip/{kind} {workers}"));
     let one = || block_on(session.sync_worker(last)).expect("live");
     let all = || block_on(session.sync_all()).expect("live");
     group.bench_function("one worker", |bencher| bencher.iter(one));
@@ -30,7 +30,7 @@ fn round_trip(criterion: &mut Criterion) {
         (0..TRIPS).for_each(|_| run());
         start.elapsed() / TRIPS
     };
-    let name = format!("round_trip/threads {workers}");
+    let name = format!("round_trip/{kind} {workers}");
     let (mut spinning, mut crowd) = (|| spin::ping_pong(1), || spin::ping_pong(workers));
     common::compare(&format!("{name}/one worker, beside spinning"), || trip(&one), &mut [("spinning", &mut spinning)]);
     common::compare(&format!("{name}/one worker, beside parked"), || trip(&one), &mut [("parked", &mut spin::parked)]);
@@ -38,4 +38,7 @@ fn round_trip(criterion: &mut Criterion) {
 }
 
 criterion_group!(benches, round_trip);
-criterion_main!(benches);
+
+fn main() {
+    common::run(benches);
+}

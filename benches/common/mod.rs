@@ -8,8 +8,9 @@ pub(crate) mod spin;
 
 use std::time::Duration;
 
+use criterion::Criterion;
 use disco::session::LaneSession;
-use disco::{Session, Settings, placement};
+use disco::{SessionKind, Settings, placement};
 
 /// Rounds of a comparison.
 const ROUNDS: usize = 15;
@@ -23,11 +24,18 @@ pub(crate) fn settings(workers: usize) -> Settings {
     settings
 }
 
-/// A session of 4 workers, or as the environment says.
-pub(crate) fn session() -> (LaneSession, usize) {
-    let session = settings(4).builder().start().expect("threads can be started");
-    let workers = session.world().size();
-    (session, workers)
+/// A session of 4 workers, or as the environment says, with their number and kind.
+pub(crate) fn session() -> (LaneSession, usize, SessionKind) {
+    let settings = settings(4);
+    let session = settings.builder().start().expect("workers can be started");
+    (session, settings.workers, settings.session)
+}
+
+/// The program around a group of benchmarks, which may be its own workers.
+pub(crate) fn run(benches: fn()) {
+    disco::init();
+    benches();
+    Criterion::default().configure_from_args().final_summary();
 }
 
 /// Whether this run is to measure, rather than to see that the benchmarks work.

@@ -34,6 +34,8 @@ struct Report {
     session: &'static str,
     /// CPUs that this process may use; 1 when pinned.
     cpus: usize,
+    /// Milliseconds until all workers have started and answered.
+    ready_ms: f64,
     sync_one: Latency,
     sync_all: Latency,
     calls_0_args: Rate,
@@ -67,8 +69,10 @@ disco::register_function!("disco-cli.nop_4", nop_4);
 
 impl Ping {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        let start = Instant::now();
         let session = Builder::new(self.session, self.workers).start()?;
-        let report = block_on(self.measure(&session))?;
+        block_on(session.sync_all())?;
+        let report = block_on(self.measure(&session, start.elapsed()))?;
         block_on(session.shutdown())?;
         if self.json {
             serde_json::to_writer_pretty(&mut *out, &report)?;
@@ -79,7 +83,7 @@ impl Ping {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn measure(&self, session: &dyn Session) -> disco::Result<Report> {
+    async fn measure(&self, session: &dyn Session, ready: Duration) -> disco::Result<Report> {
         let (nop, nop_4) = (session.function("disco-cli.nop").await?, session.function("disco-cli.nop_4").await?);
         let object = session.call(&nop, ()).await?;
         // Warm up: threads, caches, registers.
@@ -89,6 +93,7 @@ impl Ping {
             workers: self.workers,
             session: self.session.name(),
             cpus: available_parallelism().map_or(1, |cpus| cpus.get()),
+            ready_ms: ready.as_secs_f64() * 1e3,
             sync_one: self.latency(async || session.sync_worker(last).await).await?,
             sync_all: self.latency(async || session.sync_all().await).await?,
             calls_0_args: self.calls(session, &nop, None).await?,
@@ -128,7 +133,7 @@ impl Ping {
 impl Report {
     fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         let Self { workers, session, cpus, .. } = self;
-        writeln!(out, "{workers} workers ({session}), {cpus} CPUs")?;
+        writeln!(out, "{workers} workers ({session}), {cpus} CPUs, ready in {:.1} ms", self.ready_ms)?;
         for (name, latency) in [("sync of one worker", &self.sync_one), ("sync of all", &self.sync_all)] {
             writeln!(out, "{name:<20} median {:>8.1} µs   p99 {:>8.1} µs", latency.median_us, latency.p99_us)?;
         }
