@@ -68,17 +68,26 @@ impl SharedFd {
     }
 }
 
-/// What the workers of one process share: a store, descriptors.
+/// What the workers of one process share: a store, descriptors, and an arena where peers in other processes need it.
 #[derive(Debug, Default)]
 pub struct Shared {
     store: Arc<MemoryStore>,
     fds: Mutex<HashMap<u64, OwnedFd>>,
     next_fd: AtomicU64,
+    arena: Option<Arc<Arena>>,
+}
+
+impl Shared {
+    /// The same for workers that have peers in other processes: their tensors are made in `arena`.
+    pub fn with_arena(arena: Arc<Arena>) -> Self {
+        Self { arena: Some(arena), ..Self::default() }
+    }
 }
 
 /// The link of a worker that is a thread of the controller's process, or of no session at all.
 pub struct ThreadLink {
     shared: Arc<Shared>,
+    arena: Option<Arc<Arena>>,
     aborts: Switchboard,
     activity: Arc<Activity>,
     notify: Box<dyn Fn(Notice) + Send + Sync>,
@@ -87,7 +96,14 @@ pub struct ThreadLink {
 impl ThreadLink {
     /// A link to `shared`, whose notices go to `notify`.
     pub fn new(shared: Arc<Shared>, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
-        Self { shared, aborts: Switchboard::default(), activity: Arc::default(), notify: Box::new(notify) }
+        let arena = shared.arena.clone();
+        Self { shared, arena, aborts: Switchboard::default(), activity: Arc::default(), notify: Box::new(notify) }
+    }
+
+    /// The same with an arena of its own, as a worker in another process would have it.
+    #[must_use]
+    pub fn in_arena(self, arena: Arc<Arena>) -> Self {
+        Self { arena: Some(arena), ..self }
     }
 
     /// A link of a communicator without a session; notices are logged.
@@ -144,6 +160,10 @@ impl Link for ThreadLink {
 
     fn activity(&self) -> &Arc<Activity> {
         &self.activity
+    }
+
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        self.arena.as_ref()
     }
 }
 
