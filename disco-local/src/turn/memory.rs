@@ -8,7 +8,9 @@ use disco_core::{DType, Error, Reduction, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::backend;
+use crate::board::Board;
 use crate::group::Group;
+use crate::home::Home;
 use crate::kernel::{self, Fold};
 
 /// The most bytes of a tensor that are touched between two looks at the failure flag.
@@ -74,14 +76,28 @@ impl Region {
         self.part(start(index), start(index + 1) - start(index))
     }
 
-    /// For the board.
-    pub(super) fn words(self) -> [u64; 2] {
-        [self.data.expose_provenance() as u64, self.bytes as u64]
+    /// Where it is, for the board.
+    pub(super) fn place(self, home: &Home) -> u64 {
+        if self.bytes == 0 { 0 } else { home.place(self.data, self.bytes) }
     }
 
-    /// From the board.
-    pub(super) fn from_words([data, bytes]: [u64; 2]) -> Self {
-        Self { data: ptr::with_exposed_provenance_mut(data as usize), bytes: bytes as usize }
+    /// What `rank` has published.
+    ///
+    /// # Errors
+    /// It is not in that rank's memory.
+    pub(super) fn find(home: &Home, rank: usize, place: u64, bytes: u64) -> Result<Self> {
+        let bytes = bytes as usize;
+        if bytes == 0 { Ok(Self::EMPTY) } else { Ok(Self { data: home.find(rank, place, bytes)?, bytes }) }
+    }
+
+    /// A piece of `rank`'s staging area; nothing where there is none.
+    pub(super) fn staged(board: &Board, rank: usize, index: usize) -> Self {
+        let range = board.piece(rank, index);
+        let segment = board.segment().filter(|segment| range.end <= segment.byte_len());
+        segment.map_or(Self::EMPTY, |segment| Self {
+            data: segment.pointer().wrapping_add(range.start),
+            bytes: range.len(),
+        })
     }
 }
 
@@ -89,7 +105,7 @@ impl Region {
 /// points what its peers have published.
 ///
 /// Regions passed in are parts of the tensors of this rank's call or letter, of what peers have posted for the same
-/// collective, or of this rank's own buffers.
+/// collective, of this rank's own buffers, or of staging areas, which are there as long as the group.
 pub(crate) struct Memory<'t> {
     group: &'t Group,
     rank: usize,
@@ -189,9 +205,7 @@ impl<'t> Memory<'t> {
     /// Passes blocks of `bytes` bytes on, as starts and sizes, unless something fails.
     fn each_block(&self, bytes: usize, mut touch: impl FnMut(usize, usize)) -> Result<()> {
         for start in (0..bytes).step_by(BLOCK) {
-            if self.group.board.has_failed() {
-                self.group.lock().check(self.rank)?;
-            }
+            self.group.check(self.rank)?;
             touch(start, BLOCK.min(bytes - start));
         }
         Ok(())
