@@ -47,10 +47,15 @@ mod staging;
 mod text;
 mod words;
 
-pub(crate) use letters::{Letter, SLOTS};
+#[cfg(not(loom))]
+pub(crate) use letters::Letter;
+pub(crate) use letters::SLOTS;
+#[cfg(not(loom))]
 pub(crate) use presence::Presence;
 pub(crate) use record::Record;
-pub(crate) use sheets::{Head, INLINE, words};
+#[cfg(not(loom))]
+pub(crate) use sheets::INLINE;
+pub(crate) use sheets::{Head, words};
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use words::Words;
