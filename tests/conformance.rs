@@ -1,7 +1,10 @@
 //! The conformance suite over every lane and every backend of this program, as tests named like
-//! `local::all_reduce::bf16::avg` and `threads::frames_arrive_in_order_and_whole_on_all_workers`.
+//! `local::all_reduce::bf16::avg` and `threads::frames_arrive_in_order_and_whole_on_all_workers`. What `local` does between
+//! processes is judged as `local-shared` and `local-private`, by where the tensors are.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
+
+mod shared_memory;
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -116,20 +119,28 @@ fn main() -> ExitCode {
     arguments.quiet |= arguments.filter.is_none() && arguments.format.is_none();
     let required = Required::from_env();
     let local = AmongThreads { backend: "local", is_own: true };
-    let names = ["local", "threads", "processes", "processes-over-sockets"];
+    let names = ["local", "local-shared", "local-private", "threads", "processes", "processes-over-sockets"];
     if let Some(unknown) = required.unknown(&names).next() {
         println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", names.join(", "));
         return ExitCode::FAILURE;
     }
-    let (local, mut trials) = judge(local, &required);
+    let (local, mut trials) = judge(Box::new(local) as Box<dyn Harness>, &required);
+    let mut others = Vec::new();
+    for harness in [Box::new(shared_memory::InArenas) as Box<dyn Harness>, Box::new(shared_memory::Private)] {
+        let (judged, more) = judge(harness, &required);
+        trials.extend(more);
+        others.push(judged.suite);
+    }
     trials.extend(lane_trials(Threads));
     trials.extend(lane_trials(Processes { ring: true }));
     trials.extend(lane_trials(Processes { ring: false }));
     let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list && !arguments.ignored;
     let conclusion = libtest_mimic::run(&arguments, trials);
-    if let Err(error) = local.suite.close() {
-        println!("sessions of local did not end: {error}");
-        return ExitCode::FAILURE;
+    for suite in others.iter().chain([&local.suite]) {
+        if let Err(error) = suite.close() {
+            println!("sessions of {suite:?} did not end: {error}");
+            return ExitCode::FAILURE;
+        }
     }
     if is_whole && !conclusion.has_failed() && !local.is_complete() {
         return ExitCode::FAILURE;
@@ -155,11 +166,11 @@ impl Judged {
 }
 
 /// A test for each check of a backend. Where it is absent they are skipped, or fail if it is required.
-fn judge(harness: AmongThreads, required: &Required) -> (Judged, Vec<Trial>) {
-    let (name, absent) = (harness.backend, harness.probe().err());
-    let is_required = required.contains(name);
+fn judge(harness: Box<dyn Harness>, required: &Required) -> (Judged, Vec<Trial>) {
+    let (name, absent) = (harness.name().to_owned(), harness.probe().err());
+    let is_required = required.contains(&name);
     let judged = Judged {
-        suite: Arc::new(communicator::Suite::new(Arc::new(harness))),
+        suite: Arc::new(communicator::Suite::new(harness.into())),
         executed: Arc::default(),
         skipped: Arc::default(),
     };

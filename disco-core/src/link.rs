@@ -116,6 +116,7 @@ impl Shared {
 /// The link of a worker that is a thread of the controller's process, or of no session at all.
 pub struct ThreadLink {
     shared: Arc<Shared>,
+    arena: Option<Arc<Arena>>,
     aborts: Switchboard,
     activity: Arc<Activity>,
     notify: Box<dyn Fn(Notice) + Send + Sync>,
@@ -124,7 +125,14 @@ pub struct ThreadLink {
 impl ThreadLink {
     /// A link to `shared`, whose notices go to `notify`.
     pub fn new(shared: Arc<Shared>, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
-        Self { shared, aborts: Switchboard::default(), activity: Arc::default(), notify: Box::new(notify) }
+        let arena = shared.arena.clone();
+        Self { shared, arena, aborts: Switchboard::default(), activity: Arc::default(), notify: Box::new(notify) }
+    }
+
+    /// The same with an arena of its own, as a worker in another process would have it.
+    #[must_use]
+    pub fn in_arena(self, arena: Arc<Arena>) -> Self {
+        Self { arena: Some(arena), ..self }
     }
 
     /// A link of a communicator without a session; notices are logged.
@@ -177,12 +185,12 @@ impl Link for ThreadLink {
         self.shared.copy(fd)
     }
 
-    fn arena(&self) -> Option<&Arc<Arena>> {
-        self.shared.arena.as_ref()
-    }
-
     fn activity(&self) -> &Arc<Activity> {
         &self.activity
+    }
+
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        self.arena.as_ref()
     }
 }
 

@@ -1,11 +1,8 @@
 //! What ranks call, and whether it fits together.
 
-use std::sync::Arc;
-
-use disco_core::{Error, Op, OpKind, Rank, Result};
+use disco_core::{Error, Op, OpKind, Result};
 
 use crate::board::{Board, Head};
-use crate::group::{Group, State};
 use crate::report;
 
 /// One rank's part in a collective.
@@ -13,20 +10,6 @@ use crate::report;
 pub(crate) enum Call<'a> {
     Op(&'a Op),
     Split,
-}
-
-/// The communicators that a split makes, by rank of the parent, until they are taken.
-#[derive(Debug, Default)]
-pub(crate) struct Seats {
-    number: u64,
-    seats: Vec<Option<NewSeat>>,
-}
-
-/// A rank's place in a communicator that a split made.
-#[derive(Clone, Debug)]
-pub(crate) struct NewSeat {
-    pub(crate) group: Arc<Group>,
-    pub(crate) rank: Rank,
 }
 
 impl Call<'_> {
@@ -111,11 +94,11 @@ pub(crate) fn check_exchange(board: &Board, me: usize, number: u64) -> Result<()
 }
 
 /// The error of ranks that called different things, once all have said what.
-pub(crate) fn disagreement(state: &State) -> Option<Error> {
-    let calls: Vec<&str> = state.members.iter().map(|member| member.side.as_deref()).collect::<Option<_>>()?;
+pub(crate) fn disagreement(board: &Board) -> Option<Error> {
+    let calls: Vec<String> = (0..board.size()).map(|rank| board.side(rank)).collect::<Option<_>>()?;
     let mut sides: Vec<(&str, Vec<usize>)> = Vec::new();
     for (rank, call) in calls.iter().enumerate() {
-        match sides.iter_mut().find(|side| side.0 == *call) {
+        match sides.iter_mut().find(|side| side.0 == call) {
             Some(side) => side.1.push(rank),
             None => sides.push((call, vec![rank])),
         }
@@ -123,46 +106,4 @@ pub(crate) fn disagreement(state: &State) -> Option<Error> {
     let operation = calls.first()?.split(' ').next().unwrap_or_default().to_owned();
     let sides = sides.iter().map(|(call, by)| format!("{} called {call}", report::ranks(by)));
     Some(Error::Mismatch { operation, detail: sides.collect::<Vec<_>>().join(", ") })
-}
-
-impl Seats {
-    /// The words that a rank posts for its wish.
-    pub(crate) fn words(color: Option<u32>, key: i32) -> [u64; 2] {
-        let color = color.map_or(0, |color| 1 << 32 | u64::from(color));
-        [color, u64::from(key.cast_unsigned())]
-    }
-
-    /// Takes a rank's seat. The first to come makes the groups, of all wishes on the board.
-    pub(crate) fn take(&mut self, parent: &Arc<Group>, rank: usize, number: u64) -> Option<NewSeat> {
-        if self.number != number {
-            let wishes = (0..parent.size()).map(|rank| {
-                let [color, key] = [0, 1].map(|index| parent.board.word(rank, number, index));
-                ((color >> 32 == 1).then_some(color as u32), (key as u32).cast_signed())
-            });
-            *self = Self { number, seats: seats(&wishes.collect::<Vec<_>>(), parent) };
-        }
-        self.seats.get_mut(rank)?.take()
-    }
-
-    /// Gives up the seat that a rank has not taken: the group in it holds the parent, which holds these seats.
-    pub(crate) fn forget(&mut self, rank: usize) {
-        if let Some(seat) = self.seats.get_mut(rank) {
-            *seat = None;
-        }
-    }
-}
-
-/// Makes one group a color, its ranks ordered by key, then by rank in the parent.
-fn seats(wishes: &[(Option<u32>, i32)], parent: &Arc<Group>) -> Vec<Option<NewSeat>> {
-    let mut seats = vec![None; wishes.len()];
-    let mut order: Vec<(u32, i32, usize)> =
-        wishes.iter().enumerate().filter_map(|(rank, &(color, key))| Some((color?, key, rank))).collect();
-    order.sort_unstable();
-    for members in order.chunk_by(|a, b| a.0 == b.0) {
-        let group = parent.child(members.len());
-        for (rank, &(_, _, old)) in members.iter().enumerate() {
-            seats[old] = Some(NewSeat { group: group.clone(), rank: Rank::new(rank as u32) });
-        }
-    }
-    seats
 }

@@ -1,11 +1,12 @@
 //! The backend `local`.
 
-use disco_core::{Backend, Error, Probe, Rendezvous, Result, Seat, Unavailable, World};
+use disco_core::{Backend, Probe, Rendezvous, Result, Seat, Unavailable, World};
 
 use crate::communicator::Communicator;
-use crate::meeting::{self, Token};
+use crate::meeting::Token;
 
-/// The backend named `local`: host memory, ranks that are threads of one process. Always available.
+/// The backend named `local`: host memory, ranks that are threads of one process or processes of one
+/// machine. Always available.
 #[derive(Clone, Copy, Debug)]
 pub struct Local;
 
@@ -30,14 +31,6 @@ impl Backend for Local {
     }
 
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn disco_core::Communicator>> {
-        let device = seat.queue.device();
-        if !device.is_host() {
-            let operation = format!("connect on {device}");
-            return Err(Error::Unsupported { backend: NAME, operation, dtype: None });
-        }
-        let token = Token::from_bytes(at.as_bytes())?;
-        let (rank, size) = (seat.rank.index(), seat.world.size());
-        let group = meeting::meet(token, rank, size, seat.connect_deadline, &*seat.link)?;
-        Ok(Box::new(Communicator::new(group, seat.rank, seat.deadline)))
+        Communicator::connect(seat, at).map(|comm| Box::new(comm) as _)
     }
 }

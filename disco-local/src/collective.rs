@@ -10,13 +10,14 @@ use smallvec::SmallVec;
 use crate::agree::Call;
 use crate::backend;
 use crate::board::{self, INLINE};
+use crate::staged;
 use crate::turn::{Memory, Region, Turn};
 
 /// From how many bytes on, in all tensors together, results go past the caches.
-const STREAM: usize = 12 << 20;
+pub(crate) const STREAM: usize = 12 << 20;
 
 /// As many as that need no allocation.
-type Few<T> = SmallVec<[T; 16]>;
+pub(crate) type Few<T> = SmallVec<[T; 16]>;
 
 /// Runs one collective.
 pub(crate) fn run<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
@@ -93,18 +94,27 @@ fn taken(buffer: &mut [u8], bytes: usize, size: usize) -> impl Iterator<Item = R
     buffer.chunks_exact_mut(bytes).take(size).map(|block| Ok(Region::from(block)))
 }
 
-/// Posts where this rank's tensors are, and does its share of the work in those of all ranks.
+/// Posts where this rank's tensors are, and does its share of the work in those of all ranks. Where some can't be reached,
+/// all go through [staging areas](staged).
 fn in_place<'t>(turn: &mut Turn<'t>, op: &'t Op) -> Result<()> {
     let (me, size) = (turn.rank(), turn.size());
     let (input, output) = parts(op, me, size)?;
     turn.meet_at(Call::Op(op), input, output)?;
-    let (inputs, outputs): (Few<Region>, Few<Region>) = (0..size).map(|peer| turn.regions(peer)).unzip();
+    if let Op::AllToAllV { .. } = op {
+        turn.check_exchange()?;
+    }
+    if !turn.is_reachable() {
+        return staged::run(turn, op);
+    }
+    let (mut inputs, mut outputs) = (Few::<Region>::new(), Few::<Region>::new());
+    for peer in 0..size {
+        let (input, output) = turn.regions(peer)?;
+        inputs.push(input);
+        outputs.push(output);
+    }
     let pairs = match op {
         Op::AllToAll { .. } => (0..size).map(|peer| Pair::even(turn, peer)).collect::<Result<Few<Pair>>>()?,
-        Op::AllToAllV { .. } => {
-            turn.check_exchange()?;
-            (0..size).map(|peer| Pair::uneven(turn, peer, width(op))).collect::<Result<_>>()?
-        }
+        Op::AllToAllV { .. } => (0..size).map(|peer| Pair::uneven(turn, peer, width(op))).collect::<Result<_>>()?,
         _ => Few::new(),
     };
     let total: usize = inputs.iter().chain(&outputs).map(|region| region.bytes()).sum();
@@ -167,7 +177,7 @@ struct Pair {
 impl Pair {
     fn even(turn: &Turn<'_>, peer: usize) -> Result<Self> {
         let (me, size) = (turn.rank(), turn.size());
-        let ((input, output), (their_input, their_output)) = (turn.regions(me), turn.regions(peer));
+        let ((input, output), (their_input, their_output)) = (turn.regions(me)?, turn.regions(peer)?);
         Ok(Self {
             send: input.block(peer, size)?,
             recv: output.block(peer, size)?,
@@ -182,7 +192,7 @@ impl Pair {
             let start: usize = (0..index).map(|index| turn.count(of, first + index)).sum();
             region.part(start * width, turn.count(of, first + index) * width)
         };
-        let ((input, output), (their_input, their_output)) = (turn.regions(me), turn.regions(peer));
+        let ((input, output), (their_input, their_output)) = (turn.regions(me)?, turn.regions(peer)?);
         Ok(Self {
             send: block(input, me, 0, peer)?,
             recv: block(output, me, size, peer)?,
@@ -213,7 +223,7 @@ impl Pair {
 
 /// What a rank puts in and where its result goes; in place the part of `dst` that `MPI_IN_PLACE` means. Empty where a
 /// tensor is not significant.
-fn parts(op: &Op, rank: usize, size: usize) -> Result<(Region, Region)> {
+pub(crate) fn parts(op: &Op, rank: usize, size: usize) -> Result<(Region, Region)> {
     let [src, dst] = [op.src(), op.dst()].map(|tensor| tensor.map(Region::of));
     let at_root = op.root().is_none_or(|root| root.index() == rank);
     let (input, output) = match op {
@@ -231,11 +241,11 @@ fn parts(op: &Op, rank: usize, size: usize) -> Result<(Region, Region)> {
 }
 
 /// Block `index` where block `i` has `counts[i]` elements.
-fn uneven(region: Region, counts: &[usize], index: usize, width: usize) -> Result<Region> {
+pub(crate) fn uneven(region: Region, counts: &[usize], index: usize, width: usize) -> Result<Region> {
     region.part(counts[..index].iter().sum::<usize>() * width, counts[index] * width)
 }
 
-fn reduce(
+pub(crate) fn reduce(
     memory: &Memory<'_>,
     op: &Op,
     inputs: impl IntoIterator<Item = Result<Region>>,
@@ -248,11 +258,11 @@ fn reduce(
 }
 
 /// Bytes of an element.
-fn width(op: &Op) -> usize {
+pub(crate) fn width(op: &Op) -> usize {
     op.dtype().map_or(0, DType::size)
 }
 
 /// For operations that a later `disco-core` may know.
-fn unsupported<T>(op: &Op) -> Result<T> {
+pub(crate) fn unsupported<T>(op: &Op) -> Result<T> {
     Err(Error::Unsupported { backend: backend::NAME, operation: op.kind().to_string(), dtype: op.dtype() })
 }

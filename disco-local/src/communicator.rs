@@ -4,23 +4,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Reduction, Result, op};
+use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Reduction, Rendezvous, Result, Seat, op};
 
-use crate::agree::{Call, Seats};
+use crate::agree::Call;
 use crate::backend;
-use crate::group::{Group, Presence};
-use crate::turn::Turn;
-use crate::{collective, point_to_point};
+use crate::board::Presence;
+use crate::group::Group;
+use crate::meeting::Token;
+use crate::turn::{Counts, Turn};
+use crate::{collective, meeting, point_to_point, processes, split};
 
-/// One rank of a group of threads. Sent to the thread that uses it.
+/// One rank of a group of threads, or of processes. Sent to the thread that uses it.
 ///
 /// Dropping it while others wait for this rank ends their wait with [`Error::Lost`].
 pub struct Communicator {
     group: Arc<Group>,
     rank: Rank,
     deadline: Duration,
-    /// Collectives so far.
-    number: u64,
+    counts: Counts,
     /// For parts of small collectives.
     buffer: Box<[u8]>,
 }
@@ -38,9 +39,30 @@ pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communica
 }
 
 impl Communicator {
+    /// What [`Backend::connect`](disco_core::Backend::connect) gives, as itself. Where the link has an arena, ranks may live in
+    /// several processes of this machine; otherwise they are threads of this one.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`], [`Error::Mismatch`] if ranks disagree on
+    /// how many they are; [`Error::Invalid`] for a rank that can't be, or memory that the system or the link refuses.
+    pub fn connect(seat: Seat<'_>, at: &Rendezvous) -> Result<Self> {
+        let device = seat.queue.device();
+        if !device.is_host() {
+            let operation = format!("connect on {device}");
+            return Err(Error::Unsupported { backend: backend::NAME, operation, dtype: None });
+        }
+        let token = Token::from_bytes(at.as_bytes())?;
+        let (rank, size) = (seat.rank.index(), seat.world.size());
+        let group = match seat.link.arena() {
+            None => meeting::meet(token, rank, size, seat.connect_deadline, &*seat.link)?,
+            Some(_) => processes::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
+        };
+        Ok(Self::new(group, seat.rank, seat.deadline))
+    }
+
     pub(crate) fn new(group: Arc<Group>, rank: Rank, deadline: Duration) -> Self {
         let buffer = vec![0; collective::buffer(group.size())].into();
-        Self { group, rank, deadline, number: 0, buffer }
+        Self { group, rank, deadline, counts: Counts::default(), buffer }
     }
 
     /// What can't be run, whatever the peers do.
@@ -81,7 +103,7 @@ impl disco_core::Communicator for Communicator {
         self.check(group)?;
         let Some(first) = group.first() else { return Ok(()) };
         let claims = op::claim(group)?;
-        let seat = (&self.group, self.rank.index(), &mut self.number);
+        let seat = (&self.group, self.rank.index(), &mut self.counts);
         let mut turn = Turn::enter(seat, self.deadline, Call::Op(first), Some(claims))?;
         let result = match first.kind().is_point_to_point() {
             true => point_to_point::run(&mut turn, group),
@@ -91,17 +113,15 @@ impl disco_core::Communicator for Communicator {
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
-        let call = Call::Split;
-        let seat = (&self.group, self.rank.index(), &mut self.number);
-        let mut turn = Turn::enter(seat, self.deadline, call, None)?;
-        let met = turn.meet(call, Seats::words(color, key).into_iter());
-        let seat = met.map(|()| turn.take_seat());
+        let place = (&self.group, self.rank.index(), &mut self.counts);
+        let mut turn = Turn::enter(place, self.deadline, Call::Split, None)?;
+        let seat = split::run(&mut turn, color, key);
         turn.leave(1, seat.as_ref().map(drop).map_err(Error::clone))?;
         Ok(seat?.map(|seat| Box::new(Communicator::new(seat.group, seat.rank, self.deadline)) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        self.group.lock().check_unbroken(|| "synchronize".into())
+        self.group.check_unbroken(|| "synchronize".into())
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
@@ -111,11 +131,7 @@ impl disco_core::Communicator for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        self.group.update(|state| {
-            state.members[self.rank.index()].presence = Presence::Gone;
-            state.seats.forget(self.rank.index());
-            state.announce();
-        });
+        self.group.board.set_presence(self.rank.index(), Presence::Gone);
     }
 }
 

@@ -4,21 +4,26 @@ use std::sync::Arc;
 
 use disco_core::Error;
 
+use crate::board::Record;
 use crate::report;
 
-/// What broke a communicator.
+/// What broke a communicator, as all ranks can read it.
 pub(crate) struct Failure {
     error: Error,
-    /// What everybody else is told.
-    cause: Arc<str>,
-    /// Ranks that get the error itself; none of them means all.
-    witnesses: Vec<usize>,
+    /// Ranks that get the error itself, of which the others are told; none means all.
+    witnesses: Option<[usize; 2]>,
 }
+
+/// Kinds of errors on the board.
+const ABORTED: u64 = 1;
+const LOST: u64 = 2;
+const MISMATCH: u64 = 3;
+const INVALID: u64 = 4;
 
 impl Failure {
     /// An abort from outside.
     pub(crate) fn abort(cause: &Arc<str>) -> Self {
-        Self { error: Error::Aborted { cause: cause.clone() }, cause: cause.clone(), witnesses: Vec::new() }
+        Self::for_all(Error::Aborted { cause: cause.clone() })
     }
 
     /// Ranks wait for one whose communicator is gone.
@@ -29,29 +34,85 @@ impl Failure {
 
     /// A failure that every rank reports as its own.
     pub(crate) fn for_all(error: Error) -> Self {
-        Self { cause: error.to_string().into(), error, witnesses: Vec::new() }
+        Self { error, witnesses: None }
     }
 
     /// A failure of two ranks, of which the others are told.
     pub(crate) fn between(a: usize, b: usize, error: Error) -> Self {
-        Self { cause: error.to_string().into(), error, witnesses: vec![a, b] }
+        Self { error, witnesses: Some([a, b]) }
     }
 
-    /// A failure of one rank, of which the others are told.
-    pub(crate) fn of(rank: usize, error: Error) -> Self {
-        Self { cause: format!("rank {rank}: {error}").into(), error, witnesses: vec![rank] }
+    /// A failure of one rank, of which the others are told. The rank itself has the error.
+    pub(crate) fn of(rank: usize, error: &Error) -> Self {
+        Self::abort(&format!("rank {rank}: {error}").into())
     }
 
     /// What `rank` is told that was inside an operation when this happened.
-    pub(crate) fn told_to(&self, rank: usize) -> Error {
-        match self.witnesses.is_empty() || self.witnesses.contains(&rank) {
-            true => self.error.clone(),
-            false => Error::Aborted { cause: self.cause.clone() },
+    pub(crate) fn told_to(self, rank: usize) -> Error {
+        match self.witnesses.is_none_or(|witnesses| witnesses.contains(&rank)) {
+            true => self.error,
+            false => Error::Aborted { cause: self.cause() },
         }
     }
 
     /// What anybody is told who asks for an `operation` afterwards.
-    pub(crate) fn broken(&self, operation: String) -> Error {
-        Error::Broken { operation, cause: self.cause.clone() }
+    pub(crate) fn broken(self, operation: String) -> Error {
+        Error::Broken { operation, cause: self.cause() }
+    }
+
+    fn cause(&self) -> Arc<str> {
+        match &self.error {
+            Error::Aborted { cause } => cause.clone(),
+            other => other.to_string().into(),
+        }
+    }
+
+    /// For the board.
+    pub(crate) fn to_record(&self) -> Record {
+        let (kind, texts) = match &self.error {
+            Error::Aborted { cause } => (ABORTED, [cause.to_string(), String::new()]),
+            Error::Lost { workers, why } => (LOST, [workers.clone(), why.clone()]),
+            Error::Mismatch { operation, detail } => (MISMATCH, [operation.clone(), detail.clone()]),
+            other => (INVALID, [other.to_string(), String::new()]),
+        };
+        Record { kind, witnesses: self.witnesses, texts }
+    }
+
+    /// From the board; none if whoever failed did not come to say why.
+    pub(crate) fn from_record(record: Option<Record>) -> Self {
+        let unknown = || Self::for_all(Error::invalid("the communicator failed, and nobody knows why"));
+        record.map_or_else(unknown, |Record { kind, witnesses, texts: [first, second] }| {
+            let error = match kind {
+                ABORTED => Error::Aborted { cause: first.into() },
+                LOST => Error::Lost { workers: first, why: second },
+                MISMATCH => Error::Mismatch { operation: first, detail: second },
+                _ => Error::Invalid(first),
+            };
+            Self { error, witnesses }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_told_the_same_from_the_board() {
+        let mismatch = || Error::Mismatch { operation: "barrier".into(), detail: "a, b".into() };
+        let failures = || {
+            let failures = [Failure::abort(&"why".into()), Failure::lost(3), Failure::between(0, 2, mismatch())];
+            failures.into_iter().chain([Failure::for_all(Error::invalid("x")), Failure::of(1, &mismatch())])
+        };
+        for (failure, same) in failures().zip(failures()) {
+            let read = |failure: &Failure| Failure::from_record(Some(failure.to_record()));
+            for rank in 0..3 {
+                assert_eq!(read(&failure).told_to(rank).to_string(), read(&same).told_to(rank).to_string());
+            }
+            assert_eq!(read(&failure).broken("op".into()).to_string(), same.broken("op".into()).to_string());
+        }
+        let told = [0, 1, 2].map(|rank| Failure::between(0, 2, mismatch()).told_to(rank).to_string());
+        let text = "barrier: ranks disagree: a, b";
+        assert_eq!(told, [text, "aborted, because barrier: ranks disagree: a, b", text]);
     }
 }

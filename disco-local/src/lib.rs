@@ -45,6 +45,8 @@ mod failure;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
+mod home;
+#[cfg(not(loom))]
 mod kernel;
 #[cfg(not(loom))]
 mod meeting;
@@ -53,7 +55,13 @@ mod pace;
 #[cfg(not(loom))]
 mod point_to_point;
 #[cfg(not(loom))]
+mod processes;
+#[cfg(not(loom))]
 mod report;
+#[cfg(not(loom))]
+mod split;
+#[cfg(not(loom))]
+mod staged;
 mod sync;
 #[cfg(not(loom))]
 mod turn;

@@ -1,6 +1,7 @@
 //! How the threads of one process find each other: whoever comes first under a token makes the group.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +9,12 @@ use std::time::Duration;
 
 use disco_core::{Abort, Error, Link, Rank, Result};
 
+use crate::board::Presence;
 use crate::failure::Failure;
-use crate::group::{Group, Patience, Presence, State};
+use crate::group::{Group, Patience};
 use crate::report;
 
-/// Groups whose ranks have not all come.
+/// Groups whose ranks have not all come, and those that splits have made, until all have taken them.
 static MEETINGS: Mutex<BTreeMap<Token, Arc<Group>>> = Mutex::new(BTreeMap::new());
 
 /// The name of one meeting: 4 bytes of process id and 8 bytes of number, little endian.
@@ -26,7 +28,11 @@ impl Token {
     /// A token that no other meeting of this process has.
     pub(crate) fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { process: process::id(), number: NEXT.fetch_add(1, Ordering::Relaxed) }
+        Self::here(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn here(number: u64) -> Self {
+        Self { process: process::id(), number }
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
@@ -38,6 +44,12 @@ impl Token {
         let (process, number) = bytes.split_first_chunk().ok_or_else(refuse)?;
         let number = number.try_into().map_err(|_| refuse())?;
         Ok(Self { process: u32::from_le_bytes(*process), number: u64::from_le_bytes(number) })
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.process, self.number)
     }
 }
 
@@ -60,7 +72,7 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
     let group = meetings().entry(token).or_insert_with(|| Group::awaited(size)).clone();
     // Heard before anything is waited for. The group outlives the meeting, so this serves the communicator too.
     link.on_abort(&(group.clone() as Arc<dyn Abort>));
-    let met = arrive(&group, rank, size, deadline);
+    let met = arrive(&group, rank, size, Patience::new(deadline), Presence::Here);
     let mut meetings = meetings();
     // All have come, or nobody else needs to: the first to leave clears the place.
     if meetings.get(&token).is_some_and(|meeting| Arc::ptr_eq(meeting, &group)) {
@@ -69,24 +81,52 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
     met.map(|()| group)
 }
 
-fn arrive(group: &Group, rank: usize, size: usize, deadline: Duration) -> Result<()> {
-    let patience = Patience::new(deadline);
-    let name = Rank::new(rank as u32);
-    group.update(|state| {
-        state.announce();
-        if size != group.size() {
-            let detail = format!("{name} connects to {size} ranks, others to {}", group.size());
-            state.fail(Failure::for_all(Error::Mismatch { operation: "connect".into(), detail }));
-        } else if state.members[rank].presence != Presence::Awaited {
-            state.fail(Failure::for_all(Error::invalid(format!("connect: {name} came twice"))));
-        } else {
-            state.members[rank].presence = Presence::Here;
-        }
-    });
-    let here = |state: &State| state.members.iter().all(|member| member.presence != Presence::Awaited);
-    let late =
-        |state: &State, after| Error::Deadline { operation: "connect".into(), after, state: report::connecting(state) };
-    group.wait(rank, patience, |state| Ok(here(state).then_some(())), late)
+/// Comes, and waits until all have come that far.
+///
+/// # Errors
+/// As [`meet`].
+pub(crate) fn arrive(group: &Group, rank: usize, size: usize, patience: Patience, presence: Presence) -> Result<()> {
+    let (board, name) = (&group.board, Rank::new(rank as u32));
+    if size != board.size() {
+        let detail = format!("{name} connects to {size} ranks, others to {}", board.size());
+        group.fail(&Failure::for_all(Error::Mismatch { operation: "connect".into(), detail }));
+    } else if !board.arrive(rank, presence) {
+        group.fail(&Failure::for_all(Error::invalid(format!("connect: {name} came twice"))));
+    }
+    await_all(group, rank, patience, presence)
+}
+
+/// Waits until all have come that far.
+///
+/// # Errors
+/// As [`meet`].
+pub(crate) fn await_all(group: &Group, rank: usize, patience: Patience, presence: Presence) -> Result<()> {
+    let board = &group.board;
+    let ready = || Ok((0..board.size()).all(|rank| board.presence(rank) >= presence).then_some(()));
+    let late = |after| {
+        let state = report::connecting(board, presence);
+        Error::Deadline { operation: "connect".into(), after, state }
+    };
+    group.wait(rank, patience, ready, late)
+}
+
+/// Leaves a group for other threads to [find](find).
+pub(crate) fn offer(group: &Arc<Group>) -> u64 {
+    let token = Token::fresh();
+    meetings().insert(token, group.clone());
+    token.number
+}
+
+/// The group of that name.
+pub(crate) fn find(name: u64) -> Option<Arc<Group>> {
+    meetings().get(&Token::here(name)).cloned()
+}
+
+/// Takes a group back that was offered.
+pub(crate) fn take_back(name: u64) {
+    // Dropped outside of the lock.
+    let group = meetings().remove(&Token::here(name));
+    drop(group);
 }
 
 fn meetings() -> MutexGuard<'static, BTreeMap<Token, Arc<Group>>> {

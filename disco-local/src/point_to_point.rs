@@ -1,26 +1,56 @@
-//! Sends and receives: letters in the receiver's inbox, copied by the receiver.
+//! Sends and receives: letters in a few slots for each pair of ranks, copied by the receiver.
 //!
-//! A group puts all its letters in their inboxes before it waits for anything, then takes what has come for its receives
-//! in whatever order it comes, then waits until its own letters are read. So any order that can end does. Letters of one
-//! sender stay in order, and so do the receives from it.
+//! A group sends letters as far as there are slots, takes what has come for its receives in whatever order it comes, and
+//! sends more when slots are free, until its receives are done and its letters are taken. So any order that can end does.
+//! Letters of one sender stay in order, and so do the receives from it.
+//!
+//! A letter says where its tensor is. A tensor that the receiver can't reach, since it lies in another process's private
+//! memory, goes through the sender's staging area, a letter for each piece: two of a pair are under way at a time, and a
+//! letter's number says in which half of the pair's part of the area it is.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use disco_core::{Error, Op, Result, Tensor};
+use disco_core::{DType, Error, Op, Result, Tensor};
 
+use crate::board::{Board, Letter, SLOTS};
 use crate::failure::Failure;
-use crate::group::{Group, Letter, Presence, State};
+use crate::home::PRIVATE;
 use crate::report;
 use crate::turn::{Region, Turn};
 
 /// From how many bytes on a letter is copied past the caches.
 const STREAM: usize = 12 << 20;
 
-/// A receive that has not got its letter.
-struct Awaited<'a> {
-    from: usize,
-    dst: &'a Tensor,
+/// A tensor that is not received to its end.
+struct Parcel {
+    /// From whom, or to whom.
+    peer: usize,
+    region: Region,
+    dtype: DType,
+    elements: usize,
+    /// Where peers find it, or that they can't.
+    place: u64,
+    /// Bytes that have gone through the staging area.
+    staged: usize,
+}
+
+/// What a group still has to do.
+struct Post {
+    me: usize,
+    sends: Vec<Parcel>,
+    recvs: Vec<Parcel>,
+    /// Ranks that may have letters to take, of which nothing is left to send.
+    sent: Vec<usize>,
+}
+
+/// What a group can do now.
+enum Step {
+    /// There is a slot for a send.
+    Send(usize),
+    /// There is a letter for a receive.
+    Take(usize, u64, Letter),
+    Done,
 }
 
 /// What [`run`] can't run, whatever the peers do.
@@ -56,97 +86,152 @@ pub(crate) fn check(group: &[Op], me: usize) -> Result<()> {
 
 /// Runs a group of sends and receives.
 pub(crate) fn run(turn: &mut Turn<'_>, ops: &[Op]) -> Result<()> {
-    let (me, group) = (turn.rank(), turn.group());
-    group.update(|state| {
-        state.announce();
+    let board = turn.board();
+    let mut post = Post::new(turn, ops);
+    loop {
+        match turn.wait(|| post.next(board), || post.waiting(board))? {
+            Step::Send(index) => post.send(turn, index)?,
+            Step::Take(index, number, letter) => post.take(turn, index, number, letter)?,
+            Step::Done => return Ok(()),
+        }
+    }
+}
+
+impl Post {
+    fn new(turn: &Turn<'_>, ops: &[Op]) -> Self {
+        let parcel = |peer: usize, tensor: &Tensor| {
+            let (region, dtype, elements) = (Region::of(tensor), tensor.dtype(), tensor.elements());
+            Parcel { peer, region, dtype, elements, place: turn.place(region), staged: 0 }
+        };
+        let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         for op in ops {
-            if let Op::Send { src, to } = op {
-                state.members[to.index()].inbox.push(Letter { from: me, src: src.clone() });
-                state.members[me].unread.push(to.index());
+            match op {
+                Op::Send { src, to } => sends.push(parcel(to.index(), src)),
+                Op::Recv { dst, from } => recvs.push(parcel(from.index(), dst)),
+                _ => {}
             }
         }
-    });
-    let mut awaited: Vec<Awaited<'_>> = ops
-        .iter()
-        .filter_map(|op| match op {
-            Op::Recv { dst, from } => Some(Awaited { from: from.index(), dst }),
-            _ => None,
-        })
-        .collect();
-    while !awaited.is_empty() {
-        let (index, letter) =
-            turn.wait(|state| next(state, me, &awaited), |state| waiting(group, state, me, &awaited))?;
-        let (to, from) = (Region::of(awaited[index].dst), Region::of(&letter.src));
-        turn.start()?.streaming(to.bytes() >= STREAM).copy(to, from)?;
-        awaited.remove(index);
-        turn.stop();
-        group.update(|state| {
-            state.announce();
-            let unread = &mut state.members[letter.from].unread;
-            // A sender that has left early has forgotten its letters.
-            if let Some(at) = unread.iter().position(|&to| to == me) {
-                unread.remove(at);
+        Self { me: turn.rank(), sends, recvs, sent: Vec::new() }
+    }
+
+    /// What can be done now, if anything.
+    fn next(&self, board: &Board) -> Result<Option<Step>, Failure> {
+        for (index, parcel) in firsts(&self.sends) {
+            let room = if parcel.place == PRIVATE { 2 } else { SLOTS };
+            if board.under_way(self.me, parcel.peer) < room {
+                return Ok(Some(Step::Send(index)));
             }
-        });
-    }
-    let read = |state: &mut State| {
-        let unread = &state.members[me].unread;
-        match unread.iter().find(|&&to| is_gone(state, to)) {
-            Some(&to) => Err(Failure::lost(to)),
-            None => Ok(unread.is_empty().then_some(())),
         }
-    };
-    turn.wait(read, |state| waiting(group, state, me, &[]))
-}
-
-/// The first receive whose letter has come.
-fn next(state: &mut State, me: usize, awaited: &[Awaited<'_>]) -> Result<Option<(usize, Letter)>, Failure> {
-    for (index, Awaited { from, dst }) in awaited.iter().enumerate() {
-        let inbox = &mut state.members[me].inbox;
-        if let Some(at) = inbox.iter().position(|letter| letter.from == *from) {
-            // A letter that does not fit stays where its sender finds it.
-            let src = &inbox[at].src;
-            return match (src.dtype(), src.elements()) == (dst.dtype(), dst.elements()) {
-                true => Ok(Some((index, inbox.remove(at)))),
-                false => Err(Failure::between(*from, me, mismatch((*from, src), (me, dst)))),
-            };
+        for (index, parcel) in firsts(&self.recvs) {
+            // That it is gone is seen before what it sent last is looked for.
+            let is_gone = board.is_alarmed() && board.is_gone(parcel.peer);
+            match board.next_letter(parcel.peer, self.me) {
+                Some((_, letter)) if !parcel.fits(letter) => return Err(self.mismatch(parcel, letter)),
+                Some((number, letter)) => return Ok(Some(Step::Take(index, number, letter))),
+                None if is_gone => return Err(Failure::lost(parcel.peer)),
+                None => {}
+            }
         }
-        if is_gone(state, *from) {
-            return Err(Failure::lost(*from));
+        let is_lost = |to: &usize| board.is_gone(*to) && board.under_way(self.me, *to) > 0;
+        if let Some(lost) = self.receivers().find(|to| board.is_alarmed() && is_lost(to)) {
+            return Err(Failure::lost(lost));
         }
+        let is_done = self.sends.is_empty() && self.recvs.is_empty();
+        let is_taken = || self.sent.iter().all(|to| board.under_way(self.me, *to) == 0);
+        Ok((is_done && is_taken()).then_some(Step::Done))
     }
-    Ok(None)
-}
 
-fn mismatch(sender: (usize, &Tensor), receiver: (usize, &Tensor)) -> Error {
-    let side = |tensor: &Tensor| format!("{} x {}", tensor.dtype(), tensor.elements());
-    let (sent, expected) = (side(sender.1), side(receiver.1));
-    let detail = format!("rank {} sends {sent}, rank {} receives {expected}", sender.0, receiver.0);
-    Error::Mismatch { operation: "send and recv".into(), detail }
-}
-
-fn is_gone(state: &State, rank: usize) -> bool {
-    state.members[rank].presence == Presence::Gone
-}
-
-/// What the peers do that rank `me` waits for.
-fn waiting(group: &Group, state: &State, me: usize, awaited: &[Awaited<'_>]) -> String {
-    let senders = sorted(awaited.iter().map(|awaited| awaited.from));
-    let receivers = sorted(state.members[me].unread.iter().copied());
-    let peers = sorted(senders.iter().chain(&receivers).copied());
-    let peers: Vec<String> = peers.into_iter().map(|peer| report::doing(group, peer)).collect();
-    let mut text = format!("{}; rank {me} waits", peers.join(", "));
-    if !senders.is_empty() {
-        text = format!("{text} to receive from {}", report::ranks(&senders));
+    /// Sends a letter, or the next piece of it.
+    fn send(&mut self, turn: &mut Turn<'_>, index: usize) -> Result<()> {
+        let (me, parcel) = (self.me, &mut self.sends[index]);
+        let (to, bytes) = (parcel.peer, parcel.region.bytes());
+        if parcel.place == PRIVATE {
+            let slot = slot(turn, me, to, turn.board().posted(me, to))?;
+            let piece = slot.bytes().min(bytes - parcel.staged);
+            let from = parcel.region.part(parcel.staged, piece)?;
+            turn.own().copy(slot.part(0, piece)?, from)?;
+            parcel.staged += piece;
+        }
+        let is_whole = parcel.place != PRIVATE || parcel.staged == bytes;
+        turn.board().send(me, to, [parcel.dtype as u64, parcel.elements as u64, parcel.place]);
+        turn.board().awake();
+        if is_whole {
+            self.sends.remove(index);
+            self.sent.push(to);
+        }
+        Ok(())
     }
-    if !receivers.is_empty() {
-        let and = if senders.is_empty() { "" } else { " and" };
-        text = format!("{text}{and} to be received by {}", report::ranks(&receivers));
+
+    /// Copies a letter to where it belongs, or the next piece of it.
+    fn take(&mut self, turn: &mut Turn<'_>, index: usize, number: u64, letter: Letter) -> Result<()> {
+        let (me, parcel) = (self.me, &mut self.recvs[index]);
+        let (from, bytes, place) = (parcel.peer, parcel.region.bytes(), letter[2]);
+        let is_whole = if place == PRIVATE {
+            let slot = slot(turn, from, me, number)?;
+            let piece = slot.bytes().min(bytes - parcel.staged);
+            let to = parcel.region.part(parcel.staged, piece)?;
+            turn.own().copy(to, slot.part(0, piece)?)?;
+            parcel.staged += piece;
+            parcel.staged == bytes
+        } else {
+            let region = turn.region(from, place, bytes as u64)?;
+            turn.start()?.streaming(bytes >= STREAM).copy(parcel.region, region)?;
+            turn.stop();
+            true
+        };
+        turn.board().take(from, me, number);
+        turn.board().awake();
+        if is_whole {
+            self.recvs.remove(index);
+        }
+        Ok(())
     }
-    text
+
+    fn mismatch(&self, parcel: &Parcel, letter: Letter) -> Failure {
+        let sent = DType::all().find(|dtype| *dtype as u64 == letter[0]);
+        let sent = sent.map_or("something".into(), |dtype| format!("{dtype} x {}", letter[1]));
+        let expected = format!("{} x {}", parcel.dtype, parcel.elements);
+        let detail = format!("rank {} sends {sent}, rank {} receives {expected}", parcel.peer, self.me);
+        Failure::between(parcel.peer, self.me, Error::Mismatch { operation: "send and recv".into(), detail })
+    }
+
+    fn receivers(&self) -> impl Iterator<Item = usize> {
+        self.sends.iter().map(|parcel| parcel.peer).chain(self.sent.iter().copied())
+    }
+
+    /// What the peers do that this rank waits for.
+    fn waiting(&self, board: &Board) -> String {
+        let is_open = |to: &usize| board.under_way(self.me, *to) > 0;
+        let senders: BTreeSet<usize> = self.recvs.iter().map(|parcel| parcel.peer).collect();
+        let receivers: BTreeSet<usize> = self.receivers().filter(is_open).collect();
+        let peers: Vec<String> = senders.union(&receivers).map(|peer| report::doing(board, *peer)).collect();
+        let mut text = format!("{}; rank {} waits", peers.join(", "), self.me);
+        let list = |ranks: BTreeSet<usize>| report::ranks(&ranks.into_iter().collect::<Vec<_>>());
+        if !senders.is_empty() {
+            text = format!("{text} to receive from {}", list(senders));
+        }
+        if !receivers.is_empty() {
+            let and = if text.ends_with("waits") { "" } else { " and" };
+            text = format!("{text}{and} to be received by {}", list(receivers));
+        }
+        text
+    }
 }
 
-fn sorted(ranks: impl Iterator<Item = usize>) -> Vec<usize> {
-    let ranks: BTreeSet<usize> = ranks.collect();
-    ranks.into_iter().collect()
+impl Parcel {
+    fn fits(&self, letter: Letter) -> bool {
+        letter[..2] == [self.dtype as u64, self.elements as u64]
+    }
+}
+
+/// The first parcel of each peer, and where it is: the others wait for it.
+fn firsts(parcels: &[Parcel]) -> impl Iterator<Item = (usize, &Parcel)> {
+    let is_first = |index: usize, peer: usize| parcels[..index].iter().all(|earlier| earlier.peer != peer);
+    parcels.iter().enumerate().filter(move |(index, parcel)| is_first(*index, parcel.peer))
+}
+
+/// Where a letter of that number from one rank to another is staged: the first two pieces have a block for each receiver.
+fn slot(turn: &Turn<'_>, from: usize, to: usize, number: u64) -> Result<Region> {
+    let block = turn.board().block_bytes();
+    turn.staged(from, number as usize % 2).part(to * block, block)
 }

@@ -1,47 +1,41 @@
 //! Words for people who ask why it hangs.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use disco_core::OpKind;
 
-use crate::group::{Group, Presence, State};
+use crate::board::{Board, Presence};
 
-/// What one rank is doing. Written by it alone, without order: it is for a person.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Trace {
-    /// What it is inside of, as a [code](name).
-    inside: AtomicU8,
-    /// The last operation that it finished, and how many these were.
-    last: AtomicU8,
-    finished: AtomicU64,
-}
+/// In a rank's trace, written by it alone, without order: it is for a person. First what it is inside of, as a
+/// [code](name), then the last operation that it finished, and how many these were.
+const INSIDE: usize = 0;
+const LAST: usize = 1;
+const FINISHED: usize = 2;
 
 /// The code of a split, which is no [`OpKind`]; those have their number + 1.
-const SPLIT: u8 = u8::MAX;
+const SPLIT: u64 = u8::MAX as u64;
 
-impl Trace {
-    /// Enters an operation; none is a split.
-    pub(crate) fn enter(&self, kind: Option<OpKind>) {
-        self.inside.store(kind.map_or(SPLIT, |kind| kind as u8 + 1), Ordering::Relaxed);
-    }
-
-    /// Leaves it, having finished so many.
-    pub(crate) fn leave(&self, operations: usize) {
-        if operations > 0 {
-            self.last.store(self.inside.load(Ordering::Relaxed), Ordering::Relaxed);
-            let finished = self.finished.load(Ordering::Relaxed);
-            self.finished.store(finished + operations as u64, Ordering::Relaxed);
-        }
-        self.inside.store(0, Ordering::Relaxed);
-    }
+/// `rank` enters an operation; none is a split.
+pub(crate) fn enter(board: &Board, rank: usize, kind: Option<OpKind>) {
+    board.trace(rank)[INSIDE].store(kind.map_or(SPLIT, |kind| kind as u64 + 1), Ordering::Relaxed);
 }
 
-fn name(code: u8) -> Option<&'static str> {
+/// `rank` leaves it, having finished so many.
+pub(crate) fn leave(board: &Board, rank: usize, operations: usize) {
+    let trace = board.trace(rank);
+    if operations > 0 {
+        trace[LAST].store(trace[INSIDE].load(Ordering::Relaxed), Ordering::Relaxed);
+        let finished = trace[FINISHED].load(Ordering::Relaxed);
+        trace[FINISHED].store(finished.wrapping_add(operations as u64), Ordering::Relaxed);
+    }
+    trace[INSIDE].store(0, Ordering::Relaxed);
+}
+
+fn name(code: u64) -> Option<&'static str> {
     match code {
         SPLIT => Some("split"),
-        code => Some(OpKind::ALL.get(usize::from(code.checked_sub(1)?))?.name()),
+        code => Some(OpKind::ALL.get(usize::try_from(code.checked_sub(1)?).ok()?)?.name()),
     }
 }
 
@@ -51,32 +45,30 @@ pub(crate) fn ranks(ranks: &[usize]) -> String {
     format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, list.join(", "))
 }
 
-/// Who has not connected, and who waits for them.
-pub(crate) fn connecting(state: &State) -> String {
-    let (come, missing): (Vec<_>, Vec<_>) =
-        (0..state.members.len()).partition(|&rank| state.members[rank].presence != Presence::Awaited);
+/// Who has not come as far as `presence` in connecting, and who waits for them.
+pub(crate) fn connecting(board: &Board, presence: Presence) -> String {
+    let (come, missing): (Vec<_>, Vec<_>) = (0..board.size()).partition(|&rank| board.presence(rank) >= presence);
     let have = if missing.len() == 1 { "has" } else { "have" };
     format!("{} {have} not come; {}", ranks(&missing), waiting(&come))
 }
 
 /// What some ranks do instead of coming, and who waits for them.
-pub(crate) fn missing(group: &Group, has_come: impl Fn(usize) -> bool) -> String {
-    let (come, missing): (Vec<_>, Vec<_>) = (0..group.size()).partition(|&rank| has_come(rank));
-    let missing: Vec<String> = missing.into_iter().map(|rank| doing(group, rank)).collect();
+pub(crate) fn missing(board: &Board, has_come: impl Fn(usize) -> bool) -> String {
+    let (come, missing): (Vec<_>, Vec<_>) = (0..board.size()).partition(|&rank| has_come(rank));
+    let missing: Vec<String> = missing.into_iter().map(|rank| doing(board, rank)).collect();
     format!("{}; {}", missing.join(", "), waiting(&come))
 }
 
 /// What a rank does, who is waited for.
-pub(crate) fn doing(group: &Group, rank: usize) -> String {
-    let trace = &group.traces[rank];
-    let (inside, last) = (trace.inside.load(Ordering::Relaxed), trace.last.load(Ordering::Relaxed));
+pub(crate) fn doing(board: &Board, rank: usize) -> String {
+    let load = |index: usize| board.trace(rank)[index].load(Ordering::Relaxed);
     let mut text = format!("rank {rank} ");
-    let written = match (name(inside), name(last)) {
-        (Some(operation), _) if group.board.is_touching(rank) => write!(text, "is still copying in {operation}"),
+    let written = match (name(load(INSIDE)), name(load(LAST))) {
+        (Some(operation), _) if board.is_touching(rank) => write!(text, "is still copying in {operation}"),
         (Some(operation), _) => write!(text, "is in {operation}"),
         (None, None) => write!(text, "has not come (no operation so far)"),
         (None, Some(last)) => {
-            let finished = trace.finished.load(Ordering::Relaxed);
+            let finished = load(FINISHED);
             let s = if finished == 1 { "" } else { "s" };
             write!(text, "has not come ({finished} operation{s} so far, the last {last})")
         }

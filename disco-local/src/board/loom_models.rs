@@ -1,6 +1,8 @@
-//! All interleavings of two ranks at the board.
+//! Two ranks at the board, in the orders of events that the memory model allows.
 
 #![allow(unsafe_code)]
+
+use std::time::Duration;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -9,6 +11,19 @@ use loom::thread;
 use super::*;
 
 const HEAD: Head = Head { signature: 1, count: 1 };
+/// Models know no time: whoever is not woken never wakes up, which loom finds.
+const LONG: Duration = Duration::MAX;
+
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    builder.check(run);
+}
+
+/// Sleeps until something holds, as ranks do.
+fn sleep_until(board: &Board, holds: impl Fn() -> bool) {
+    while board.rest(LONG, || holds().then_some(())).is_none() {}
+}
 
 /// One of two ranks in three collectives in a row: what each reads is what the other posted for this one, though sheets
 /// are written again without any further handshake.
@@ -22,7 +37,7 @@ fn sheets_are_read_before_they_are_written_again() {
                 while !board.has_posted(1 - me, number) {
                     thread::yield_now();
                 }
-                assert_eq!(board.word(1 - me, number, 0), 10 * number + 1 - me as u64);
+                assert_eq!(board.sheet_word(1 - me, number, 0), 10 * number + 1 - me as u64);
             }
         };
         let theirs = board.clone();
@@ -34,7 +49,7 @@ fn sheets_are_read_before_they_are_written_again() {
 
 /// Memory that one rank publishes is read by the other between the two handshakes, and only then.
 #[test]
-fn published_memory_is_read_between_post_and_finish() {
+fn published_memory_is_read_between_post_and_step() {
     loom::model(|| {
         let board = Arc::new(Board::new(2));
         let memory = Arc::new(UnsafeCell::new(0));
@@ -46,12 +61,12 @@ fn published_memory_is_read_between_post_and_finish() {
             }
             // SAFETY: loom checks that nobody writes meanwhile.
             assert_eq!(shared.with(|value| unsafe { *value }), 1);
-            theirs.finish(1, 1);
+            theirs.step(1, 1);
         });
         // SAFETY: loom checks that nobody else looks meanwhile.
         memory.with_mut(|value| unsafe { *value = 1 });
         board.post(0, 1, HEAD, [].into_iter());
-        while !board.has_finished(1, 1) {
+        while !board.has_stepped(1, 1) {
             thread::yield_now();
         }
         // SAFETY: as above.
@@ -74,12 +89,78 @@ fn nobody_touches_the_memory_of_a_rank_that_left() {
                 theirs.let_go(1);
             }
         });
-        board.fail();
+        board.forbid();
         while board.is_touching(1) {
             thread::yield_now();
         }
         // SAFETY: loom checks that nobody else looks meanwhile.
         memory.with_mut(|value| unsafe { *value = 1 });
+        reader.join().unwrap();
+    });
+}
+
+/// Two ranks sleep until both have posted, twice: nobody sleeps through what it waits for.
+#[test]
+fn whoever_sleeps_is_woken() {
+    model(3, || {
+        let board = Arc::new(Board::new(2));
+        let run = |board: &Board, me: usize| {
+            for step in 1..=2 {
+                board.step(me, step);
+                board.awake();
+                sleep_until(board, || board.has_stepped(1 - me, step));
+            }
+        };
+        let theirs = board.clone();
+        let peer = thread::spawn(move || run(&theirs, 1));
+        run(&board, 0);
+        peer.join().unwrap();
+    });
+}
+
+/// A rank that sleeps hears of a failure, and can read what it was, whoever of two was first.
+#[test]
+fn a_failure_wakes_whoever_sleeps() {
+    model(3, || {
+        let board = Arc::new(Board::new(2));
+        let record = |kind| Record { kind, witnesses: None, texts: [String::new(), String::new()] };
+        let failing = [1, 2].map(|kind| {
+            let board = board.clone();
+            thread::spawn(move || board.fail(&record(kind)))
+        });
+        sleep_until(&board, || board.has_failed());
+        let wins = failing.map(|thread| thread.join().unwrap());
+        assert_ne!(wins[0], wins[1]);
+        assert_eq!(board.record(), Some(record(if wins[0] { 1 } else { 2 })));
+    });
+}
+
+/// Letters through one slot, each about memory that its sender writes again when the letter is taken: they come in order,
+/// nobody reads what is being written, and nobody sleeps through one.
+#[test]
+fn letters_are_read_before_their_memory_is_written_again() {
+    model(3, || {
+        let board = Arc::new(Board::new(2));
+        let memory = Arc::new(UnsafeCell::new(0));
+        let (theirs, shared) = (board.clone(), memory.clone());
+        let reader = thread::spawn(move || {
+            for letter in 1..=2 {
+                sleep_until(&theirs, || theirs.next_letter(0, 1).is_some());
+                let (number, found) = theirs.next_letter(0, 1).unwrap();
+                assert_eq!(found, [letter]);
+                // SAFETY: loom checks that nobody writes meanwhile.
+                assert_eq!(shared.with(|value| unsafe { *value }), letter);
+                theirs.take(0, 1, number);
+                theirs.awake();
+            }
+        });
+        for letter in 1..=2 {
+            sleep_until(&board, || board.under_way(0, 1) < SLOTS);
+            // SAFETY: loom checks that nobody else looks meanwhile.
+            memory.with_mut(|value| unsafe { *value = letter });
+            board.send(0, 1, [letter]);
+            board.awake();
+        }
         reader.join().unwrap();
     });
 }

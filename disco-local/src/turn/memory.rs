@@ -8,7 +8,9 @@ use disco_core::{DType, Error, Reduction, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::backend;
+use crate::board::Board;
 use crate::group::Group;
+use crate::home::Home;
 use crate::kernel::{self, Fold};
 
 /// The most bytes that are touched between two looks at the failure flag, of all tensors together.
@@ -76,14 +78,28 @@ impl Region {
         self.part(start(index), start(index + 1) - start(index))
     }
 
-    /// For the board.
-    pub(super) fn words(self) -> [u64; 2] {
-        [self.data.expose_provenance() as u64, self.bytes as u64]
+    /// Where it is, for the board.
+    pub(super) fn place(self, home: &Home) -> u64 {
+        if self.bytes == 0 { 0 } else { home.place(self.data, self.bytes) }
     }
 
-    /// From the board.
-    pub(super) fn from_words([data, bytes]: [u64; 2]) -> Self {
-        Self { data: ptr::with_exposed_provenance_mut(data as usize), bytes: bytes as usize }
+    /// What `rank` has published.
+    ///
+    /// # Errors
+    /// It is not in that rank's memory.
+    pub(super) fn find(home: &Home, rank: usize, place: u64, bytes: u64) -> Result<Self> {
+        let bytes = bytes as usize;
+        if bytes == 0 { Ok(Self::EMPTY) } else { Ok(Self { data: home.find(rank, place, bytes)?, bytes }) }
+    }
+
+    /// A piece of `rank`'s staging area; nothing where there is none.
+    pub(super) fn staged(board: &Board, rank: usize, index: usize) -> Self {
+        let range = board.piece(rank, index);
+        let segment = board.segment().filter(|segment| range.end <= segment.byte_len());
+        segment.map_or(Self::EMPTY, |segment| Self {
+            data: segment.pointer().wrapping_add(range.start),
+            bytes: range.len(),
+        })
     }
 }
 
@@ -91,7 +107,7 @@ impl Region {
 /// points what its peers have published.
 ///
 /// Regions passed in are parts of the tensors of this rank's call or letter, of what peers have posted for the same
-/// collective, or of this rank's own buffers.
+/// collective, of this rank's own buffers, or of staging areas, which are there as long as the group.
 pub(crate) struct Memory<'t> {
     group: &'t Group,
     rank: usize,
@@ -199,8 +215,8 @@ impl<'t> Memory<'t> {
     fn each_block(&self, bytes: usize, tensors: usize, mut touch: impl FnMut(usize, usize)) -> Result<()> {
         let block = (BLOCK / tensors.max(1)).next_multiple_of(PAGE);
         for start in (0..bytes).step_by(block) {
-            if self.group.board.has_failed() && !self.own {
-                self.group.lock().check(self.rank)?;
+            if !self.own {
+                self.group.check(self.rank)?;
             }
             touch(start, block.min(bytes - start));
         }

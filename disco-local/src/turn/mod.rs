@@ -8,13 +8,12 @@
 //! start     touching = true, unless something failed ┐     while `touching`, it may touch
 //!    │      works on blocks of at most 1 MiB;        │     whatever peers have published
 //!    │      looks at `failed` before each            │
-//! sync ──── touching = false, finished ◀─────────────┘
-//! leave     if anything failed: withdraws its letters,
-//!           waits until no rank is touching anything
+//! sync ──── touching = false, next step ◀────────────┘
+//! leave     if anything failed: waits until no rank is touching anything
 //!           gives the claims back
 //! ```
 //!
-//! A small part is posted as a whole: no memory is shared, so that meeting is all there is. Otherwise, since `touching`
+//! A small part is posted as a whole, and what peers in other processes can't reach is staged: no tensor is shared. Otherwise, since `touching`
 //! and the failure flag are a handshake (see [`board`](crate::board)):
 //!
 //! - Nothing failed: a rank leaves when all who touch its memory are done, for every schedule ends in a point that all
@@ -22,7 +21,8 @@
 //! - Something failed: nobody starts to touch, and whoever is at it stops at the next block. A rank that leaves waits for
 //!   them, then gives its claims back.
 //! - A peer does not stop in time, because it is frozen in the middle of a block: the claims are kept by the group, for as
-//!   long as anybody has it, and the frozen peer does. Nobody can view or free these tensors before.
+//!   long as anybody has it, and the frozen peer does. Nobody can view or free these tensors before. Between processes, a
+//!   group is one rank's: the claims are kept as long as this process lives.
 //!
 //! This holds for a panic too: leaving is [`Turn`]'s drop. What each byte's one writer and its readers are between two
 //! points is up to the schedules in `collective` and `point_to_point`.
@@ -36,9 +36,11 @@ use disco_core::op::Claims;
 use disco_core::{Error, Result};
 pub(crate) use memory::{Memory, Region};
 
-use crate::agree::{self, Call, NewSeat};
+use crate::agree::{self, Call};
+use crate::board::Board;
 use crate::failure::Failure;
-use crate::group::{Group, Letter, Patience, State};
+use crate::group::{Group, Patience};
+use crate::home::PRIVATE;
 use crate::report;
 
 /// How long a rank that leaves waits for peers inside a copy. They need no more than a block; this is for a frozen one.
@@ -46,12 +48,20 @@ const FROZEN: Duration = Duration::from_secs(1);
 /// How often it looks.
 const LOOK: Duration = Duration::from_micros(100);
 
+/// How far a rank has come, over the life of its communicator.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Collectives, which are counted from 1.
+    collective: u64,
+    /// Points inside them.
+    step: u64,
+}
+
 /// One rank inside one call. Leaving, by [`Turn::leave`] or by unwinding, gives the tensors back when that is safe.
 pub(crate) struct Turn<'t> {
     group: &'t Arc<Group>,
     rank: usize,
-    /// The collective that it is in, counted from 1 over the life of the communicator.
-    number: &'t mut u64,
+    counts: &'t mut Counts,
     deadline: Duration,
     /// The operation that it is in, for reports.
     call: Call<'t>,
@@ -65,16 +75,14 @@ impl<'t> Turn<'t> {
     /// # Errors
     /// [`Error::Broken`].
     pub(crate) fn enter(
-        (group, rank, number): (&'t Arc<Group>, usize, &'t mut u64),
+        (group, rank, counts): (&'t Arc<Group>, usize, &'t mut Counts),
         deadline: Duration,
         call: Call<'t>,
         claims: Option<Claims<'t>>,
     ) -> Result<Self> {
-        if group.board.has_failed() {
-            group.lock().check_unbroken(|| call.signature(group.size()))?;
-        }
-        group.traces[rank].enter(call.kind());
-        Ok(Self { group, rank, number, deadline, call, claims, left: false })
+        group.check_unbroken(|| call.signature(group.size()))?;
+        report::enter(&group.board, rank, call.kind());
+        Ok(Self { group, rank, counts, deadline, call, claims, left: false })
     }
 
     /// This rank.
@@ -92,15 +100,25 @@ impl<'t> Turn<'t> {
         self.group
     }
 
+    /// What all ranks see.
+    pub(crate) fn board(&self) -> &'t Board {
+        &self.group.board
+    }
+
+    /// How long this call may wait.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Meets all ranks in a collective, showing them `words`; its deadline counts from here.
     pub(crate) fn meet(&mut self, call: Call<'t>, words: impl Iterator<Item = u64>) -> Result<()> {
-        *self.number += 1;
+        self.counts.collective += 1;
         self.call = call;
-        let (board, rank, number) = (&self.group.board, self.rank, *self.number);
-        self.group.traces[rank].enter(call.kind());
+        let (board, rank, number) = (self.board(), self.rank, self.counts.collective);
+        report::enter(board, rank, call.kind());
         call.write_row(board, rank, number);
         board.post(rank, number, call.head(board.size()), words);
-        self.group.awake();
+        board.awake();
         self.wait_for_all(|peer| board.has_posted(peer, number))?;
         match call.fits(board, rank, number) {
             true => Ok(()),
@@ -110,30 +128,60 @@ impl<'t> Turn<'t> {
 
     /// As [`Turn::meet`], showing where memory is that peers may touch.
     pub(crate) fn meet_at(&mut self, call: Call<'t>, input: Region, output: Region) -> Result<()> {
-        self.meet(call, input.words().into_iter().chain(output.words()))
+        let words = [input, output].map(|region| [region.place(&self.group.home), region.bytes() as u64]);
+        self.meet(call, words.into_iter().flatten())
     }
 
     /// Every rank sees that not all call the same. Once all have said what they call, everybody is told.
     fn disagree(&mut self) -> Result<()> {
-        let side = self.call.signature(self.size());
-        self.group.update(|state| {
-            state.members[self.rank].side = Some(side);
-            if let Some(error) = agree::disagreement(state) {
-                state.fail(Failure::for_all(error));
-            }
-        });
-        self.wait(|_| Ok(None), |_| "ranks disagree, and not all say on what".to_owned())
+        self.board().set_side(self.rank, &self.call.signature(self.size()));
+        let ready = || match agree::disagreement(self.board()) {
+            Some(error) => Err(Failure::for_all(error)),
+            None => Ok(None),
+        };
+        self.wait(ready, || "ranks disagree, and not all say on what".to_owned())
+    }
+
+    /// Word `index` that `peer` has shown in [`Turn::meet`].
+    pub(crate) fn word(&self, peer: usize, index: usize) -> u64 {
+        self.board().sheet_word(peer, self.counts.collective, index)
+    }
+
+    /// Whether all can reach what all have shown in [`Turn::meet_at`].
+    pub(crate) fn is_reachable(&self) -> bool {
+        (0..self.size()).all(|peer| self.word(peer, 0) != PRIVATE && self.word(peer, 2) != PRIVATE)
     }
 
     /// What `peer` has shown in [`Turn::meet_at`]: where it reads, and where it writes.
-    pub(crate) fn regions(&self, peer: usize) -> (Region, Region) {
-        let word = |index| self.group.board.word(peer, *self.number, index);
-        (Region::from_words([word(0), word(1)]), Region::from_words([word(2), word(3)]))
+    ///
+    /// # Errors
+    /// It is not in that rank's memory.
+    pub(crate) fn regions(&self, peer: usize) -> Result<(Region, Region)> {
+        let region = |index| self.region(peer, self.word(peer, index), self.word(peer, index + 1));
+        Ok((region(0)?, region(2)?))
+    }
+
+    /// Memory that `peer` has published.
+    ///
+    /// # Errors
+    /// As [`Turn::regions`].
+    pub(crate) fn region(&self, peer: usize, place: u64, bytes: u64) -> Result<Region> {
+        Region::find(&self.group.home, peer, place, bytes)
+    }
+
+    /// Piece `index` of what `rank` has staged.
+    pub(crate) fn staged(&self, rank: usize, index: usize) -> Region {
+        Region::staged(self.board(), rank, index)
+    }
+
+    /// Where peers find a region of this rank.
+    pub(crate) fn place(&self, region: Region) -> u64 {
+        region.place(&self.group.home)
     }
 
     /// Fills `into` with what `peer` has shown in [`Turn::meet`], from byte `start` on.
     pub(crate) fn read(&self, peer: usize, start: usize, into: &mut [u8]) {
-        self.group.board.read(peer, *self.number, start, into);
+        self.board().read(peer, self.counts.collective, start, into);
     }
 
     /// Whether the counts of an all-to-all V fit together.
@@ -141,13 +189,13 @@ impl<'t> Turn<'t> {
     /// # Errors
     /// [`Error::Mismatch`], which all ranks are told.
     pub(crate) fn check_exchange(&self) -> Result<()> {
-        agree::check_exchange(&self.group.board, self.rank, *self.number)
-            .inspect_err(|error| self.group.update(|state| state.fail(Failure::for_all(error.clone()))))
+        agree::check_exchange(self.board(), self.rank, self.counts.collective)
+            .map_err(|error| self.group.give_up(self.rank, &Failure::for_all(error)))
     }
 
     /// Count `index` that `peer` has shown of a V-form.
     pub(crate) fn count(&self, peer: usize, index: usize) -> usize {
-        self.group.board.count(peer, *self.number, index)
+        self.board().count(peer, self.counts.collective, index)
     }
 
     /// Starts to touch what peers have published, until the next point.
@@ -155,49 +203,45 @@ impl<'t> Turn<'t> {
     /// # Errors
     /// Something has failed: peers may have left with their tensors.
     pub(crate) fn start(&mut self) -> Result<Memory<'_>> {
-        match self.group.board.touch(self.rank) {
+        match self.board().touch(self.rank) {
             true => Ok(Memory::new(self.group, self.rank)),
-            false => Err(self.group.lock().failure_for(self.rank)),
+            false => Err(self.group.failure_for(self.rank)),
         }
     }
 
-    /// Touches this rank's own tensors alone.
+    /// Touches this rank's own tensors, and what is staged, alone.
     pub(crate) fn own(&mut self) -> Memory<'_> {
         Memory::new(self.group, self.rank).own()
     }
 
     /// Touches nothing of others any more.
     pub(crate) fn stop(&mut self) {
-        self.group.board.let_go(self.rank);
+        self.board().let_go(self.rank);
     }
 
-    /// Comes to the end of a collective and waits until all have: what ranks wrote is there, and nobody touches anything.
+    /// Comes to a point in a collective and waits until all have: what ranks wrote before is there, and nobody touches
+    /// anything that was published.
     pub(crate) fn sync(&mut self) -> Result<()> {
-        let (board, number) = (&self.group.board, *self.number);
         self.stop();
-        board.finish(self.rank, number);
-        self.group.awake();
-        self.wait_for_all(|peer| board.has_finished(peer, number))
-    }
-
-    /// Takes the seat of this rank in the communicators that a split makes. All ranks have met: a failure that comes after
-    /// that does not undo it.
-    pub(crate) fn take_seat(&mut self) -> Option<NewSeat> {
-        self.group.lock().seats.take(self.group, self.rank, *self.number)
+        self.counts.step += 1;
+        let (board, step) = (self.board(), self.counts.step);
+        board.step(self.rank, step);
+        board.awake();
+        self.wait_for_all(|peer| board.has_stepped(peer, step))
     }
 
     /// Waits until `ready` gives something.
     pub(crate) fn wait<T>(
-        &mut self,
-        ready: impl FnMut(&mut State) -> Result<Option<T>, Failure>,
-        report: impl Fn(&State) -> String,
+        &self,
+        ready: impl FnMut() -> Result<Option<T>, Failure>,
+        report: impl Fn() -> String,
     ) -> Result<T> {
-        let late = |state: &State, after| self.late(report(state), after);
+        let late = |after| self.late(report(), after);
         self.group.wait(self.rank, Patience::new(self.deadline), ready, late)
     }
 
     fn wait_for_all(&self, has_come: impl Fn(usize) -> bool) -> Result<()> {
-        let late = |_: &State, after| self.late(report::missing(self.group, &has_come), after);
+        let late = |after| self.late(report::missing(self.board(), &has_come), after);
         self.group.wait_for_all(self.rank, Patience::new(self.deadline), &has_come, late)
     }
 
@@ -210,7 +254,7 @@ impl<'t> Turn<'t> {
         match &result {
             Ok(()) => {
                 self.left = true;
-                self.group.traces[self.rank].leave(operations);
+                report::leave(self.board(), self.rank, operations);
             }
             Err(error) => self.withdraw(error),
         }
@@ -221,23 +265,17 @@ impl<'t> Turn<'t> {
     fn withdraw(&mut self, error: &Error) {
         self.left = true;
         self.stop();
-        self.group.traces[self.rank].leave(0);
-        let letters = self.group.update(|state| {
-            state.fail(Failure::of(self.rank, error.clone()));
-            take_letters(state, self.rank)
-        });
-        let anybody = || (0..self.size()).any(|peer| self.group.board.is_touching(peer));
+        report::leave(self.board(), self.rank, 0);
+        self.group.fail(&Failure::of(self.rank, error));
+        let anybody = || (0..self.size()).any(|peer| self.board().is_touching(peer));
         let mut patience = Patience::new(FROZEN);
         while anybody() {
             if patience.left().is_none() {
-                let claims = self.claims.take().map(Claims::keep);
-                self.group.update(|state| state.kept.extend(claims.into_iter().flatten()));
+                self.group.keep(self.claims.take().map(Claims::keep).unwrap_or_default());
                 break;
             }
             std::thread::sleep(LOOK);
         }
-        // Tensors are dropped outside of the lock: their owners may run anything.
-        drop(letters);
     }
 }
 
@@ -247,13 +285,6 @@ impl Drop for Turn<'_> {
             self.withdraw(&Error::invalid(format!("{}: panicked", self.call.name())));
         }
     }
-}
-
-/// Takes back what a rank has sent and nobody has received.
-fn take_letters(state: &mut State, rank: usize) -> Vec<Letter> {
-    state.members[rank].unread.clear();
-    let inboxes = state.members.iter_mut().map(|member| &mut member.inbox);
-    inboxes.flat_map(|inbox| inbox.extract_if(.., |letter| letter.from == rank)).collect()
 }
 
 #[cfg(test)]
@@ -272,17 +303,17 @@ mod tests {
     }
 
     /// Enters a barrier, with a claim on the tensors of `ops`.
-    fn enter<'t>(group: &'t Arc<Group>, rank: usize, number: &'t mut u64, ops: &'t [Op]) -> Turn<'t> {
+    fn enter<'t>(group: &'t Arc<Group>, rank: usize, counts: &'t mut Counts, ops: &'t [Op]) -> Turn<'t> {
         let claims = op::claim(ops).unwrap();
-        Turn::enter((group, rank, number), LONG, Call::Op(&Op::Barrier), Some(claims)).unwrap()
+        Turn::enter((group, rank, counts), LONG, Call::Op(&Op::Barrier), Some(claims)).unwrap()
     }
 
     #[test]
     fn tensors_stay_claimed_while_a_peer_is_frozen_in_a_copy() {
         let group = Group::present(2);
         let tensors = [(); 2].map(|()| Tensor::zeros(DType::U8, [1]).unwrap());
-        let mut numbers = [0; 2];
-        let [first, second] = &mut numbers;
+        let mut counts = [Counts::default(); 2];
+        let [first, second] = &mut counts;
         let ops = tensors.each_ref().map(on);
         let (leaving, mut frozen) = (enter(&group, 0, first, &ops[0]), enter(&group, 1, second, &ops[1]));
         let memory = frozen.start().unwrap();
@@ -299,9 +330,9 @@ mod tests {
     #[test]
     fn nobody_starts_to_copy_after_a_failure() {
         let group = Group::present(1);
-        let (mut number, tensor) = (0, Tensor::zeros(DType::U8, [1]).unwrap());
+        let (mut counts, tensor) = (Counts::default(), Tensor::zeros(DType::U8, [1]).unwrap());
         let ops = on(&tensor);
-        let mut turn = enter(&group, 0, &mut number, &ops);
+        let mut turn = enter(&group, 0, &mut counts, &ops);
         group.abort(&"the test says so".into());
         assert!(turn.start().is_err());
     }
@@ -309,9 +340,9 @@ mod tests {
     #[test]
     fn a_failure_does_not_keep_a_rank_from_its_own_memory() {
         let group = Group::present(1);
-        let (mut number, tensor) = (0, Tensor::zeros(DType::U8, [2]).unwrap());
+        let (mut counts, tensor) = (Counts::default(), Tensor::zeros(DType::U8, [2]).unwrap());
         let ops = on(&tensor);
-        let mut turn = enter(&group, 0, &mut number, &ops);
+        let mut turn = enter(&group, 0, &mut counts, &ops);
         group.abort(&"the test says so".into());
         let [from, to] = [0, 1].map(|index| Region::of(&tensor).block(index, 2).unwrap());
         turn.own().copy(to, from).unwrap();
@@ -322,14 +353,14 @@ mod tests {
         let group = Group::present(2);
         let tensor = Tensor::zeros(DType::U8, [1]).unwrap();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let mut number = 0;
+            let mut counts = Counts::default();
             let ops = on(&tensor);
-            let mut turn = enter(&group, 1, &mut number, &ops);
+            let mut turn = enter(&group, 1, &mut counts, &ops);
             turn.start().unwrap();
             panic!("expected by the test");
         }));
         assert!(panicked.is_err() && tensor.bytes_mut().is_ok());
-        let broken = group.lock().check(0).unwrap_err();
+        let broken = group.check(0).unwrap_err();
         assert_eq!(broken.to_string(), "aborted, because rank 1: barrier: panicked");
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use disco_core::{Communicator as _, CommunicatorExt, DType, Error, Op, Rank, Reduction, Tensor};
-use disco_local::connect_threads;
+use disco_core::{Communicator as _, CommunicatorExt, DType, Error, Op, Rank, Reduction};
 
-use crate::{LONG, on_threads, zeros};
+use crate::{LONG, on_threads, ranks, zeroed, zeros};
 
 #[test]
 fn an_abort_ends_waits_and_breaks_the_communicator() {
-    let mut ranks = connect_threads(3, LONG).unwrap();
+    let mut ranks = ranks(3, LONG).unwrap();
     let missing = ranks.pop().unwrap();
     let aborter = missing.aborter();
     std::thread::scope(|scope| {
@@ -31,10 +30,10 @@ fn an_abort_ends_waits_and_breaks_the_communicator() {
 /// Ranks copy large tensors when the abort comes, and drop them at once: whoever still read them would read freed memory.
 #[test]
 fn an_abort_in_the_middle_of_a_copy_leaves_no_reader_behind() {
-    const ELEMENTS: i64 = 1 << 20;
+    const ELEMENTS: usize = 1 << 20;
     let aborted = AtomicUsize::new(0);
     for round in 0..200u64 {
-        let ranks = connect_threads(3, LONG).unwrap();
+        let ranks = ranks(3, LONG).unwrap();
         let aborter = ranks[0].aborter();
         std::thread::scope(|scope| {
             // From before the first copy to after the last.
@@ -47,8 +46,8 @@ fn an_abort_in_the_middle_of_a_copy_leaves_no_reader_behind() {
                 aborter.abort(&"the test says so".into());
             });
             on_threads(ranks, |mut comm| {
-                let src = Tensor::zeros(DType::U8, [3 * ELEMENTS]).unwrap();
-                let dst = Tensor::zeros(DType::U8, [3 * ELEMENTS]).unwrap();
+                let src = zeroed(DType::U8, 3 * ELEMENTS);
+                let dst = zeroed(DType::U8, 3 * ELEMENTS);
                 let next = Rank::new((comm.rank().index() as u32 + 1) % 3);
                 let previous = Rank::new((comm.rank().index() as u32 + 2) % 3);
                 let group: Vec<Op> = match round % 3 {

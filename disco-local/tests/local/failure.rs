@@ -1,9 +1,9 @@
 //! Mismatches, deadlines, ranks that leave, tensors in use.
 
-use disco_core::{Communicator as _, CommunicatorExt, DType, Error, Op, Rank, Reduction, Tensor};
-use disco_local::{Communicator, connect_threads};
+use disco_core::{Communicator as _, CommunicatorExt, DType, Error, Op, Rank, Reduction};
+use disco_local::Communicator;
 
-use crate::{LONG, SHORT, Shelf, floats, on_ranks, on_threads, zeros};
+use crate::{LONG, SHORT, Shelf, floats, on_ranks, on_threads, ranks, zeroed, zeros};
 
 /// What each rank is told when it calls its own operation.
 fn mismatch(size: usize, call: impl Fn(&mut Communicator, usize) -> disco_core::Result<()> + Sync) -> String {
@@ -41,7 +41,7 @@ fn a_mismatch_shows_both_sides_to_all_ranks() {
     let other = |rank| [Reduction::Min, Reduction::Max][rank];
     assert!(mismatch(2, |comm, rank| comm.all_reduce_in_place(&zeros(1), other(rank))).contains("all_reduce min f32"));
     let dtype = |rank| [DType::F32, DType::I32][rank];
-    let x = |rank| Tensor::zeros(dtype(rank), [2]).unwrap();
+    let x = |rank| zeroed(dtype(rank), 2);
     assert!(mismatch(2, |comm, rank| comm.all_reduce_in_place(&x(rank), sum)).contains("all_reduce sum i32 x 2"));
     assert_eq!(
         mismatch(2, |comm, rank| match rank {
@@ -75,7 +75,7 @@ fn counts_by_rank_are_compared() {
 
 #[test]
 fn a_deadline_names_who_did_not_come() {
-    let mut ranks = connect_threads(3, SHORT).unwrap();
+    let mut ranks = ranks(3, SHORT).unwrap();
     let missing = ranks.remove(1);
     let errors = on_threads(ranks, |mut comm| comm.all_reduce_in_place(&zeros(4), Reduction::Sum).unwrap_err());
     let text = errors.iter().find(|error| matches!(error, Error::Deadline { .. })).unwrap().to_string();
@@ -87,7 +87,7 @@ fn a_deadline_names_who_did_not_come() {
 
 #[test]
 fn a_deadline_says_what_the_missing_rank_does() {
-    let ranks = connect_threads(3, SHORT).unwrap();
+    let ranks = ranks(3, SHORT).unwrap();
     let errors = on_threads(ranks, |mut comm| {
         comm.barrier().unwrap();
         comm.barrier().unwrap();
@@ -113,7 +113,7 @@ fn a_deadline_says_what_the_missing_rank_does() {
 
 #[test]
 fn whoever_waits_for_a_dropped_communicator_is_told() {
-    let ranks = connect_threads(3, LONG).unwrap();
+    let ranks = ranks(3, LONG).unwrap();
     let errors = on_threads(ranks, |mut comm| match comm.rank().index() {
         1 => None,
         0 => Some(comm.barrier().unwrap_err()),
@@ -128,7 +128,7 @@ fn whoever_waits_for_a_dropped_communicator_is_told() {
 #[test]
 fn transfers_with_a_dropped_communicator_fail_too() {
     for receives in [false, true] {
-        let mut ranks = connect_threads(2, LONG).unwrap();
+        let mut ranks = ranks(2, LONG).unwrap();
         let peer = Shelf::new(ranks.pop().unwrap());
         let mut comm = ranks.pop().unwrap();
         let error = std::thread::scope(|scope| {
@@ -165,7 +165,7 @@ fn a_tensor_in_use_is_refused_before_anything_starts() {
 
 #[test]
 fn a_tensor_is_in_use_while_its_operation_waits() {
-    let mut ranks = connect_threads(2, LONG).unwrap();
+    let mut ranks = ranks(2, LONG).unwrap();
     let (mut late, mut early) = (ranks.pop().unwrap(), ranks.pop().unwrap());
     let (x, y) = (floats(&[1.0]), floats(&[2.0]));
     std::thread::scope(|scope| {

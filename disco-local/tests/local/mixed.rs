@@ -2,7 +2,7 @@
 
 use disco_core::{Communicator as _, CommunicatorExt as _, DType, Op, Rank, Reduction, Tensor};
 
-use crate::on_ranks;
+use crate::{on_ranks, tensor, zeroed};
 
 /// Small enough to be posted as a whole, and too large for that.
 const BLOCKS: [usize; 2] = [3, 5000];
@@ -15,7 +15,7 @@ fn element(rank: usize, index: usize) -> i32 {
 
 fn input(rank: usize, count: usize) -> Tensor {
     let elements: Vec<i32> = (0..count).map(|index| element(rank, index)).collect();
-    Tensor::from_slice(&elements, [count as i64]).unwrap()
+    tensor(DType::I32, bytemuck::cast_slice(&elements))
 }
 
 /// Runs on ranks of which each subset is in place in turn: `op` of a rank's source, if it is not in place, and of its
@@ -32,7 +32,7 @@ fn run(
             let (from, to) = (sizes.0 * block, sizes.1 * block);
             let (src, dst) = match in_place >> me & 1 {
                 1 => (None, input(me, from)),
-                _ => (Some(input(me, from)), Tensor::zeros(DType::I32, [to as i64]).unwrap()),
+                _ => (Some(input(me, from)), zeroed(DType::I32, to)),
             };
             comm.enqueue(&[op(src, dst.clone())]).unwrap();
             let result = dst.to_vec::<i32>().unwrap();
@@ -72,7 +72,7 @@ fn a_root_in_place_keeps_its_elements() {
             let at_root = comm.rank() == root;
             let (src, dst) = match at_root {
                 true => (None, input(1, block)),
-                false => (Some(input(0, block)), Tensor::zeros(DType::I32, [block as i64]).unwrap()),
+                false => (Some(input(0, block)), zeroed(DType::I32, block)),
             };
             // A source is significant at the root only.
             comm.enqueue(&[Op::Broadcast { src, dst: dst.clone(), root }]).unwrap();

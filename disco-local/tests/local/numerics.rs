@@ -1,16 +1,16 @@
 //! How rounding, wrapping and NaN come out.
 
 use disco_core::Communicator as _;
-use disco_core::{CommunicatorExt, Element, Reduction, Tensor};
+use disco_core::{CommunicatorExt, Element, Reduction};
 use half::f16;
 use proptest::prelude::*;
 
-use crate::{on_ranks, tensor};
+use crate::{on_ranks, tensor, zeroed};
 
 /// The all-reduce of one element a rank, which must be the same on all ranks.
 fn all_reduce<T: Element + PartialEq + std::fmt::Debug>(reduction: Reduction, elements: &[T]) -> T {
     let results = on_ranks(elements.len(), |mut comm| {
-        let x = Tensor::from_slice(&[elements[comm.rank().index()]], [1]).unwrap();
+        let x = tensor(T::DTYPE, bytemuck::bytes_of(&elements[comm.rank().index()]));
         comm.all_reduce_in_place(&x, reduction).unwrap();
         x.to_vec::<T>().unwrap()[0]
     });
@@ -56,7 +56,7 @@ fn any_byte_but_zero_is_true() {
     let results = on_ranks(2, |mut comm| {
         let x = tensor(disco_core::DType::Bool, &[[2, 0, 255, 0], [0, 0, 3, 1]][comm.rank().index()]);
         let [or, and] = [Reduction::Sum, Reduction::Prod].map(|reduction| {
-            let dst = Tensor::zeros(disco_core::DType::Bool, [4]).unwrap();
+            let dst = zeroed(disco_core::DType::Bool, 4);
             comm.all_reduce(&x, &dst, reduction).unwrap();
             dst.to_vec::<u8>().unwrap()
         });

@@ -2,7 +2,7 @@
 
 use disco_core::{Communicator, CommunicatorExt, Reduction};
 
-use crate::{LONG, floats, on_ranks, on_threads};
+use crate::{LONG, floats, on_ranks, on_threads, ranks};
 
 /// The ranks of the parent in a child, by its ranks.
 fn members(child: &mut dyn Communicator, old: usize) -> Vec<f32> {
@@ -52,7 +52,7 @@ fn children_outlive_their_parents() {
 
 #[test]
 fn an_abort_of_the_first_reaches_all_that_came_from_it() {
-    let ranks = disco_local::connect_threads(2, LONG).unwrap();
+    let ranks = ranks(2, LONG).unwrap();
     let aborter = ranks[0].aborter();
     let children = on_threads(ranks, |mut comm| {
         let mut child = comm.split(Some(0), 0).unwrap().unwrap();

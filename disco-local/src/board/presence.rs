@@ -1,0 +1,61 @@
+//! Who is there.
+
+use super::{Board, PRESENCE};
+use crate::sync::Ordering;
+
+/// Whether a rank can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Presence {
+    /// Has not connected yet.
+    Awaited,
+    /// Is connecting: what it has to show before is there.
+    Come,
+    /// Has a communicator.
+    Here,
+    /// Dropped it.
+    Gone,
+}
+
+impl Board {
+    /// Where `rank` is.
+    pub(crate) fn presence(&self, rank: usize) -> Presence {
+        match self.at(rank, PRESENCE).load(Ordering::Acquire) {
+            0 => Presence::Awaited,
+            1 => Presence::Come,
+            2 => Presence::Here,
+            _ => Presence::Gone,
+        }
+    }
+
+    /// `rank` comes, or goes, which whoever waits is told.
+    pub(crate) fn set_presence(&self, rank: usize, presence: Presence) {
+        self.at(rank, PRESENCE).store(presence as u64, Ordering::Release);
+        match presence {
+            Presence::Gone => self.alarm(),
+            _ => self.awake(),
+        }
+    }
+
+    /// `rank` comes for the first time. False if it has already.
+    pub(crate) fn arrive(&self, rank: usize, presence: Presence) -> bool {
+        let cell = self.at(rank, PRESENCE);
+        let arrived = cell.compare_exchange(0, presence as u64, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        self.awake();
+        arrived
+    }
+
+    /// Whether `rank` has dropped its communicator. What it did before can be seen.
+    pub(crate) fn is_gone(&self, rank: usize) -> bool {
+        self.presence(rank) == Presence::Gone
+    }
+
+    /// The name under which `rank` shares its tensors' memory, if it has come and does.
+    pub(crate) fn arena(&self, rank: usize) -> Option<u64> {
+        self.at(rank, PRESENCE + 1).load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Says where `rank`'s tensors are, before it comes.
+    pub(crate) fn set_arena(&self, rank: usize, name: u64) {
+        self.at(rank, PRESENCE + 1).store(name.wrapping_add(1), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,75 @@
+//! Texts of limited length.
+
+use super::{Board, LINE, lines, place};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words of the text that a rank shows when ranks disagree.
+pub(super) const SIDE: usize = if cfg!(loom) { LINE } else { lines(1 + 2048 / 8) };
+/// Words of each text of a record.
+pub(super) const TEXT: usize = if cfg!(loom) { 1 } else { 1 + 4088 / 8 };
+
+impl Board {
+    /// What `rank` says that it called.
+    pub(crate) fn side(&self, rank: usize) -> Option<String> {
+        read(self.span(place(self.size, rank) + super::SIDE, SIDE))
+    }
+
+    /// `rank` says what it called, once.
+    pub(crate) fn set_side(&self, rank: usize, text: &str) {
+        write(self.span(place(self.size, rank) + super::SIDE, SIDE), text);
+        self.awake();
+    }
+}
+
+/// Writes a text, or as much of it as there is room for: first its bytes, then how many there are, + 1.
+pub(super) fn write(words: &[AtomicU64], text: &str) {
+    let Some((length, cells)) = words.split_first() else { return };
+    let room = 8 * cells.len();
+    let text = match text.len() <= room {
+        true => text.to_owned(),
+        false => {
+            const MORE: &str = "...";
+            format!("{}{MORE}", &text[..text.floor_char_boundary(room.saturating_sub(MORE.len()))])
+        }
+    };
+    for (cell, word) in cells.iter().zip(super::words(text.as_bytes())) {
+        cell.store(word, Ordering::Relaxed);
+    }
+    length.store(text.len() as u64 + 1, Ordering::Release);
+}
+
+/// The text, if it was written.
+pub(super) fn read(words: &[AtomicU64]) -> Option<String> {
+    let (length, cells) = words.split_first()?;
+    let length = length.load(Ordering::Acquire).checked_sub(1)? as usize;
+    let mut bytes: Vec<u8> = cells.iter().flat_map(|cell| cell.load(Ordering::Relaxed).to_ne_bytes()).collect();
+    bytes.truncate(length);
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut_between_characters() {
+        let board = Board::new(2);
+        assert_eq!(board.side(1), None);
+        board.set_side(0, "");
+        assert_eq!(board.side(0).as_deref(), Some(""));
+        let long = "ä".repeat(2000);
+        board.set_side(1, &long);
+        let cut = board.side(1).unwrap();
+        assert!(cut.ends_with("ää...") && long.starts_with(cut.trim_end_matches('.')), "{cut}");
+        assert!((8 * (SIDE - 1) - 1..=8 * (SIDE - 1)).contains(&cut.len()));
+    }
+
+    #[test]
+    fn junk_is_read_as_some_text() {
+        let board = Board::new(1);
+        board.set_side(0, "x");
+        board.at(0, super::super::SIDE).store(u64::MAX, Ordering::Relaxed);
+        board.at(0, super::super::SIDE + 1).store(u64::MAX, Ordering::Relaxed);
+        assert!(board.side(0).unwrap().starts_with('\u{fffd}'));
+    }
+}

@@ -1,0 +1,76 @@
+//! Where the ranks of a group live, and so how each finds the memory of the others.
+
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use disco_core::shared_memory::{Arena, Segment};
+use disco_core::{Error, Link, Result};
+
+/// Where the ranks of a group live.
+pub(crate) enum Home {
+    /// All in this process: a place is an address.
+    Threads,
+    /// In processes of this machine: a place is an offset into a rank's arena.
+    Processes(Site),
+}
+
+/// One rank's view of a group of processes.
+pub(crate) struct Site {
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) arena: Arc<Arena>,
+    /// The arenas of all ranks, mapped here, once they have come.
+    arenas: OnceLock<Box<[Arc<Segment>]>>,
+}
+
+/// The place of what peers can't reach.
+pub(crate) const PRIVATE: u64 = u64::MAX;
+
+impl Home {
+    /// Where peers find `bytes` bytes of this rank.
+    pub(crate) fn place(&self, data: *mut u8, bytes: usize) -> u64 {
+        match self {
+            Self::Threads => data.expose_provenance() as u64,
+            Self::Processes(site) => site.arena.offset_of(data, bytes).map_or(PRIVATE, |offset| offset as u64),
+        }
+    }
+
+    /// The address here of `bytes` bytes that `rank` has published.
+    ///
+    /// # Errors
+    /// They are not in its arena.
+    pub(crate) fn find(&self, rank: usize, place: u64, bytes: usize) -> Result<*mut u8> {
+        match self {
+            Self::Threads => Ok(ptr::with_exposed_provenance_mut(place as usize)),
+            Self::Processes(site) => site.find(rank, place as usize, bytes).ok_or_else(|| {
+                Error::invalid(format!("rank {rank} published {bytes} bytes at {place:#x}, outside of its memory"))
+            }),
+        }
+    }
+}
+
+impl Site {
+    /// A rank's view of a group of its own, whose arenas are yet to be mapped.
+    pub(crate) fn new(link: Arc<dyn Link>, arena: Arc<Arena>) -> Self {
+        Self { link, arena, arenas: OnceLock::new() }
+    }
+
+    /// The same for some of the ranks.
+    pub(crate) fn part(&self, ranks: &[usize]) -> Self {
+        let part = Self::new(self.link.clone(), self.arena.clone());
+        if let Some(arenas) = self.arenas.get() {
+            part.map(ranks.iter().filter_map(|&rank| arenas.get(rank).cloned()).collect());
+        }
+        part
+    }
+
+    /// From now on the memory of all ranks can be found.
+    pub(crate) fn map(&self, arenas: Box<[Arc<Segment>]>) {
+        self.arenas.get_or_init(|| arenas);
+    }
+
+    fn find(&self, rank: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
+        let segment = self.arenas.get()?.get(rank)?;
+        let is_inside = offset.checked_add(bytes)? <= segment.byte_len();
+        is_inside.then(|| segment.pointer().wrapping_add(offset))
+    }
+}

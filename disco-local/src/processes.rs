@@ -1,0 +1,179 @@
+//! How processes of one machine find each other: through the session's store, and descriptors that their links pass on.
+//!
+//! ```text
+//! who                     what                                                  where
+//! the first to come       makes the board, shares it                            store: its name
+//! each rank               opens the board, shows its arena's name, has come     board
+//!                         maps the others' arenas, is here                      board
+//! once all are here       names are taken back: no descriptor is left
+//! ```
+//!
+//! What is mapped stays mapped, whoever ends. A rank that does not come, or can't, ends the wait of all others with an
+//! error that names it.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::link::SharedFd;
+use disco_core::shared_memory::Segment;
+use disco_core::{Abort, Error, Link, Result, Store};
+
+use crate::board::{Board, Presence};
+use crate::failure::Failure;
+use crate::group::{Group, Patience};
+use crate::home::{Home, Site};
+use crate::meeting::{self, Token};
+
+/// Meets the other ranks under `token`.
+///
+/// # Errors
+/// As between threads; a link or the system that refuses memory.
+pub(crate) fn meet(
+    token: Token,
+    rank: usize,
+    size: usize,
+    deadline: Duration,
+    link: &Arc<dyn Link>,
+) -> Result<Arc<Group>> {
+    if rank >= size {
+        return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
+    }
+    let mut meeting = Meeting::new(token, deadline, link);
+    let met = meeting.run(rank, size);
+    met.map_err(|error| during("connect", error))
+}
+
+/// The same error, from inside an operation.
+pub(crate) fn during(operation: &str, error: Error) -> Error {
+    match error {
+        Error::Invalid(text) if !text.starts_with(operation) => Error::Invalid(format!("{operation}: {text}")),
+        Error::Deadline { operation: what, after, state } if what != operation => {
+            Error::Deadline { operation: operation.into(), after, state: format!("{what}: {state}") }
+        }
+        other => other,
+    }
+}
+
+/// What a rank has done to meet, which is undone when this is dropped.
+struct Meeting<'l> {
+    link: &'l Arc<dyn Link>,
+    store: Arc<dyn Store>,
+    key: String,
+    deadline: Duration,
+    start: Instant,
+    /// Whether this rank has made the board.
+    is_first: bool,
+    names: Vec<u64>,
+}
+
+impl<'l> Meeting<'l> {
+    fn new(token: Token, deadline: Duration, link: &'l Arc<dyn Link>) -> Self {
+        let key = format!("disco.local {token}");
+        Self { link, store: link.store(), key, deadline, start: Instant::now(), is_first: false, names: Vec::new() }
+    }
+
+    fn run(&mut self, rank: usize, size: usize) -> Result<Arc<Group>> {
+        let link = self.link;
+        let arena = link.arena().ok_or_else(|| Error::invalid("the link has no arena"))?;
+        let board = self.board(size)?;
+        let group = Group::new(board, Home::Processes(Site::new(link.clone(), arena.clone())));
+        // Heard before anything is waited for on the board.
+        link.on_abort(&(group.clone() as Arc<dyn Abort>));
+        let name = self.share(arena.segment())?;
+        if size == group.size() {
+            group.board.set_arena(rank, name);
+        }
+        meeting::arrive(&group, rank, size, Patience::new(self.left()), Presence::Come)?;
+        // Whoever can't map is told by its own error, the others by this.
+        self.map(&group, rank).inspect_err(|error| _ = group.fail(&Failure::of(rank, error)))?;
+        group.board.set_presence(rank, Presence::Here);
+        meeting::await_all(&group, rank, Patience::new(self.left()), Presence::Here)?;
+        Ok(group)
+    }
+
+    /// Makes the board, or opens it.
+    fn board(&mut self, size: usize) -> Result<Board> {
+        if self.store.add(&self.count_key(), 1)? == 1 {
+            let made = self.make_board(size);
+            // The others must not wait for what will not come.
+            return made.inspect_err(|error| _ = self.store.set(&self.key, error.to_string().as_bytes()));
+        }
+        let name = self.store.wait(&self.key, self.left())?;
+        let why = |name: Vec<u8>| Error::invalid(format!("who came first: {}", String::from_utf8_lossy(&name)));
+        open_board(&**self.link, u64::from_le_bytes(name.try_into().map_err(why)?), self.left())
+    }
+
+    fn make_board(&mut self, size: usize) -> Result<Board> {
+        let board = Board::create(size, Presence::Awaited)?;
+        let name = self.share(board.segment().ok_or_else(|| Error::invalid("a board without a segment"))?)?;
+        self.store.set(&self.key, &name.to_le_bytes())?;
+        self.is_first = true;
+        Ok(board)
+    }
+
+    /// Maps the arenas of all ranks.
+    fn map(&self, group: &Group, rank: usize) -> Result<()> {
+        let Home::Processes(site) = &group.home else { return Ok(()) };
+        let arena = |peer: usize| match group.board.arena(peer) {
+            _ if peer == rank => Ok(site.arena.segment().clone()),
+            Some(name) => receive(&**self.link, name, self.left()).map(Arc::new),
+            None => Err(Error::invalid(format!("rank {peer} shares no memory"))),
+        };
+        site.map((0..group.size()).map(arena).collect::<Result<_>>()?);
+        Ok(())
+    }
+
+    fn share(&mut self, segment: &Arc<Segment>) -> Result<u64> {
+        let name = share(&**self.link, Some(segment))?;
+        self.names.push(name);
+        Ok(name)
+    }
+
+    fn count_key(&self) -> String {
+        format!("{}: ranks", self.key)
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_sub(self.start.elapsed())
+    }
+}
+
+impl Drop for Meeting<'_> {
+    fn drop(&mut self) {
+        self.names.iter().for_each(|name| take_back(&**self.link, *name));
+        if self.is_first {
+            // Another meeting may have the same name. An aborted store forgets its keys by itself.
+            _ = self.store.delete(&self.key);
+            _ = self.store.delete(&self.count_key());
+        }
+    }
+}
+
+/// Hands a segment to peers, who take it by the name returned.
+///
+/// # Errors
+/// The link refuses.
+pub(crate) fn share(link: &dyn Link, segment: Option<&Arc<Segment>>) -> Result<u64> {
+    let segment = segment.ok_or_else(|| Error::invalid("there is no segment to share"))?;
+    let fd = segment.as_fd().try_clone_to_owned();
+    let fd = fd.map_err(|error| Error::invalid(format!("{segment:?} can't be shared: {error}")))?;
+    link.share(fd).map(SharedFd::to_bits)
+}
+
+/// Takes a name back.
+pub(crate) fn take_back(link: &dyn Link, name: u64) {
+    link.unshare(SharedFd::from_bits(name));
+}
+
+/// The board of that name.
+///
+/// # Errors
+/// There is none, or it is something else.
+pub(crate) fn open_board(link: &dyn Link, name: u64, deadline: Duration) -> Result<Board> {
+    Board::open(receive(link, name, deadline)?)
+}
+
+fn receive(link: &dyn Link, name: u64, deadline: Duration) -> Result<Segment> {
+    Segment::open(link.receive(SharedFd::from_bits(name), deadline)?, size_of::<u64>())
+}

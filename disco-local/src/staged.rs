@@ -1,0 +1,204 @@
+//! Collectives on tensors that not all ranks can reach: those of other processes, in their private memory.
+//!
+//! Every rank writes to its own tensors and to its own staging area alone, and reads the areas of all. The work goes on in
+//! pieces that stay in the caches, so that memory is read and written as often as without staging:
+//!
+//! ```text
+//! between two points   fill    piece i      each rank copies what others need of its input into its area
+//!                      work    piece i - 1  each rank takes what it needs from the areas, and its own from its tensor;
+//!                                           a reduction of all to all: its share, which goes into its area too
+//!                      share   piece i - 2  such a reduction: each rank takes the others' shares of the result
+//! ```
+//!
+//! Even pieces and odd ones have room of their own: what is filled between two points was read before the first of them.
+//! Shares are the same as without staging, and the order of the ranks is: so are the bits.
+
+use disco_core::{Op, Result};
+
+use crate::collective::{Few, STREAM, parts, reduce, uneven, unsupported, width};
+use crate::turn::{Region, Turn};
+
+/// A collective that goes through staging areas. All ranks have met.
+pub(crate) fn run(turn: &mut Turn<'_>, op: &Op) -> Result<()> {
+    let staged = Staged::new(turn, op)?;
+    let rounds = staged.pieces + if staged.shares() { 2 } else { 1 };
+    for round in 0..rounds {
+        if round < staged.pieces {
+            staged.fill(turn, round)?;
+        }
+        if (1..=staged.pieces).contains(&round) {
+            staged.work(turn, round - 1)?;
+        }
+        if staged.shares() && round >= 2 {
+            staged.share(turn, round - 2)?;
+        }
+        turn.sync()?;
+    }
+    Ok(())
+}
+
+/// One rank's part in it.
+struct Staged<'o> {
+    op: &'o Op,
+    me: usize,
+    size: usize,
+    input: Region,
+    output: Region,
+    /// Bytes of one piece of a stretch, of which an op has one or one for each peer, and how many there are.
+    step: usize,
+    pieces: usize,
+    /// Whether results go past the caches.
+    streams: bool,
+}
+
+impl<'o> Staged<'o> {
+    fn new(turn: &Turn<'_>, op: &'o Op) -> Result<Self> {
+        let (me, size) = (turn.rank(), turn.size());
+        let (input, output) = parts(op, me, size)?;
+        let width = width(op);
+        let longest = match op {
+            Op::AllGatherV { counts, .. } => counts.iter().copied().max().unwrap_or(0) * width,
+            Op::AllToAllV { .. } => {
+                let counts = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
+                let most = counts.map(|(from, to)| turn.count(from, to)).max().unwrap_or(0);
+                most.saturating_mul(width)
+            }
+            _ => op.count(size) * width,
+        };
+        let step = match op {
+            Op::ReduceScatter { .. } | Op::Scatter { .. } | Op::AllToAll { .. } | Op::AllToAllV { .. } => {
+                turn.board().block_bytes()
+            }
+            _ => turn.board().piece_bytes(),
+        };
+        let streams = (input.bytes() + output.bytes()) * size >= STREAM && !input.is(output);
+        Ok(Self { op, me, size, input, output, step, pieces: longest.div_ceil(step), streams })
+    }
+
+    /// Whether results are made in shares, which ranks take from each other.
+    fn shares(&self) -> bool {
+        matches!(self.op, Op::AllReduce { .. } | Op::Reduce { .. })
+    }
+
+    /// Copies what others need of this rank's input into its area.
+    fn fill(&self, turn: &mut Turn<'_>, piece: usize) -> Result<()> {
+        let (me, area) = (self.me, turn.staged(self.me, piece % 2));
+        let whole = self.cut(self.input, piece)?;
+        let blocks: Result<Few<(Region, Region)>> = match self.op {
+            Op::AllReduce { .. } | Op::Reduce { .. } => {
+                let area = area.part(0, whole.bytes())?;
+                self.others().map(|peer| Ok((area.share(peer, self.size)?, whole.share(peer, self.size)?))).collect()
+            }
+            Op::Broadcast { root, .. } if me != root.index() => return Ok(()),
+            Op::Scatter { root, .. } if me != root.index() => return Ok(()),
+            Op::Gather { root, .. } if me == root.index() => return Ok(()),
+            Op::Broadcast { .. } | Op::AllGather { .. } | Op::AllGatherV { .. } | Op::Gather { .. } => {
+                Ok(std::iter::once((area.part(0, whole.bytes())?, whole)).collect())
+            }
+            _ => {
+                let block = |peer: usize| {
+                    let block = self.cut(self.sent(turn, peer)?, piece)?;
+                    Ok((area.part(peer * self.step, block.bytes())?, block))
+                };
+                self.others().map(block).collect()
+            }
+        };
+        let memory = turn.own();
+        blocks?.into_iter().try_for_each(|(to, from)| memory.copy(to, from))
+    }
+
+    /// Makes this rank's part of the result.
+    fn work(&self, turn: &mut Turn<'_>, piece: usize) -> Result<()> {
+        let me = self.me;
+        match self.op {
+            Op::AllReduce { .. } | Op::Reduce { .. } => {
+                let (input, output) = (self.cut(self.input, piece)?, self.cut(self.output, piece)?);
+                let share = |region: Region| region.part(0, input.bytes())?.share(me, self.size);
+                let inputs = self.all(|peer| match peer == me {
+                    true => share(input),
+                    false => share(turn.staged(peer, piece % 2)),
+                });
+                let result = share(turn.staged(me, 2 + piece % 2));
+                let own = (output.bytes() > 0).then(|| share(output));
+                reduce(&turn.own(), self.op, inputs, [result].into_iter().chain(own))
+            }
+            Op::ReduceScatter { .. } => {
+                let input = self.cut(self.sent(turn, me)?, piece)?;
+                let inputs = self.all(|peer| match peer == me {
+                    true => Ok(input),
+                    false => turn.staged(peer, piece % 2).part(me * self.step, input.bytes()),
+                });
+                let output = self.output.part(piece * self.step, input.bytes());
+                reduce(&turn.own(), self.op, inputs, [output])
+            }
+            Op::Broadcast { root, .. } | Op::Scatter { root, .. } if self.output.bytes() > 0 => {
+                self.take(turn, root.index(), self.output, piece)
+            }
+            Op::AllGather { .. } | Op::Gather { .. } if self.output.bytes() > 0 => {
+                (0..self.size).try_for_each(|peer| self.take(turn, peer, self.output.block(peer, self.size)?, piece))
+            }
+            Op::AllGatherV { counts, .. } => (0..self.size)
+                .try_for_each(|peer| self.take(turn, peer, uneven(self.output, counts, peer, width(self.op))?, piece)),
+            Op::AllToAll { .. } => {
+                (0..self.size).try_for_each(|peer| self.take(turn, peer, self.output.block(peer, self.size)?, piece))
+            }
+            Op::AllToAllV { recv_counts, .. } => (0..self.size).try_for_each(|peer| {
+                self.take(turn, peer, uneven(self.output, recv_counts, peer, width(self.op))?, piece)
+            }),
+            Op::Broadcast { .. } | Op::Scatter { .. } | Op::AllGather { .. } | Op::Gather { .. } => Ok(()),
+            op => unsupported(op),
+        }
+    }
+
+    /// Takes the shares of the result that others have made.
+    fn share(&self, turn: &mut Turn<'_>, piece: usize) -> Result<()> {
+        let output = self.cut(self.output, piece)?;
+        if output.bytes() == 0 {
+            return Ok(());
+        }
+        for peer in self.others() {
+            let area = turn.staged(peer, 2 + piece % 2).part(0, output.bytes())?;
+            let (to, from) = (output.share(peer, self.size)?, area.share(peer, self.size)?);
+            turn.own().streaming(self.streams).copy(to, from)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a piece of a stretch that `peer` has for this rank.
+    fn take(&self, turn: &mut Turn<'_>, peer: usize, stretch: Region, piece: usize) -> Result<()> {
+        let to = self.cut(stretch, piece)?;
+        let from = match (self.op, peer == self.me) {
+            (Op::AllToAll { .. } | Op::AllToAllV { .. } | Op::Scatter { .. }, true) => {
+                self.cut(self.sent(turn, peer)?, piece)?
+            }
+            (_, true) => self.cut(self.input, piece)?,
+            (Op::AllToAll { .. } | Op::AllToAllV { .. } | Op::Scatter { .. }, false) => {
+                turn.staged(peer, piece % 2).part(self.me * self.step, to.bytes())?
+            }
+            (_, false) => turn.staged(peer, piece % 2).part(0, to.bytes())?,
+        };
+        turn.own().streaming(self.streams).copy(to, from)
+    }
+
+    /// The block of this rank's input that is for `peer`.
+    fn sent(&self, turn: &Turn<'_>, peer: usize) -> Result<Region> {
+        match self.op {
+            Op::AllToAllV { send_counts, .. } => uneven(self.input, send_counts, peer, width(self.op)),
+            _ => self.input.block(peer, turn.size()),
+        }
+    }
+
+    /// A piece of a stretch; nothing beyond its end.
+    fn cut(&self, stretch: Region, piece: usize) -> Result<Region> {
+        let start = (piece * self.step).min(stretch.bytes());
+        stretch.part(start, self.step.min(stretch.bytes() - start))
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        (0..self.size).filter(|peer| *peer != self.me)
+    }
+
+    fn all(&self, region: impl Fn(usize) -> Result<Region>) -> Few<Result<Region>> {
+        (0..self.size).map(region).collect()
+    }
+}

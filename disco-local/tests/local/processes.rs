@@ -1,0 +1,17 @@
+//! The same as among threads, for ranks that live as those of several processes do, with their tensors in arenas: each has a
+//! mapping of everything to itself.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod abort;
+mod failure;
+mod mixed;
+mod numerics;
+mod point_to_point;
+mod ranks;
+mod split;
+
+use ranks::{LONG, SHORT, Shelf, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
+
+/// Where the ranks of this program live.
+const WHERE: Where = Where::Arenas;

@@ -1,0 +1,115 @@
+//! Ranks of each kind, and their tensors.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use disco_core::device_api::{self, DeviceApi};
+use disco_core::link::{Shared, ThreadLink};
+use disco_core::shared_memory::Arena;
+use disco_core::{Backend as _, DType, Device, Rank, Result, Seat, Tensor, World};
+use disco_local::{BACKEND, Communicator, connect_threads};
+
+use crate::WHERE;
+
+/// Where ranks live, and their tensors.
+#[allow(dead_code, reason = "each program has one of them")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    Threads,
+    Arenas,
+    Private,
+}
+
+/// Long enough for the slowest machine: reached by broken code only.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// For waits that nobody ends.
+pub(crate) const SHORT: Duration = Duration::from_millis(50);
+
+/// Runs `body` once a rank, each on a thread of its own, and gives what they return, by rank.
+pub(crate) fn on_ranks<T: Send>(size: usize, body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    on_threads(ranks(size, LONG).unwrap(), body)
+}
+
+pub(crate) fn on_threads<C: Send, T: Send>(ranks: Vec<C>, body: impl Fn(C) -> T + Sync) -> Vec<T> {
+    let body = &body;
+    thread::scope(|scope| {
+        let start = |(index, comm)| {
+            scope.spawn(move || {
+                MINE.set(Some(index));
+                body(comm)
+            })
+        };
+        let threads: Vec<_> = ranks.into_iter().enumerate().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Communicators of so many ranks. Each may go to a thread of its own.
+pub(crate) fn ranks(size: usize, deadline: Duration) -> Result<Vec<Communicator>> {
+    if WHERE == Where::Threads {
+        return connect_threads(size, deadline);
+    }
+    let world = World::new(size, 1)?;
+    let (at, shared) = (BACKEND.rendezvous(&world)?, Arc::new(Shared::default()));
+    let connect = |rank: usize| {
+        let mut queue = device_api::Host.bind(Device::CPU)?;
+        let link = Arc::new(ThreadLink::bare(shared.clone()).in_arena(arena(rank)));
+        let (rank, queue) = (Rank::new(rank as u32), &mut *queue);
+        Communicator::connect(Seat { rank, world, queue, link, deadline, connect_deadline: LONG }, &at)
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || connect(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// A tensor of zeros, in this thread's arena if ranks have such.
+pub(crate) fn zeroed(dtype: DType, count: usize) -> Tensor {
+    match MINE.get() {
+        Some(index) if WHERE == Where::Arenas => {
+            Tensor::from_storage(arena(index).alloc(count * dtype.size()).unwrap(), dtype, [count as i64]).unwrap()
+        }
+        _ => Tensor::zeros(dtype, [count as i64]).unwrap(),
+    }
+}
+
+thread_local! {
+    /// Which thread of its test this is: mostly, its rank. A rank whose tensors are in another's arena can't show them.
+    static MINE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The arena of a rank, one for all tests.
+fn arena(rank: usize) -> Arc<Arena> {
+    static ARENAS: [OnceLock<Arc<Arena>>; 8] = [const { OnceLock::new() }; 8];
+    ARENAS[rank].get_or_init(|| Arena::new().unwrap()).clone()
+}
+
+/// A host tensor with these bytes.
+pub(crate) fn tensor(dtype: DType, bytes: &[u8]) -> Tensor {
+    let tensor = zeroed(dtype, bytes.len() / dtype.size());
+    tensor.bytes_mut().unwrap().copy_from_slice(bytes);
+    tensor
+}
+
+pub(crate) fn floats(values: &[f32]) -> Tensor {
+    tensor(DType::F32, bytemuck::cast_slice(values))
+}
+
+pub(crate) fn zeros(count: usize) -> Tensor {
+    zeroed(DType::F32, count)
+}
+
+/// A place where one thread leaves something for another.
+pub(crate) struct Shelf<T>(Mutex<Option<T>>);
+
+impl<T> Shelf<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Mutex::new(Some(value)))
+    }
+
+    pub(crate) fn take(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
