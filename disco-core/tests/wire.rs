@@ -371,7 +371,7 @@ fn messages() -> Vec<Message> {
         Message::Answer { id: 4, result: Ok(Value::Bool(true)) },
         Message::Answer { id: 5, result: Err(Error::Aborted { cause: "worker 1 failed".into() }) },
         Message::Handed { id: 6 },
-        Message::Share(1 << 32),
+        Message::Share { id: 7, name: 1 << 32 },
         Message::Unshare(1 << 32 | 1),
         Message::Receive { id: 7, name: 1 << 32 },
     ];

@@ -15,7 +15,7 @@ use disco_core::wire::{self, Message};
 use disco_core::{Abort, Error, Link, Result, Store, WorkerId};
 
 use super::connection::Connection;
-use super::questions::Questions;
+use super::questions::{LIMIT, Questions};
 
 /// The link of a worker that is a process of its own.
 pub(super) struct ProcessLink {
@@ -83,7 +83,8 @@ impl Link for ProcessLink {
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
         // Names of threads of the controller have no worker in them.
         let name = (self.worker.index() as u64 + 1) << 32 | self.shared.fetch_add(1, Ordering::Relaxed);
-        self.send(&Message::Share(name), Some(fd))?;
+        // Its name may reach a peer by other ways than the controller's: it is known before.
+        self.questions.ask_with(Some(fd), "share", LIMIT, |id, _| Message::Share { id, name })?;
         Ok(SharedFd::from_bits(name))
     }
 

@@ -195,7 +195,10 @@ impl Line {
                         }
                     }
                     Message::Ask { id, epoch, call } => self.call_store(id, epoch, call, shared)?,
-                    Message::Share(name) => shared.put(SharedFd::from_bits(name), self.incoming.take_fd()?),
+                    Message::Share { id, name } => {
+                        shared.put(SharedFd::from_bits(name), self.incoming.take_fd()?);
+                        answer(&self.connection, id, Ok(Value::None))?;
+                    }
                     Message::Unshare(name) => shared.remove(SharedFd::from_bits(name)),
                     Message::Receive { id, name } => self.hand(id, SharedFd::from_bits(name), shared)?,
                     Message::Bye(why) => return Ok(Some(why)),

@@ -13,7 +13,7 @@ use disco_core::{Abort, Error, Result, Value};
 use super::connection::Connection;
 
 /// How long an answer may take that waits for nobody.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Questions under way, and the worker's [`Store`].
 #[derive(Debug)]
@@ -62,6 +62,17 @@ impl Questions {
         deadline: Duration,
         question: impl FnOnce(u64, u64) -> Message,
     ) -> Answer {
+        self.ask_with(None, operation, deadline, question)
+    }
+
+    /// The same, with a descriptor that goes along.
+    pub(super) fn ask_with(
+        &self,
+        fd: Option<OwnedFd>,
+        operation: &str,
+        deadline: Duration,
+        question: impl FnOnce(u64, u64) -> Message,
+    ) -> Answer {
         let (tell, told) = mpsc::channel();
         let (id, epoch) = {
             let mut state = self.lock();
@@ -73,7 +84,7 @@ impl Questions {
             state.waiting.insert(id, tell);
             (id, state.epoch)
         };
-        let sent = question(id, epoch).encode().and_then(|packet| self.connection.send(packet, None));
+        let sent = question(id, epoch).encode().and_then(|packet| self.connection.send(packet, fd));
         let answer = match sent {
             Err(error) => Err(error),
             Ok(()) => told.recv_timeout(deadline).unwrap_or_else(|why| {

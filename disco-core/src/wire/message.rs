@@ -9,7 +9,7 @@
 //! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
 //! PROGRESS  what it is doing ──▶         ◀── SHUTDOWN
 //! ASK     number, epoch, call of the store ──▶  ◀── ANSWER   number, value or error
-//! SHARE   name  (a descriptor goes along) ──▶
+//! SHARE   number, name  (a descriptor goes along) ──▶    ◀── ANSWER   none
 //! UNSHARE name ──▶
 //! RECEIVE number, name ──▶               ◀── HANDED   number (a descriptor goes along) │ ANSWER error
 //! ROOM    frames taken ──▶
@@ -103,8 +103,13 @@ pub enum Message {
         /// Its result.
         result: Result<Value>,
     },
-    /// A descriptor comes along, to be known by this name.
-    Share(u64),
+    /// A descriptor comes along, to be known by this name; answered once it is.
+    Share {
+        /// To tell answers apart.
+        id: u64,
+        /// Its name.
+        name: u64,
+    },
     /// A descriptor is wanted no more.
     Unshare(u64),
     /// A descriptor is wanted.
@@ -191,7 +196,7 @@ impl Message {
             Message::Ask { id, epoch, call } => (action::ASK, [vec![int(*id), int(*epoch)], call.args()].concat()),
             Message::Handed { id } => (action::HANDED, vec![int(*id)]),
             Message::Answer { id, result } => (action::ANSWER, [vec![int(*id)], result_args(result)].concat()),
-            Message::Share(name) => (action::SHARE, vec![int(*name)]),
+            Message::Share { id, name } => (action::SHARE, vec![int(*id), int(*name)]),
             Message::Unshare(name) => (action::UNSHARE, vec![int(*name)]),
             Message::Receive { id, name } => (action::RECEIVE, vec![int(*id), int(*name)]),
         };
@@ -224,7 +229,7 @@ impl Message {
             }
             action::HANDED => Message::Handed { id: packet.number()? },
             action::ANSWER => Message::Answer { id: packet.number()?, result: decode_result(&mut packet)? },
-            action::SHARE => Message::Share(packet.number()?),
+            action::SHARE => Message::Share { id: packet.number()?, name: packet.number()? },
             action::UNSHARE => Message::Unshare(packet.number()?),
             action::RECEIVE => Message::Receive { id: packet.number()?, name: packet.number()? },
             number => return Err(WireError::Unknown { what: "message", number }),
