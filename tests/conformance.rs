@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod shared_memory;
+mod private;
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -68,6 +68,37 @@ fn serve(invitation: Result<Invitation>) -> ExitCode {
     served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
+/// The built-in backend among processes.
+#[derive(Debug)]
+struct AmongProcesses;
+
+impl Harness for AmongProcesses {
+    fn name(&self) -> &str {
+        "local-processes"
+    }
+
+    fn backend(&self) -> &str {
+        "local"
+    }
+
+    fn worlds(&self) -> Vec<World> {
+        [(2, 1), (3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap()).to_vec()
+    }
+
+    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
+        let builder = Builder::processes(wish.world.size()).groups(wish.world.groups()).check(wish.check);
+        Ok(Box::new(builder.collective_deadline(wish.collective_deadline).start()?))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
+    }
+
+    fn detects_mismatches(&self) -> bool {
+        true
+    }
+}
+
 /// A backend among threads.
 #[derive(Debug)]
 struct AmongThreads {
@@ -111,22 +142,25 @@ struct Judged {
 }
 
 fn main() -> ExitCode {
-    if let Some(invitation) = Invitation::take() {
+    if std::env::var_os(ROLE).is_some()
+        && let Some(invitation) = Invitation::take()
+    {
         return serve(invitation);
     }
+    disco::init();
     let mut arguments = Arguments::from_args();
     // A dot each, unless somebody looks for some of them: there are hundreds.
     arguments.quiet |= arguments.filter.is_none() && arguments.format.is_none();
     let required = Required::from_env();
     let local = AmongThreads { backend: "local", is_own: true };
-    let names = ["local", "local-shared", "local-private", "threads", "processes", "processes-over-sockets"];
+    let names = ["local", "local-private", "local-processes", "threads", "processes", "processes-over-sockets"];
     if let Some(unknown) = required.unknown(&names).next() {
         println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", names.join(", "));
         return ExitCode::FAILURE;
     }
     let (local, mut trials) = judge(Box::new(local) as Box<dyn Harness>, &required);
     let mut others = Vec::new();
-    for harness in [Box::new(shared_memory::InArenas) as Box<dyn Harness>, Box::new(shared_memory::Private)] {
+    for harness in [Box::new(AmongProcesses) as Box<dyn Harness>, Box::new(private::Private)] {
         let (judged, more) = judge(harness, &required);
         trials.extend(more);
         others.push(judged.suite);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::session::{Deadlines, LaneSession};
-use disco::{Builder, Error, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, DataPlane, Error, Session, SessionExt, Value, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs;
@@ -14,6 +14,11 @@ use crate::programs;
 crate::tests!(
     a_killed_worker_is_named_at_once,
     a_worker_killed_inside_a_function_is_named_at_once,
+    a_worker_killed_before_a_collective_is_named_at_once,
+    a_worker_killed_while_others_wait_for_it_in_a_collective_is_named_at_once,
+    a_worker_killed_in_the_middle_of_a_collective_is_named_at_once,
+    a_worker_killed_after_a_collective_takes_no_result_with_it,
+    a_worker_stopped_in_the_middle_of_a_collective_is_named_after_the_silence,
     a_worker_that_exits_in_a_function_is_named_with_its_status,
     a_stack_overflow_is_a_lost_worker_and_its_message_is_passed_on,
     a_panic_is_a_failure_and_nobody_is_lost,
@@ -78,6 +83,60 @@ fn a_worker_killed_inside_a_function_is_named_at_once() {
     thread::sleep(Duration::from_millis(20));
     kill_process(pid, Signal::KILL).unwrap();
     assert_eq!(lost(session), "worker 1 lost: its process ended: signal: 9 (SIGKILL)");
+}
+
+/// A session with communicators, and the process of one of its workers.
+fn connected(victim: u32, silence: Duration) -> (LaneSession, Pid) {
+    let session = Builder::processes(3).silence(silence).start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    let pid = pid_of(&session, victim);
+    (session, pid)
+}
+
+const KILLED: &str = "worker 2 lost: its process ended: signal: 9 (SIGKILL)";
+
+fn a_worker_killed_before_a_collective_is_named_at_once() {
+    let (session, pid) = connected(2, LONG);
+    kill_process(pid, Signal::KILL).unwrap();
+    // Refused already, or aborted: others may be in it.
+    _ = call(&session, "tests.reduce", (1000, 1, 0, 0.0));
+    assert_eq!(lost(session), KILLED);
+}
+
+fn a_worker_killed_while_others_wait_for_it_in_a_collective_is_named_at_once() {
+    let (session, pid) = connected(2, LONG);
+    call(&session, "tests.reduce", (1 << 20, 1, 2, 1000.0)).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    kill_process(pid, Signal::KILL).unwrap();
+    assert_eq!(lost(session), KILLED);
+}
+
+fn a_worker_killed_in_the_middle_of_a_collective_is_named_at_once() {
+    // At several moments of it.
+    for round in 0..8 {
+        let (session, pid) = connected(2, LONG);
+        call(&session, "tests.reduce", (4 << 20, 1_000_000, 0, 0.0)).unwrap();
+        thread::sleep(Duration::from_millis(60 + 7 * round));
+        kill_process(pid, Signal::KILL).unwrap();
+        assert_eq!(lost(session), KILLED);
+    }
+}
+
+fn a_worker_killed_after_a_collective_takes_no_result_with_it() {
+    let (session, pid) = connected(2, LONG);
+    let sum = call(&session, "tests.reduce", (1 << 20, 2, 0, 0.0)).unwrap();
+    block_on(session.sync_all()).unwrap();
+    assert_eq!(block_on(session.get(&sum, WorkerId::new(1))).unwrap(), Value::Float(3.0 * f64::from(1 << 20)));
+    kill_process(pid, Signal::KILL).unwrap();
+    assert_eq!(lost(session), KILLED);
+}
+
+fn a_worker_stopped_in_the_middle_of_a_collective_is_named_after_the_silence() {
+    let (session, pid) = connected(2, Duration::from_millis(700));
+    call(&session, "tests.reduce", (4 << 20, 1_000_000, 0, 0.0)).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    kill_process(pid, Signal::STOP).unwrap();
+    assert_eq!(lost(session), "worker 2 lost: it has said nothing for 700ms");
 }
 
 fn a_worker_that_exits_in_a_function_is_named_with_its_status() {

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
-use disco::{Builder, Session, WorkerContext};
+use disco::{Builder, CommunicatorExt, DType, Reduction, Session, WorkerContext};
 
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.exit", exit);
@@ -20,6 +20,7 @@ disco::register_function!("tests.take_4", take_4);
 disco::register_function!("tests.length", length);
 disco::register_function!("tests.store", store);
 disco::register_function!("tests.opaque", opaque);
+disco::register_function!("tests.reduce", reduce);
 
 fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
     Ok(process::id().into())
@@ -129,4 +130,15 @@ fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
 
 fn opaque(_: &mut WorkerContext) -> disco::Result<disco::Opaque> {
     Ok(disco::Opaque::new(process::id()))
+}
+
+/// Sums ones over all workers, again and again; one worker comes late.
+fn reduce(ctx: &mut WorkerContext, elements: i64, times: i64, late: u32, seconds: f64) -> disco::Result<f64> {
+    sleep(ctx, late, seconds)?;
+    let (x, y) = (ctx.empty(DType::F32, [elements])?, ctx.empty(DType::F32, [elements])?);
+    x.view_mut::<f32>()?.fill(1.0);
+    for _ in 0..times {
+        ctx.comm()?.all_reduce(&x, &y, Reduction::Sum)?;
+    }
+    Ok(y.view::<f32>()?.iter().map(|y| f64::from(*y)).sum())
 }
