@@ -367,7 +367,7 @@ fn messages() -> Vec<Message> {
         Message::Frame { seq: 3, bytes: [9; 100].into() },
         Message::Abort { epoch: u64::MAX, cause: "worker 1 failed".into() },
         Message::Shutdown,
-        Message::Room { taken: 512 },
+        Message::Room { frames: 512, bytes: 1 << 40 },
         Message::Answer { id: 4, result: Ok(Value::Bool(true)) },
         Message::Answer { id: 5, result: Err(Error::Aborted { cause: "worker 1 failed".into() }) },
         Message::Handed { id: 6 },

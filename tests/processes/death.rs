@@ -9,6 +9,7 @@ use disco::session::{Deadlines, LaneSession};
 use disco::{Builder, DataPlane, Error, Session, SessionExt, Value, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::functions::resident;
 use crate::programs;
 
 crate::tests!(
@@ -27,7 +28,9 @@ crate::tests!(
     a_worker_that_writes_over_the_ring_is_named,
     a_stuck_worker_is_named_and_killed_at_shutdown,
     workers_end_when_their_controller_is_killed,
+    a_worker_that_dies_after_shutdown_was_sent_is_lost_all_the_same,
     a_million_calls_wait_for_room_behind_a_stuck_worker,
+    large_calls_wait_for_room_behind_a_stuck_worker,
 );
 
 const LONG: Duration = Duration::from_secs(60);
@@ -239,8 +242,27 @@ fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
     assert!(block_on(session.shutdown()).unwrap_err().to_string().starts_with("not stopped after 100ms: worker 1 ("));
 }
 
-/// Resident memory in bytes.
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+fn large_calls_wait_for_room_behind_a_stuck_worker() {
+    let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
+    let deadlines = Deadlines { stall, close, ..Deadlines::default() };
+    let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
+    call(&session, "tests.sleep", (1, 1000.0)).unwrap();
+    let length = block_on(session.function("tests.length")).unwrap();
+    let text = "x".repeat(1 << 20);
+    let before = resident();
+    let error = (0..10_000).find_map(|_| block_on(session.call(&length, (text.as_str(),))).err()).unwrap();
+    assert!(error.to_string().starts_with("worker 1 took no command for 1s and its lane is full: "), "{error}");
+    assert!(resident() < before + (200 << 20), "{} bytes more", resident() - before);
+    assert!(block_on(session.shutdown()).is_err());
+}
+
+fn a_worker_that_dies_after_shutdown_was_sent_is_lost_all_the_same() {
+    let session = Builder::processes(3).start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    call(&session, "tests.sleep", (1, 0.2)).unwrap();
+    call(&session, "tests.exit", (1, 3)).unwrap();
+    // The others wait for it.
+    call(&session, "tests.reduce", (1000, 1, 0, 0.0)).unwrap();
+    let error = block_on(session.shutdown()).unwrap_err();
+    assert_eq!(error.to_string(), "worker 1 lost: its process ended: exit status: 3");
 }

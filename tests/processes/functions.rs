@@ -21,6 +21,8 @@ disco::register_function!("tests.length", length);
 disco::register_function!("tests.store", store);
 disco::register_function!("tests.opaque", opaque);
 disco::register_function!("tests.reduce", reduce);
+disco::register_function!("tests.resident", resident_here);
+disco::register_function!("tests.noise", noise);
 
 fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
     Ok(process::id().into())
@@ -141,4 +143,22 @@ fn reduce(ctx: &mut WorkerContext, elements: i64, times: i64, late: u32, seconds
         ctx.comm()?.all_reduce(&x, &y, Reduction::Sum)?;
     }
     Ok(y.view::<f32>()?.iter().map(|y| f64::from(*y)).sum())
+}
+
+/// Resident memory of this process, in bytes.
+pub(crate) fn resident() -> i64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<i64>().unwrap() * 4096
+}
+
+fn resident_here(_: &mut WorkerContext) -> disco::Result<i64> {
+    Ok(resident())
+}
+
+/// More than a pipe holds.
+fn noise(ctx: &mut WorkerContext) -> disco::Result<()> {
+    if is_me(ctx, 1) {
+        (0..20_000).for_each(|line| println!("line {line} of something that nobody reads"));
+    }
+    Ok(())
 }

@@ -1,6 +1,8 @@
 //! Sessions of processes that end well.
 
 use std::fs;
+use std::io::Read;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_on};
@@ -13,6 +15,8 @@ crate::tests!(
     what_can_t_cross_is_an_error_and_the_session_goes_on,
     the_store_is_one_for_all_workers,
     output_of_workers_is_passed_on_by_lines,
+    output_that_nobody_reads_does_not_keep_a_session_from_its_end,
+    large_values_for_one_worker_do_not_pile_up_in_others,
     two_sessions_live_side_by_side,
     sessions_leave_no_processes_descriptors_mappings_or_threads,
 );
@@ -99,6 +103,41 @@ fn output_of_workers_is_passed_on_by_lines() {
     let out = ["[worker 1] last", "[worker 1] output of worker 1", "[worker 2] last", "[worker 2] output of worker 2"];
     assert_eq!(sorted(output.stdout), out);
     assert_eq!(sorted(output.stderr), ["[worker 1] error of worker 1", "[worker 2] error of worker 2"]);
+}
+
+fn output_that_nobody_reads_does_not_keep_a_session_from_its_end() {
+    let mut program = programs::command("noise").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    // Ends with the program; its output is open, and not read.
+    program.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(program.wait().unwrap().success(), "{said}");
+    assert!(
+        said.starts_with("not stopped after 500ms: worker 1 (") && said.ends_with("inside `tests.noise`; killed)\n"),
+        "{said}"
+    );
+}
+
+fn large_values_for_one_worker_do_not_pile_up_in_others() {
+    let session = Builder::processes(3).start().unwrap();
+    block_on(async {
+        let resident = session.function("tests.resident").await.unwrap();
+        let before = session.call(&resident, ()).await.unwrap();
+        let text = "x".repeat(100_000);
+        let handle = session.call(&session.function("tests.length").await.unwrap(), ("",)).await.unwrap();
+        for _ in 0..1000 {
+            session.set(&handle, WorkerId::new(1), Value::from(text.as_str())).await.unwrap();
+        }
+        let after = session.call(&resident, ()).await.unwrap();
+        for worker in [1, 2].map(WorkerId::new) {
+            let (Value::Int(before), Value::Int(after)) =
+                (session.get(&before, worker).await.unwrap(), session.get(&after, worker).await.unwrap())
+            else {
+                panic!()
+            };
+            assert!(after - before < 30 << 20, "{worker}: {} bytes more", after - before);
+        }
+        session.shutdown().await.unwrap();
+    });
 }
 
 fn two_sessions_live_side_by_side() {

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use std::{env, thread};
 
+use disco::session::Deadlines;
 use disco::wire::{Hello, Message};
 use disco::{Builder, Session, SessionExt, Value, WorkerId, block_on};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -34,6 +35,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         "huge" => raw(&(1u64 << 60).to_le_bytes()),
         "silent" => raw(b""),
         "printer" => printer(),
+        "noise" => noise(),
         other => panic!("there is no program `{other}`"),
     }
     Some(ExitCode::SUCCESS)
@@ -85,6 +87,17 @@ fn printer() {
     block_on(async {
         session.call(&session.function("tests.print").await.unwrap(), ("output",)).await.unwrap();
         session.shutdown().await.unwrap();
+    });
+}
+
+/// Has a worker print what nobody reads, and shuts down all the same.
+fn noise() {
+    disco::init();
+    let deadlines = Deadlines { close: Duration::from_millis(500), ..Deadlines::default() };
+    let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
+    block_on(async {
+        session.call(&session.function("tests.noise").await.unwrap(), ()).await.unwrap();
+        eprintln!("{}", session.shutdown().await.unwrap_err());
     });
 }
 

@@ -10,10 +10,17 @@ use disco_core::{Error, Frame, Result, WorkerId};
 use super::connection::Connection;
 use crate::shared_ring::{Memory, Reader};
 
-/// Frames that a lane without a ring has room for.
+/// Frames that may be unread of those that come over a connection.
 pub(super) const CAPACITY: u64 = 1024;
-/// How many of them a worker takes before it says so.
-const ACKNOWLEDGE: u64 = CAPACITY / 4;
+/// Their bytes, but for the last frame.
+pub(super) const UNREAD: u64 = 64 << 20;
+/// What a worker takes of them before it says so.
+const ACKNOWLEDGE: (u64, u64) = (CAPACITY / 4, UNREAD / 4);
+/// Marks the tag of a record in the ring whose frame is too large for it: the record says which reader gets it over its
+/// connection ([`EVERYBODY`]: all do), and has what is left of the frame for the others.
+pub(super) const LARGE: u64 = 1 << 63;
+/// No reader, but all.
+pub(super) const EVERYBODY: u64 = u64::MAX;
 
 /// The worker's side of what the controller sends.
 pub(super) struct Commands {
@@ -21,10 +28,13 @@ pub(super) struct Commands {
     connection: Arc<Connection>,
     /// None: all frames come over the connection.
     ring: Option<Reader>,
+    /// Its place there.
+    reader: u64,
     letterbox: Arc<Letterbox>,
     buffer: Vec<u8>,
-    /// Frames taken.
-    taken: u64,
+    /// Frames and bytes taken of those that came over the connection, and what of it was said.
+    taken: (u64, u64),
+    said: (u64, u64),
 }
 
 /// Frames that came over the connection, and the end of all frames. The service thread fills it.
@@ -82,10 +92,11 @@ impl Commands {
     pub(super) fn new(
         worker: WorkerId,
         connection: Arc<Connection>,
-        ring: Option<Reader>,
+        ring: Option<(u64, Reader)>,
         letterbox: Arc<Letterbox>,
     ) -> Self {
-        Self { worker, connection, ring, letterbox, buffer: Vec::new(), taken: 0 }
+        let (reader, ring) = ring.map_or((0, None), |(reader, ring)| (reader, Some(ring)));
+        Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), taken: (0, 0), said: (0, 0) }
     }
 
     /// The next frame.
@@ -95,24 +106,25 @@ impl Commands {
     pub(super) fn next(&mut self) -> Result<Frame> {
         let worker = self.worker;
         let closed = || Error::Closed(worker.to_string());
-        let frame = match self.take_record()? {
+        let due = match self.take_record()? {
             Source::Closed => return Err(closed()),
-            Source::Ring(seq) => wire::decode_frame(seq, &self.buffer)?,
-            Source::Connection => match self.letterbox.take() {
-                None => return Err(closed()),
-                Some((seq, bytes)) => wire::decode_frame(seq, &bytes)?,
-            },
+            Source::Buffer { seq, start } => return Ok(wire::decode_frame(seq, &self.buffer[start..])?),
+            Source::Connection(due) => due,
         };
-        self.taken += 1;
-        if self.ring.is_none() && self.taken.is_multiple_of(ACKNOWLEDGE) {
+        let (seq, bytes) = self.letterbox.take().ok_or_else(closed)?;
+        if due.is_some_and(|due| due != seq) {
+            return Err(Error::invalid(format!("frame {seq} came instead of {due:?}")));
+        }
+        self.taken = (self.taken.0 + 1, self.taken.1 + bytes.len() as u64);
+        if self.taken.0 - self.said.0 >= ACKNOWLEDGE.0 || self.taken.1 - self.said.1 >= ACKNOWLEDGE.1 {
             self.tell_of_room()?;
         }
-        Ok(frame)
+        Ok(wire::decode_frame(seq, &bytes)?)
     }
 
     /// Copies the ring's next record to the buffer.
     fn take_record(&mut self) -> Result<Source> {
-        let Some(ring) = &mut self.ring else { return Ok(Source::Connection) };
+        let Some(ring) = &mut self.ring else { return Ok(Source::Connection(None)) };
         let taken = loop {
             if self.letterbox.is_closed() {
                 return Ok(Source::Closed);
@@ -126,19 +138,34 @@ impl Commands {
         if taken.frees_half {
             self.tell_of_room()?;
         }
-        // An empty record stands for a frame that is too large for the ring.
-        Ok(if self.buffer.is_empty() { Source::Connection } else { Source::Ring(taken.tag) })
+        let seq = taken.tag & !LARGE;
+        if seq == taken.tag {
+            return Ok(Source::Buffer { seq, start: 0 });
+        }
+        let Some(whom) = self.buffer.first_chunk().map(|whom| u64::from_ne_bytes(*whom)) else {
+            return Err(Error::invalid("garbage in the ring: a large frame for nobody"));
+        };
+        Ok(match whom == EVERYBODY || whom == self.reader {
+            true => Source::Connection(Some(seq)),
+            false => Source::Buffer { seq, start: size_of::<u64>() },
+        })
     }
 
-    fn tell_of_room(&self) -> Result<()> {
-        self.connection.send(Message::Room { taken: self.taken }.encode()?, None)
+    fn tell_of_room(&mut self) -> Result<()> {
+        self.said = self.taken;
+        let (frames, bytes) = self.taken;
+        self.connection.send(Message::Room { frames, bytes }.encode()?, None)
     }
 }
 
 /// Where the next frame is.
 enum Source {
-    /// In the buffer; its number.
-    Ring(u64),
-    Connection,
+    /// In the buffer, from a byte on.
+    Buffer {
+        seq: u64,
+        start: usize,
+    },
+    /// The one of this number, if that is known.
+    Connection(Option<u64>),
     Closed,
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -38,6 +39,8 @@ pub(super) struct Connection {
 struct Outbox {
     queue: VecDeque<Parcel>,
     bytes: usize,
+    /// Something was refused: the other end has no longer got everything.
+    is_full: bool,
 }
 
 /// Bytes, and the descriptor that goes with the first of them.
@@ -61,6 +64,7 @@ impl Connection {
         let bytes = packet.into();
         let mut outbox = self.outbox();
         if outbox.bytes.saturating_add(bytes.len()) > BACKLOG {
+            outbox.is_full = true;
             return Err(Error::invalid(format!("the other end has left {} bytes unread", outbox.bytes)));
         }
         outbox.bytes += bytes.len();
@@ -77,6 +81,17 @@ impl Connection {
     /// The other end is gone.
     pub(super) fn flush(&self) -> Result<bool> {
         self.drain(&mut self.outbox()).map_err(cut)
+    }
+
+    /// Whether something was refused.
+    pub(super) fn is_full(&self) -> bool {
+        self.outbox().is_full
+    }
+
+    /// Closes it for both ends.
+    pub(super) fn close(&self) {
+        // It fails only if that was done already.
+        _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// Whether something waits for the socket to take it.
@@ -174,7 +189,8 @@ impl Incoming {
             Ok(0) => self.is_closed = true,
             Ok(received) => {
                 self.unread.end += received;
-                return Ok(received == CHUNK);
+                // It stops at each packet with a descriptor.
+                return Ok(true);
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             // Reset: as good as closed.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::wire::{Hello, Message};
-use disco_core::{Error, Result, function};
+use disco_core::{Error, Result, WorkerId, function};
 use rustix::net::sockopt;
 
 use super::connection::{Connection, Incoming};
@@ -41,8 +41,10 @@ struct Stranger {
 pub(super) enum Arrival {
     /// It has introduced itself, with the right token and the same functions.
     Worker(Hello, Arc<Connection>, Incoming),
-    /// It can't be a worker of ours: which process it is, and why.
-    Refused(Option<u32>, Error),
+    /// It can't be a worker of ours: its process, which worker it is if it has proved that, and why not.
+    Refused { pid: Option<u32>, worker: Option<WorkerId>, error: Error },
+    /// The system lets nobody in.
+    Closed(io::Error),
 }
 
 impl Door {
@@ -68,7 +70,17 @@ impl Door {
 
     /// Lets in who has come, and hears what strangers say.
     pub(super) fn attend(&mut self, waker: &Arc<Waker>) -> Vec<Arrival> {
-        while let Ok((stream, _)) = self.listener.accept() {
+        let mut arrivals = Vec::new();
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    arrivals.push(Arrival::Closed(error));
+                    break;
+                }
+            };
             let is_ours = sockopt::socket_peercred(&stream);
             let (Ok(peer), Ok(connection)) = (is_ours, Connection::new(stream, waker.clone())) else { continue };
             if peer.uid != rustix::process::geteuid() || self.strangers.len() == STRANGERS {
@@ -79,14 +91,13 @@ impl Door {
             let (connection, since) = (Arc::new(connection), Instant::now());
             self.strangers.push(Stranger { connection, incoming: Incoming::new(HELLO), pid, since });
         }
-        let mut arrivals = Vec::new();
         for mut stranger in std::mem::take(&mut self.strangers) {
             match stranger.listen(&self.token) {
                 Ok(Some(hello)) => arrivals.push(Arrival::Worker(hello, stranger.connection, stranger.incoming)),
                 Ok(None) => self.strangers.push(stranger),
-                Err(error) => {
+                Err((worker, error)) => {
                     refuse(&stranger.connection, &error);
-                    arrivals.push(Arrival::Refused(stranger.pid, error));
+                    arrivals.push(Arrival::Refused { pid: stranger.pid, worker, error });
                 }
             }
         }
@@ -101,16 +112,19 @@ impl AsFd for Door {
 }
 
 impl Stranger {
-    fn listen(&mut self, token: &[u8]) -> Result<Option<Hello>> {
-        self.incoming.fill(&self.connection)?;
-        match self.incoming.next()? {
-            Some(Message::Hello(hello)) if is_same(&hello.token, token) => {
-                check_functions(&hello).map(|()| Some(hello))
-            }
-            Some(Message::Hello(_)) => Err(Error::invalid("its token is another session's")),
-            Some(other) => Err(Error::invalid(format!("it says {other:?} instead of hello"))),
-            None if self.incoming.is_closed() => Err(Error::invalid("it left without a word")),
-            None if self.since.elapsed() > LIMIT => Err(Error::invalid(format!("it said nothing for {LIMIT:?}"))),
+    /// Whether it has introduced itself; or why not, and which worker of ours it is.
+    fn listen(&mut self, token: &[u8]) -> Result<Option<Hello>, (Option<WorkerId>, Error)> {
+        let unknown = |text: String| (None, Error::Invalid(text));
+        self.incoming.fill(&self.connection).map_err(|error| (None, error))?;
+        match self.incoming.next().map_err(|error| (None, error.into()))? {
+            Some(Message::Hello(hello)) if is_same(&hello.token, token) => match check_functions(&hello) {
+                Ok(()) => Ok(Some(hello)),
+                Err(error) => Err((Some(hello.worker), error)),
+            },
+            Some(Message::Hello(_)) => Err(unknown("its token is another session's".into())),
+            Some(other) => Err(unknown(format!("it says {other:?} instead of hello"))),
+            None if self.incoming.is_closed() => Err(unknown("it left without a word".into())),
+            None if self.since.elapsed() > LIMIT => Err(unknown(format!("it said nothing for {LIMIT:?}"))),
             None => Ok(None),
         }
     }
@@ -147,8 +161,6 @@ pub(super) fn refuse(connection: &Connection, why: &Error) {
 
 #[cfg(test)]
 mod tests {
-    use disco_core::WorkerId;
-
     use super::*;
 
     #[test]

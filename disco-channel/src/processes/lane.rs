@@ -15,8 +15,10 @@ use disco_core::wire::{Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 
+use super::commands::{EVERYBODY, LARGE};
 use super::door::Door;
 use super::invitation::Invitation;
+use super::join;
 use super::launch::Launch;
 use super::output::Output;
 use super::peer::Peer;
@@ -30,8 +32,10 @@ use crate::shared_ring::{Memory, Whom, Writer};
 const RING: usize = 1 << 19;
 /// The largest frame that goes through the ring, in bytes; larger ones take the connections.
 const INLINE: usize = 64 << 10;
-/// How long aborted workers have to leave after the limit, and then the killed ones.
+/// How long aborted workers have to leave after the limit.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long killed ones may take to end.
+const KILL: Duration = Duration::from_secs(5);
 
 /// What a [`ProcessLane`] is made of.
 #[derive(Clone, Debug)]
@@ -124,7 +128,8 @@ impl ProcessLane {
             peers.push(Peer::started(index, worker, started));
         }
         let (tell, told) = mpsc::channel();
-        let ring = writer_place(segment.is_some(), count);
+        // The place is each one's own.
+        let ring = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: RING });
         let service = Service {
             roster: roster.clone(),
             inbox,
@@ -155,23 +160,35 @@ impl ProcessLane {
     }
 }
 
-fn writer_place(has_ring: bool, readers: usize) -> Option<RingPlace> {
-    has_ring.then_some(RingPlace { reader: 0, readers, capacity: RING })
-}
-
 impl Crew {
     /// Passes a frame on, for which there is room.
     fn pass(&self, frame: &Frame, bytes: &[u8]) -> Result<()> {
-        let seq = frame.seq();
-        let Some(mut writer) = self.roster.writer() else {
-            self.roster.count_sent();
-            return self.post(seq, bytes);
+        let (seq, whom) = (frame.seq(), self.whom(frame.command()));
+        let Some(mut writer) = self.roster.writer() else { return self.post(seq, bytes, Whom::All) };
+        let sent = match bytes.len() <= INLINE {
+            true => writer.send(seq, bytes, whom),
+            false => {
+                let (record, whom) = self.placeholder(frame, whom)?;
+                self.post(seq, bytes, whom)?;
+                writer.send(seq | LARGE, &record, whom)
+            }
         };
-        let record = if bytes.len() <= INLINE { bytes } else { &[] };
-        if record.is_empty() {
-            self.post(seq, bytes)?;
-        }
-        writer.send(seq, record, self.whom(frame.command())).map_err(|_| Error::invalid("the ring has no room"))
+        sent.map_err(|_| Error::invalid("the ring has no room"))
+    }
+
+    /// What the ring gets in place of a large frame: who gets it otherwise, and what it has for those who do not.
+    fn placeholder(&self, frame: &Frame, whom: Whom) -> Result<(Vec<u8>, Whom)> {
+        let everybody = || Ok((EVERYBODY.to_ne_bytes().to_vec(), Whom::All));
+        let reader = match whom {
+            Whom::One(reader) => reader as u64,
+            Whom::Nobody => self.roster.len() as u64,
+            _ => return everybody(),
+        };
+        let nobody = WorkerId::new(u32::MAX);
+        let rest = Frame::new(frame.seq(), frame.freed().iter().copied(), Command::SyncWorker { worker: nobody });
+        let record = [&reader.to_ne_bytes()[..], rest.bytes()?].concat();
+        // So many freed ids that they are what is large.
+        if record.len() > INLINE { everybody() } else { Ok((record, whom)) }
     }
 
     /// Whom to wake for a command.
@@ -186,24 +203,31 @@ impl Crew {
         }
     }
 
-    /// Sends a frame over all connections.
-    fn post(&self, seq: u64, bytes: &[u8]) -> Result<()> {
+    /// Sends a frame over the connections of those whom it concerns.
+    fn post(&self, seq: u64, bytes: &[u8], whom: Whom) -> Result<()> {
         let packet: Arc<[u8]> = Message::Frame { seq, bytes: bytes.into() }.encode()?.into();
-        self.tell(&packet);
+        for index in 0..self.roster.len() {
+            if whom == Whom::All || whom == Whom::One(index) {
+                self.roster.seat(index).count(bytes.len());
+                self.send(index, &packet);
+            }
+        }
         Ok(())
     }
 
-    /// Sends a packet to everybody. Of one that is gone the service thread knows, or will.
-    fn tell(&self, packet: &Arc<[u8]>) {
-        for index in 0..self.roster.len() {
-            if let Err(error) = self.roster.seat(index).send(packet) {
-                tracing::debug!(worker = %self.roster.worker(index), %error, "can't be told");
-            }
+    /// Sends a packet to a worker, unless it has left. One that does not take it is given up.
+    fn send(&self, index: usize, packet: &Arc<[u8]>) {
+        if self.roster.exits.has_left(index) {
+            return;
+        }
+        if let Err(error) = self.roster.seat(index).send(packet) {
+            self.roster.refused(index, &error);
         }
     }
 
     fn urge(&self, message: &Message) -> Result<()> {
-        self.tell(&message.encode()?.into());
+        let packet = message.encode()?.into();
+        (0..self.roster.len()).for_each(|index| self.send(index, &packet));
         Ok(())
     }
 
@@ -234,15 +258,16 @@ impl Crew {
         Ok(stuck)
     }
 
-    /// Waits for the service thread, which ends with the last worker, and for the output.
+    /// Waits for the service thread, which ends with the last worker, and for the output; not for ever.
     fn join(&self) {
         let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((thread, output)) = service {
-            if thread.join().is_err() {
-                tracing::error!("the service thread panicked");
-            }
-            output.finish();
+        let Some((thread, output)) = service else { return };
+        match join::within(thread, KILL) {
+            Some(Ok(())) => {}
+            Some(Err(_)) => tracing::error!("the service thread panicked"),
+            None => tracing::error!("a killed worker does not end; its lane is left behind"),
         }
+        output.finish();
     }
 }
 
@@ -297,7 +322,7 @@ impl Channel for ProcessLane {
             return Err(self.error("is full"));
         }
         if matches!(frame.command(), Command::Shutdown) {
-            crew.roster.exits.expect();
+            crew.roster.leave();
         }
         crew.pass(frame, bytes)
     }
@@ -328,9 +353,10 @@ impl Channel for ProcessLane {
             .map(worker)
             .map(|w| format!("{w} ({}; killed)", self.progress(w)))
             .collect();
-        match stuck.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
+        match (stuck.is_empty(), crew.roster.spoilt()) {
+            (true, None) => Ok(()),
+            (true, Some(error)) => Err(error.clone()),
+            (false, _) => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
         }
     }
 }

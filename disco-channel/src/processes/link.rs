@@ -31,7 +31,7 @@ pub(super) struct ProcessLink {
 impl ProcessLink {
     pub(super) fn new(worker: WorkerId, connection: Arc<Connection>, arena: Option<Arc<Arena>>) -> Self {
         let questions = Arc::new(Questions::new(connection.clone()));
-        let link = Self {
+        Self {
             worker,
             connection,
             questions,
@@ -39,18 +39,13 @@ impl ProcessLink {
             activity: Arc::default(),
             arena,
             shared: AtomicU64::new(0),
-        };
-        link.listen();
-        link
+        }
     }
 
     /// Aborts whoever waits on peers, unless `epoch` is over.
     pub(super) fn abort(&self, epoch: u64, cause: &Arc<str>) {
         self.aborts.abort(epoch, cause);
-    }
-
-    fn listen(&self) {
-        self.aborts.listen(&(self.questions.clone() as Arc<dyn Abort>));
+        self.questions.abort(epoch, cause);
     }
 
     fn send(&self, message: &Message, fd: Option<OwnedFd>) -> Result<()> {
@@ -75,9 +70,8 @@ impl Link for ProcessLink {
     }
 
     fn reset(&self, epoch: u64) {
-        self.questions.reset(epoch);
         self.aborts.reset(epoch);
-        self.listen();
+        self.questions.reset(epoch);
     }
 
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {

@@ -15,8 +15,9 @@
 //! that names worker, door and a random token. Whoever connects has the same user and says HELLO (`disco_core::wire`) with
 //! the token and the names of its worker functions; others are sent away, those of this lane's own processes end the start.
 //!
-//! **Commands** of up to 64 KiB go through the ring, larger ones as FRAME; an empty record in the ring keeps their place.
-//! Where there is no shared memory all frames are FRAME, and workers acknowledge them, so that no more than 1,024 are unread.
+//! **Commands** of up to 64 KiB go through the ring, larger ones as FRAME to those whom they concern; a record in the ring keeps
+//! their place. Where there is no shared memory all frames are FRAME. Workers acknowledge FRAMEs, so that no more than 1,024
+//! of them and about 64 MiB are unread.
 //!
 //! **The end** of a worker is what comes first: its connection closes, its process ends, it says nothing for too long, or it
 //! sends what no worker would. What it said before is heard first. A worker whose connection closes ends by itself; one
@@ -27,6 +28,7 @@ mod connection;
 mod door;
 mod endpoint;
 mod invitation;
+mod join;
 mod lane;
 mod launch;
 mod link;

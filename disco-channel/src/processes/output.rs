@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 use disco_core::WorkerId;
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
+use super::join;
 use super::waker::Waker;
 
 /// The longest line that is passed on as one.
 const LINE: usize = 64 << 10;
+/// Chunks that are taken of one stream before the next.
+const ROUNDS: usize = 16;
 /// How long pipes may stay open after their workers have left: somebody else may hold them.
 const REST: Duration = Duration::from_millis(300);
 
@@ -46,15 +49,20 @@ impl Pipe {
     /// Passes on whole lines, as far as there are any.
     fn pump(&mut self) {
         let mut chunk = [0; 8 << 10];
-        loop {
+        // Others write, too.
+        for _ in 0..ROUNDS {
             match rustix::io::read(&self.from, &mut chunk) {
-                Ok(0) => break self.is_open = false,
+                Ok(0) => return self.end(),
                 Ok(count) => self.take(&chunk[..count]),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return,
-                Err(_) => break self.is_open = false,
+                Err(_) => return self.end(),
             }
         }
+    }
+
+    fn end(&mut self) {
+        self.is_open = false;
         self.flush();
     }
 
@@ -116,8 +124,10 @@ impl Output {
     pub(super) fn finish(mut self) {
         self.over.store(true, Ordering::Release);
         self.waker.wake();
-        // It does not panic.
-        _ = self.thread.take().map(JoinHandle::join);
+        let joined = self.thread.take().and_then(|thread| join::within(thread, 2 * REST));
+        if joined.is_none() {
+            tracing::warn!("nobody reads the output of this program, so that some of its workers' is lost");
+        }
     }
 }
 

@@ -18,6 +18,9 @@ use super::roster::Roster;
 /// How long after its connection was closed a worker's process may take to end, until it is reported without its status.
 const STATUS: Duration = Duration::from_millis(500);
 
+/// How often one worker is listened to before the next.
+const ROUNDS: usize = 16;
+
 /// One worker.
 pub(super) struct Peer {
     index: usize,
@@ -88,14 +91,23 @@ impl Peer {
 
     /// Goes on sending what the socket did not take.
     pub(super) fn flush(&mut self) {
-        if let Some(error) = self.connection().and_then(|connection| connection.flush().err()) {
-            self.close(Some(error.to_string()));
+        if self.connection().is_some_and(|connection| connection.flush().is_err()) {
+            self.close(None);
         }
     }
 
-    /// Hears nothing more of it.
+    /// Hears nothing more of it, nor does it of this side, which ends it if nothing else does.
     pub(super) fn close(&mut self, why: Option<String>) {
         self.closed.get_or_insert((Instant::now(), why));
+        if let Some(line) = &self.line {
+            line.connection.close();
+        }
+    }
+
+    /// Whether its process ended as a worker does that was told to leave.
+    pub(super) fn is_clean(&self) -> bool {
+        let is_silent = self.closed.as_ref().is_none_or(|(_, why)| why.is_none());
+        is_silent && self.status.is_none_or(|status| status.success())
     }
 
     /// Gives it up if it has been silent for `limit`.
@@ -177,19 +189,26 @@ impl Line {
         inbox: &Arc<dyn Inbox>,
         shared: &Arc<Shared>,
     ) -> Result<Option<String>> {
-        loop {
+        // Others have something to say, too: what is left comes up again.
+        for _ in 0..ROUNDS {
             let more = self.incoming.fill(&self.connection)?;
             while let Some(message) = self.incoming.next()? {
                 self.heard = Instant::now();
                 match message {
+                    Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {
+                        return Err(Error::invalid(format!("a failure of {}", failure.worker)));
+                    }
                     Message::Reply { seq, reply } => inbox.reply(worker, seq, reply),
                     Message::Notice(packet) => {
-                        let notice: Notice = wire::decode_notice(Packet::split(&packet)?.0)?;
+                        let notice = wire::decode_notice(Packet::split(&packet)?.0)?;
+                        if matches!(&notice, Notice::Failed { failure, .. } if failure.worker != worker) {
+                            return Err(Error::invalid("a notice of another worker"));
+                        }
                         inbox.notice(worker, notice);
                     }
                     Message::Progress(progress) => *roster.seat(index).progress() = progress,
-                    Message::Room { taken } => {
-                        let waits = roster.acknowledge(index, taken);
+                    Message::Room { frames, bytes } => {
+                        let waits = roster.acknowledge(index, frames, bytes);
                         if waits || roster.writer().is_some() {
                             inbox.room(roster.workers.clone());
                         }
@@ -206,9 +225,10 @@ impl Line {
                 }
             }
             if !more {
-                return Ok(None);
+                break;
             }
         }
+        Ok(None)
     }
 
     fn call_store(&self, id: u64, epoch: u64, call: StoreCall, shared: &Shared) -> Result<()> {
@@ -246,6 +266,11 @@ impl Line {
     }
 }
 
+/// Sends an answer. That the other end is gone shows when it is listened to.
 fn answer(connection: &Connection, id: u64, result: Result<Value>) -> Result<()> {
-    connection.send(Message::Answer { id, result }.encode()?, None)
+    let packet = Message::Answer { id, result }.encode()?;
+    if let Err(error) = connection.send(packet, None) {
+        tracing::debug!(%error, "nobody to answer");
+    }
+    Ok(())
 }

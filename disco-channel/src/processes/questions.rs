@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use disco_core::store::Store;
 use disco_core::wire::{Message, StoreCall};
-use disco_core::{Abort, Error, Result, Value};
+use disco_core::{Error, Result, Value};
 
 use super::connection::Connection;
 
@@ -27,8 +27,8 @@ struct State {
     epoch: u64,
     last: u64,
     waiting: HashMap<u64, Sender<Answer>>,
-    /// Why there are no answers in this epoch.
-    aborted: Option<Arc<str>>,
+    /// Why there are no answers, and since which epoch: it may be ahead of this worker.
+    aborted: Option<(u64, Arc<str>)>,
 }
 
 /// An answer, and what came along.
@@ -39,10 +39,13 @@ impl Questions {
         Self { connection, state: Mutex::default() }
     }
 
-    /// Starts an epoch, in which nothing is aborted.
+    /// Starts an epoch: aborts of earlier ones are forgotten.
     pub(super) fn reset(&self, epoch: u64) {
         let mut state = self.lock();
-        *state = State { epoch, last: state.last, ..State::default() };
+        if epoch > state.epoch {
+            let aborted = state.aborted.take().filter(|(of, _)| *of >= epoch);
+            *state = State { epoch, last: state.last, aborted, ..State::default() };
+        }
     }
 
     /// Passes an answer on to whoever asked.
@@ -76,7 +79,7 @@ impl Questions {
         let (tell, told) = mpsc::channel();
         let (id, epoch) = {
             let mut state = self.lock();
-            if let Some(cause) = &state.aborted {
+            if let Some((_, cause)) = &state.aborted {
                 return Err(Error::Aborted { cause: cause.clone() });
             }
             state.last += 1;
@@ -114,11 +117,15 @@ impl Questions {
     }
 }
 
-impl Abort for Questions {
-    fn abort(&self, cause: &Arc<str>) {
+impl Questions {
+    /// Fails all questions, waiting and to come, unless `epoch` is over.
+    pub(super) fn abort(&self, epoch: u64, cause: &Arc<str>) {
         let waiting = {
             let mut state = self.lock();
-            state.aborted.get_or_insert_with(|| cause.clone());
+            if epoch < state.epoch || state.aborted.as_ref().is_some_and(|(known, _)| *known >= epoch) {
+                return;
+            }
+            state.aborted = Some((epoch, cause.clone()));
             std::mem::take(&mut state.waiting)
         };
         for asked in waiting.into_values() {

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use disco_core::activity::Progress;
-use disco_core::{Result, WorkerId};
+use disco_core::{Error, Result, WorkerId};
 
-use super::commands::CAPACITY;
+use super::commands::{CAPACITY, UNREAD};
 use super::connection::Connection;
 use super::waker::Waker;
 use crate::exits::Exits;
-use crate::shared_ring::{Garbage, Writer};
+use crate::shared_ring::Writer;
 
 /// The workers of one lane.
 pub(super) struct Roster {
@@ -22,11 +22,14 @@ pub(super) struct Roster {
     pub(super) waker: Arc<Waker>,
     /// Commands go over it, or over the connections.
     writer: Option<Mutex<Writer>>,
-    /// Frames sent over connections, where there is no ring, and whether somebody found no room for another.
-    sent: AtomicU64,
+    /// Somebody found no room for another frame over connections.
     starved: AtomicBool,
-    /// Readers that have put garbage into the ring, and what.
-    accused: Mutex<Vec<(usize, Garbage)>>,
+    /// Workers that are to be given up, and why.
+    accused: Mutex<Vec<(usize, String)>>,
+    /// Workers were sent a shutdown behind their other commands: whoever ends well, leaves.
+    leaving: AtomicBool,
+    /// Who did not, after that.
+    spoilt: OnceLock<Error>,
     /// Takes no more frames.
     pub(super) closed: AtomicBool,
     /// Whoever is still there is to be killed.
@@ -41,8 +44,16 @@ pub(super) struct Seat {
     /// Set once it has introduced itself.
     pub(super) connection: OnceLock<Arc<Connection>>,
     progress: Mutex<Progress>,
-    /// Frames taken, where there is no ring.
-    taken: AtomicU64,
+    /// Frames sent over the connection, and those of them that the worker has taken.
+    posted: Count,
+    taken: Count,
+}
+
+/// Frames and their bytes.
+#[derive(Default)]
+struct Count {
+    frames: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl Roster {
@@ -54,9 +65,10 @@ impl Roster {
             exits: Exits::new(count),
             waker,
             writer: writer.map(Mutex::new),
-            sent: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             accused: Mutex::default(),
+            leaving: AtomicBool::new(false),
+            spoilt: OnceLock::new(),
             closed: AtomicBool::new(false),
             kill: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -82,47 +94,76 @@ impl Roster {
 
     /// Frames of up to `largest` bytes that the lane would take now.
     pub(super) fn room(&self, largest: usize) -> usize {
-        let Some(mut writer) = self.writer() else { return self.credit() };
+        let credit = self.credit();
+        let Some(mut writer) = self.writer().filter(|_| credit > 0) else { return credit };
         loop {
             match writer.room(largest) {
-                Ok(room) => return room / largest,
+                Ok(room) => return credit.min(room / largest),
                 Err((reader, garbage)) => {
                     writer.retire(reader);
-                    self.accused.lock().unwrap_or_else(PoisonError::into_inner).push((reader, garbage));
-                    self.waker.wake();
+                    self.accuse(reader, format!("it put garbage into the ring: {}", garbage.0));
                 }
             }
         }
     }
 
-    /// A frame went over the connections.
-    pub(super) fn count_sent(&self) {
-        self.sent.fetch_add(1, Ordering::Relaxed);
-    }
-
+    /// Frames that may go over connections, where the slowest worker has taken enough of those before.
     fn credit(&self) -> usize {
-        let left = || {
-            let here = self.seats.iter().enumerate().filter(|(index, _)| !self.exits.has_left(*index));
-            let taken = here.map(|(_, seat)| seat.taken.load(Ordering::SeqCst)).min();
-            let sent = self.sent.load(Ordering::Relaxed);
-            CAPACITY.saturating_sub(sent - taken.unwrap_or(sent).min(sent)) as usize
-        };
-        match left() {
+        match self.left() {
             0 => {
                 self.starved.store(true, Ordering::SeqCst);
-                left()
+                self.left()
             }
             room => room,
         }
     }
 
-    /// A worker without a ring has taken so many frames. Returns whether somebody waits for that.
-    pub(super) fn acknowledge(&self, index: usize, taken: u64) -> bool {
-        self.seats[index].taken.store(taken, Ordering::SeqCst);
+    fn left(&self) -> usize {
+        let here = self.seats.iter().enumerate().filter(|(index, _)| !self.exits.has_left(*index));
+        here.map(|(_, seat)| seat.left()).min().unwrap_or(CAPACITY) as usize
+    }
+
+    /// A worker has taken so many frames and bytes of what came over its connection. Returns whether somebody waits for
+    /// that.
+    pub(super) fn acknowledge(&self, index: usize, frames: u64, bytes: u64) -> bool {
+        self.seats[index].taken.frames.store(frames, Ordering::SeqCst);
+        self.seats[index].taken.bytes.store(bytes, Ordering::SeqCst);
         self.starved.swap(false, Ordering::SeqCst)
     }
 
-    pub(super) fn accused(&self) -> Vec<(usize, Garbage)> {
+    /// From now on workers end.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// The lane's end is no good one: a worker was lost in it.
+    pub(super) fn spoil(&self, error: Error) {
+        self.spoilt.get_or_init(|| error);
+    }
+
+    pub(super) fn spoilt(&self) -> Option<&Error> {
+        self.spoilt.get()
+    }
+
+    /// A worker does not take what is sent. One whose connection is cut is seen to have ended.
+    pub(super) fn refused(&self, index: usize, error: &Error) {
+        match self.seats[index].connection.get() {
+            Some(connection) if connection.is_full() => self.accuse(index, error.to_string()),
+            _ => tracing::debug!(worker = %self.worker(index), %error, "can't be told"),
+        }
+    }
+
+    /// Has the service thread give a worker up.
+    pub(super) fn accuse(&self, index: usize, why: String) {
+        self.accused.lock().unwrap_or_else(PoisonError::into_inner).push((index, why));
+        self.waker.wake();
+    }
+
+    pub(super) fn accused(&self) -> Vec<(usize, String)> {
         std::mem::take(&mut self.accused.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -130,6 +171,23 @@ impl Roster {
 impl Seat {
     pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A frame goes over the connection.
+    pub(super) fn count(&self, bytes: usize) {
+        self.posted.frames.fetch_add(1, Ordering::Relaxed);
+        self.posted.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Frames that may go over the connection; none while too many bytes are unread.
+    fn left(&self) -> u64 {
+        let unread = |posted: &AtomicU64, taken: &AtomicU64| {
+            posted.load(Ordering::Relaxed).saturating_sub(taken.load(Ordering::SeqCst))
+        };
+        match unread(&self.posted.bytes, &self.taken.bytes) {
+            bytes if bytes >= UNREAD => 0,
+            _ => CAPACITY.saturating_sub(unread(&self.posted.frames, &self.taken.frames)),
+        }
     }
 
     /// Sends, unless the worker has not come.

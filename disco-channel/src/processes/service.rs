@@ -123,7 +123,6 @@ impl Service {
                 Source::Peer(index) => self.hear_peer(*index),
                 Source::Exit(index) => {
                     self.peers[*index].reap();
-                    // What it said last is heard before its end.
                     self.hear_peer(*index);
                 }
             }
@@ -132,8 +131,8 @@ impl Service {
 
     /// Does what the lane wants, and what no descriptor tells of.
     fn look_around(&mut self) {
-        for (reader, garbage) in self.roster.accused() {
-            self.peers[reader].close(Some(format!("it put garbage into the ring: {}", garbage.0)));
+        for (index, why) in self.roster.accused() {
+            self.peers[index].close(Some(why));
         }
         if self.door.is_some() {
             self.attend_door();
@@ -149,8 +148,9 @@ impl Service {
 
     fn hear_peer(&mut self, index: usize) {
         let peer = &mut self.peers[index];
-        peer.flush();
+        // What it said last is heard before its end.
         peer.listen(&self.roster, &self.inbox, &self.shared);
+        peer.flush();
         self.report(index);
     }
 
@@ -161,16 +161,17 @@ impl Service {
                 Arrival::Worker(hello, connection, incoming) => {
                     if let Err(error) = self.welcome(&hello, &connection, incoming) {
                         door::refuse(&connection, &error);
-                        tracing::warn!(worker = %hello.worker, %error, "sent away");
+                        self.give_up(&lost(hello.worker, error.to_string()));
                     }
                 }
-                Arrival::Refused(pid, error) => {
+                Arrival::Refused { pid, worker, error } => {
                     let ours = self.peers.iter().find(|peer| pid.is_some() && peer.pid() == pid);
-                    match ours.map(|peer| peer.worker) {
+                    match worker.or(ours.map(|peer| peer.worker)) {
                         Some(worker) => self.give_up(&lost(worker, error.to_string())),
                         None => tracing::warn!(pid, %error, "a stranger was sent away"),
                     }
                 }
+                Arrival::Closed(error) => self.give_up(&Error::invalid(format!("nobody can connect: {error}"))),
             }
         }
         if self.door.is_some() && self.peers.iter().all(Peer::has_come) {
@@ -211,10 +212,13 @@ impl Service {
             if self.door.is_some() {
                 let hint = if came { "" } else { " before it connected; does its `main` call `disco::init()` first?" };
                 self.give_up(&lost(worker, format!("{why}{hint}")));
-            } else if !self.roster.exits.are_expected() {
+            } else if !(self.roster.exits.are_expected() || self.roster.is_leaving() && peer.is_clean()) {
                 peer.kill();
-                let next = WorkerId::new(worker.index() as u32 + 1);
-                self.inbox.lost(worker..next, lost(worker, why));
+                let (next, error) = (WorkerId::new(worker.index() as u32 + 1), lost(worker, why));
+                if self.roster.is_leaving() {
+                    self.roster.spoil(error.clone());
+                }
+                self.inbox.lost(worker..next, error);
             }
         }
         if self.peers[index].is_gone() && !self.roster.exits.has_left(index) {

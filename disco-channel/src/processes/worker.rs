@@ -27,6 +27,8 @@ use crate::shared_ring::{Memory, Reader};
 const WELCOME: Duration = Duration::from_secs(30);
 /// How long a worker whose controller is gone has to end by itself.
 const ORPHAN: Duration = Duration::from_secs(4);
+/// How often what the worker does is looked at, at least.
+const LOOK: Duration = Duration::from_millis(200);
 /// How long what was sent last may take to go.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -48,6 +50,8 @@ where
     let link = Arc::new(ProcessLink::new(worker, connection.clone(), arena));
     let (memory, reader) = ring.unzip();
     let letterbox = Arc::new(Letterbox::new(memory));
+    let place = welcome.ring.map_or(0, |place| place.reader as u64);
+    let reader = reader.map(|reader| (place, reader));
     let commands = Commands::new(worker, connection.clone(), reader, letterbox.clone());
     let endpoint = ProcessEndpoint { worker, connection: connection.clone(), commands, link: link.clone() };
     let service = Service {
@@ -173,7 +177,7 @@ impl Service {
     fn step(&mut self) -> Result<bool> {
         let mut events = PollFlags::IN;
         events.set(PollFlags::OUT, self.connection.is_behind());
-        let tick = Timespec::try_from(self.heartbeat / 5).ok();
+        let tick = Timespec::try_from((self.heartbeat / 5).min(LOOK)).ok();
         let mut polled =
             [PollFd::from_borrowed_fd(self.connection.as_fd(), events), PollFd::new(&*self.waker, PollFlags::IN)];
         _ = event::poll(&mut polled, tick.as_ref());

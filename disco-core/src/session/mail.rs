@@ -139,7 +139,8 @@ impl Inbox for Mail {
         let mut state = self.lock();
         let Some(pending) = state.pending.get(&seq).cloned() else { return };
         let mut answers = pending.lock();
-        answers.missing.retain(|worker| *worker != from);
+        let Some(asked) = answers.missing.iter().position(|worker| *worker == from) else { return };
+        answers.missing.swap_remove(asked);
         answers.replies.push(reply);
         if answers.missing.is_empty() {
             state.pending.remove(&seq);

@@ -1,11 +1,14 @@
 //! Commands and frames.
 
-use super::{Packet, WireError, Writer, action, debug, value};
+use super::{PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
 use crate::command::{Command, Local};
 use crate::error::Result;
 use crate::frame::{Frame, Freed};
 use crate::id::RegisterId;
 use crate::value::Value;
+
+/// What a message takes that carries a frame.
+const ENVELOPE: u64 = 64;
 
 /// The packets of a frame.
 pub(crate) fn encode_frame(frame: &Frame) -> Result<Box<[u8]>> {
@@ -16,7 +19,12 @@ pub(crate) fn encode_frame(frame: &Frame) -> Result<Box<[u8]>> {
         write(&mut to, &args, &[])?;
     }
     encode_command(frame.command(), &mut to)?;
-    Ok(to.into_bytes().into())
+    let bytes = to.into_bytes();
+    // A message around it must not be too large either.
+    match bytes.len() as u64 {
+        len if len > PACKET_LIMIT - ENVELOPE => Err(WireError::TooLarge(len).into()),
+        _ => Ok(bytes.into()),
+    }
 }
 
 fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {

@@ -12,7 +12,7 @@
 //! SHARE   number, name  (a descriptor goes along) ──▶    ◀── ANSWER   none
 //! UNSHARE name ──▶
 //! RECEIVE number, name ──▶               ◀── HANDED   number (a descriptor goes along) │ ANSWER error
-//! ROOM    frames taken ──▶
+//! ROOM    frames and bytes taken ──▶
 //! BYE     why ──▶                        ◀── BYE      why
 //! ```
 //!
@@ -79,8 +79,10 @@ pub enum Message {
     Shutdown,
     /// What was full has room again.
     Room {
-        /// Frames that the worker has taken, where they come over the connection.
-        taken: u64,
+        /// Frames that the worker has taken of those that came over the connection.
+        frames: u64,
+        /// Their bytes.
+        bytes: u64,
     },
     /// A call of the store.
     Ask {
@@ -190,7 +192,7 @@ impl Message {
             Message::Progress(progress) => (action::PROGRESS, progress_args(progress)),
             Message::Frame { seq, bytes } => (action::FRAME, vec![int(*seq), Value::Bytes(bytes.clone())]),
             Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
-            Message::Room { taken } => (action::ROOM, vec![int(*taken)]),
+            Message::Room { frames, bytes } => (action::ROOM, vec![int(*frames), int(*bytes)]),
             // As the command.
             Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
             Message::Ask { id, epoch, call } => (action::ASK, [vec![int(*id), int(*epoch)], call.args()].concat()),
@@ -219,7 +221,7 @@ impl Message {
             action::PROGRESS => return Ok(Message::Progress(decode_progress(packet)?)),
             action::FRAME => Message::Frame { seq: packet.number()?, bytes: packet.bytes()? },
             action::ABORT => Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? },
-            action::ROOM => Message::Room { taken: packet.number()? },
+            action::ROOM => Message::Room { frames: packet.number()?, bytes: packet.number()? },
             action::SHUTDOWN => {
                 packet.int()?;
                 Message::Shutdown
