@@ -1,5 +1,6 @@
 //! One communicator as its ranks have it in common: the board, where ranks live, and how they wait.
 
+use std::cell::Cell;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -122,7 +123,7 @@ impl Group {
     pub(crate) fn wait_for_all(
         &self,
         rank: usize,
-        patience: Patience,
+        patience: &Cell<Patience>,
         has_come: impl Fn(usize) -> bool,
         late: impl Fn(Duration) -> Error,
     ) -> Result<()> {
@@ -147,7 +148,7 @@ impl Group {
     pub(crate) fn wait<T>(
         &self,
         rank: usize,
-        mut patience: Patience,
+        patience: &Cell<Patience>,
         mut ready: impl FnMut() -> Result<Option<T>, Failure>,
         late: impl Fn(Duration) -> Error,
     ) -> Result<T> {
@@ -160,13 +161,15 @@ impl Group {
             return Ok(found);
         }
         loop {
-            let left = patience.left();
+            let mut now = patience.get();
+            let left = now.left();
+            patience.set(now);
             let look = || match (ready(), left) {
                 (Ok(Some(found)), _) => Some(Ok(found)),
                 _ if self.board.has_failed() => Some(Err(self.failure_for(rank))),
                 (Err(failure), _) => Some(Err(self.give_up(rank, &failure))),
                 (Ok(None), Some(_)) => None,
-                (Ok(None), None) => Some(Err(self.give_up_late(rank, late(patience.deadline)))),
+                (Ok(None), None) => Some(Err(self.give_up_late(rank, late(now.deadline)))),
             };
             if let Some(result) = self.board.rest(left.unwrap_or_default(), look) {
                 return result;

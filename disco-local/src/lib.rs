@@ -1,4 +1,5 @@
-//! The built-in host data plane of Disco: ranks are threads of one process, and peers read each other's tensors in place.
+//! The built-in host data plane of Disco: ranks are threads of one process, or processes of one machine that share memory,
+//! and peers read each other's tensors in place.
 //!
 //! It needs nothing installed, has every [`Op`](disco_core::Op) on every dtype, and is the oracle that other backends are
 //! compared with: a result is the same bits on all ranks and in all runs.
@@ -8,7 +9,8 @@
 //!   └ enqueue ─▶ Turn ─▶ Memory     one rank inside one call; the right to touch published memory (`turn` draws this)
 //!        ├ collective               which rank copies or reduces what, and when
 //!        │    └ kernel              vector code, chosen at run time
-//!        └ point_to_point           letters in the receiver's inbox
+//!        │    └ staged              … where tensors are in a process's private memory
+//!        └ point_to_point           letters from rank to rank
 //! ```
 //!
 //! Programs get communicators from a session, or bare:

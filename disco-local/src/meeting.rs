@@ -1,5 +1,6 @@
 //! How the threads of one process find each other: whoever comes first under a token makes the group.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process;
@@ -107,7 +108,7 @@ pub(crate) fn await_all(group: &Group, rank: usize, patience: Patience, presence
         let state = report::connecting(board, presence);
         Error::Deadline { operation: "connect".into(), after, state }
     };
-    group.wait(rank, patience, ready, late)
+    group.wait(rank, &Cell::new(patience), ready, late)
 }
 
 /// Leaves a group for other threads to [find](find).

@@ -46,6 +46,10 @@ pub(crate) fn tests() -> Vec<Step> {
         step("documentation tests", "test --quiet --workspace --doc"),
         step("example without a session", "run --quiet --package disco --example bare_communicator"),
         step("example that trains", "run --quiet --package disco --example digits -- --epochs 2 --workers 2"),
+        step(
+            "the same among processes",
+            "run --quiet --package disco --example digits -- --epochs 2 --workers 2 --session processes",
+        ),
     ];
     alone.into_iter().chain(facades).chain(rest).collect()
 }

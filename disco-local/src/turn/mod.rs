@@ -29,6 +29,7 @@
 
 mod memory;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ pub(crate) struct Turn<'t> {
     rank: usize,
     counts: &'t mut Counts,
     deadline: Duration,
+    /// What is left of it, in the operation or group of letters that it is in.
+    patience: Cell<Patience>,
     /// The operation that it is in, for reports.
     call: Call<'t>,
     claims: Option<Claims<'t>>,
@@ -82,7 +85,8 @@ impl<'t> Turn<'t> {
     ) -> Result<Self> {
         group.check_unbroken(|| call.signature(group.size()))?;
         report::enter(&group.board, rank, call.kind());
-        Ok(Self { group, rank, counts, deadline, call, claims, left: false })
+        let patience = Cell::new(Patience::new(deadline));
+        Ok(Self { group, rank, counts, deadline, patience, call, claims, left: false })
     }
 
     /// This rank.
@@ -113,6 +117,7 @@ impl<'t> Turn<'t> {
     /// Meets all ranks in a collective, showing them `words`; its deadline counts from here.
     pub(crate) fn meet(&mut self, call: Call<'t>, words: impl Iterator<Item = u64>) -> Result<()> {
         self.counts.collective += 1;
+        self.patience = Cell::new(Patience::new(self.deadline));
         self.call = call;
         let (board, rank, number) = (self.board(), self.rank, self.counts.collective);
         report::enter(board, rank, call.kind());
@@ -237,12 +242,12 @@ impl<'t> Turn<'t> {
         report: impl Fn() -> String,
     ) -> Result<T> {
         let late = |after| self.late(report(), after);
-        self.group.wait(self.rank, Patience::new(self.deadline), ready, late)
+        self.group.wait(self.rank, &self.patience, ready, late)
     }
 
     fn wait_for_all(&self, has_come: impl Fn(usize) -> bool) -> Result<()> {
         let late = |after| self.late(report::missing(self.board(), &has_come), after);
-        self.group.wait_for_all(self.rank, Patience::new(self.deadline), &has_come, late)
+        self.group.wait_for_all(self.rank, &self.patience, &has_come, late)
     }
 
     fn late(&self, state: String, after: Duration) -> Error {
