@@ -69,6 +69,9 @@ impl Service {
                 self.peers.iter_mut().for_each(Peer::excuse_silence);
             }
             last = Instant::now();
+            if let Some(mut writer) = self.roster.writer() {
+                writer.wake_rest();
+            }
             self.peers.iter_mut().for_each(|peer| peer.check_silence(self.silence));
             if self.door.is_some() && start.elapsed() > self.start_limit {
                 self.give_up(&self.late());

@@ -21,7 +21,8 @@
 //! **Sleeping.** A reader that finds nothing spins, yields, then reads the bell, counts itself among the sleepers, looks at the
 //! head again and sleeps while the bell is as it was. The writer publishes, then looks for sleepers, and rings. Between
 //! store and look both have a sequentially consistent fence: the reader sees the head, or the writer sees the sleeper. A
-//! record says [whom](Whom) it concerns; the others sleep on, until there is one for them or the ring is full.
+//! record says [whom](Whom) it concerns; the others sleep on, until there is one for them, the ring is full, or
+//! the writer [wakes the rest](Writer::wake_rest), which it does now and then.
 //!
 //! **Room.** A writer that finds the ring full raises `starved`, then looks at the cursors again. A reader that has crossed a
 //! quarter of the ring stores its cursor, then looks at the flag; the slowest that leaves half of the ring free lowers it

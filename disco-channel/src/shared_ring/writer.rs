@@ -12,13 +12,15 @@ pub struct Writer {
     tail: u64,
     /// The last cursor seen of each reader; none once it is retired.
     cursors: Vec<Option<u64>>,
+    /// Some may sleep on records that did not concern them.
+    owes: bool,
 }
 
 impl Writer {
     /// The writer of new memory.
     pub fn new(memory: Memory) -> Self {
         let cursors = vec![Some(0); memory.readers()];
-        Self { memory, head: 0, tail: 0, cursors }
+        Self { memory, head: 0, tail: 0, cursors, owes: false }
     }
 
     /// Bytes that a record may have now. Whoever finds that too few hears of it from the reader that
@@ -34,8 +36,7 @@ impl Writer {
             self.memory.starved().store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             self.find_tail()?;
-            // Those who sleep on records that did not concern them have to take them now.
-            self.memory.bell().ring(Whom::All);
+            self.wake_rest();
         }
         Ok(self.left())
     }
@@ -69,7 +70,15 @@ impl Writer {
         if memory.sleepers().load(Ordering::Relaxed) > 0 {
             memory.bell().ring(whom);
         }
+        self.owes = whom != Whom::All;
         Ok(())
+    }
+
+    /// Wakes those who sleep on records that did not concern them, if there are any. To be called now and then.
+    pub fn wake_rest(&mut self) {
+        if std::mem::take(&mut self.owes) {
+            self.memory.bell().ring(Whom::All);
+        }
     }
 
     /// Waits for a reader no more.
