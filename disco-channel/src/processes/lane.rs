@@ -31,7 +31,7 @@ use crate::shared_ring::{Memory, Whom, Writer};
 /// Words of the ring: 4 MiB.
 const RING: usize = 1 << 19;
 /// The largest frame that goes through the ring, in bytes; larger ones take the connections.
-const INLINE: usize = 64 << 10;
+pub(super) const INLINE: usize = 64 << 10;
 /// How long aborted workers have to leave after the limit.
 const GRACE: Duration = Duration::from_millis(500);
 /// How long killed ones may take to end.
@@ -353,10 +353,9 @@ impl Channel for ProcessLane {
             .map(worker)
             .map(|w| format!("{w} ({}; killed)", self.progress(w)))
             .collect();
-        match (stuck.is_empty(), crew.roster.spoilt()) {
-            (true, None) => Ok(()),
-            (true, Some(error)) => Err(error.clone()),
-            (false, _) => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
+        match stuck.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
         }
     }
 }

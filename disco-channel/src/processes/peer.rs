@@ -12,6 +12,7 @@ use disco_core::wire::{self, Message, Packet, StoreCall};
 use disco_core::{Error, Result, Value, WorkerId};
 
 use super::connection::{Connection, Incoming};
+use super::lane::INLINE;
 use super::launch::Started;
 use super::roster::Roster;
 
@@ -208,8 +209,8 @@ impl Line {
                     }
                     Message::Progress(progress) => *roster.seat(index).progress() = progress,
                     Message::Room { frames, bytes } => {
-                        let waits = roster.acknowledge(index, frames, bytes);
-                        if waits || roster.writer().is_some() {
+                        roster.acknowledge(index, frames, bytes);
+                        if roster.room(INLINE) > 0 {
                             inbox.room(roster.workers.clone());
                         }
                     }

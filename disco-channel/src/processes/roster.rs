@@ -22,14 +22,10 @@ pub(super) struct Roster {
     pub(super) waker: Arc<Waker>,
     /// Commands go over it, or over the connections.
     writer: Option<Mutex<Writer>>,
-    /// Somebody found no room for another frame over connections.
-    starved: AtomicBool,
     /// Workers that are to be given up, and why.
     accused: Mutex<Vec<(usize, String)>>,
     /// Workers were sent a shutdown behind their other commands: whoever ends well, leaves.
     leaving: AtomicBool,
-    /// Who did not, after that.
-    spoilt: OnceLock<Error>,
     /// Takes no more frames.
     pub(super) closed: AtomicBool,
     /// Whoever is still there is to be killed.
@@ -65,10 +61,8 @@ impl Roster {
             exits: Exits::new(count),
             waker,
             writer: writer.map(Mutex::new),
-            starved: AtomicBool::new(false),
             accused: Mutex::default(),
             leaving: AtomicBool::new(false),
-            spoilt: OnceLock::new(),
             closed: AtomicBool::new(false),
             kill: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -109,26 +103,14 @@ impl Roster {
 
     /// Frames that may go over connections, where the slowest worker has taken enough of those before.
     fn credit(&self) -> usize {
-        match self.left() {
-            0 => {
-                self.starved.store(true, Ordering::SeqCst);
-                self.left()
-            }
-            room => room,
-        }
-    }
-
-    fn left(&self) -> usize {
         let here = self.seats.iter().enumerate().filter(|(index, _)| !self.exits.has_left(*index));
         here.map(|(_, seat)| seat.left()).min().unwrap_or(CAPACITY) as usize
     }
 
-    /// A worker has taken so many frames and bytes of what came over its connection. Returns whether somebody waits for
-    /// that.
-    pub(super) fn acknowledge(&self, index: usize, frames: u64, bytes: u64) -> bool {
+    /// A worker has taken so many frames and bytes of what came over its connection.
+    pub(super) fn acknowledge(&self, index: usize, frames: u64, bytes: u64) {
         self.seats[index].taken.frames.store(frames, Ordering::SeqCst);
         self.seats[index].taken.bytes.store(bytes, Ordering::SeqCst);
-        self.starved.swap(false, Ordering::SeqCst)
     }
 
     /// From now on workers end.
@@ -138,15 +120,6 @@ impl Roster {
 
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
-    }
-
-    /// The lane's end is no good one: a worker was lost in it.
-    pub(super) fn spoil(&self, error: Error) {
-        self.spoilt.get_or_init(|| error);
-    }
-
-    pub(super) fn spoilt(&self) -> Option<&Error> {
-        self.spoilt.get()
     }
 
     /// A worker does not take what is sent. One whose connection is cut is seen to have ended.

@@ -217,11 +217,8 @@ impl Service {
                 self.give_up(&lost(worker, format!("{why}{hint}")));
             } else if !(self.roster.exits.are_expected() || self.roster.is_leaving() && peer.is_clean()) {
                 peer.kill();
-                let (next, error) = (WorkerId::new(worker.index() as u32 + 1), lost(worker, why));
-                if self.roster.is_leaving() {
-                    self.roster.spoil(error.clone());
-                }
-                self.inbox.lost(worker..next, error);
+                let next = WorkerId::new(worker.index() as u32 + 1);
+                self.inbox.lost(worker..next, lost(worker, why));
             }
         }
         if self.peers[index].is_gone() && !self.roster.exits.has_left(index) {

@@ -377,6 +377,7 @@ impl Session for LaneSession {
     }
 
     async fn shutdown(&self) -> Result<()> {
+        let was_live = self.mail.check_lost().is_ok();
         if !self.closed.swap(true, Ordering::AcqRel) {
             // Whoever waits for room, fails.
             self.mail.room.notify(usize::MAX);
@@ -388,7 +389,11 @@ impl Session for LaneSession {
         }
         match self.left.load(Ordering::Acquire) {
             true => Ok(()),
-            false => self.close().await,
+            false => {
+                self.close().await?;
+                // Whoever was lost on the way has not done what was still to be done.
+                if was_live { self.mail.check_lost() } else { Ok(()) }
+            }
         }
     }
 }

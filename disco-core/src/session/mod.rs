@@ -83,6 +83,7 @@ pub trait Session: Debug + Send + Sync {
     /// Ends all workers and waits for them, at most for [`Deadlines::close`]. Repeated calls do nothing.
     ///
     /// # Errors
-    /// [`Error::Stuck`](crate::Error::Stuck), naming workers that are still inside a function; they are detached.
+    /// [`Error::Stuck`](crate::Error::Stuck), naming workers that are still inside a function; they are detached or killed.
+    /// [`Error::Lost`](crate::Error::Lost), if one dies on the way.
     async fn shutdown(&self) -> Result<()>;
 }
