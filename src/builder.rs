@@ -1,11 +1,12 @@
 //! Sessions from parts.
 
+#[cfg(target_os = "linux")]
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(target_os = "linux")]
-use disco_channel::processes::{self, Launch, ProcessLane};
+use disco_channel::processes::{self, Invitation, Launch, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::link::Shared;
 use disco_core::session::{Deadlines, LaneSession};
@@ -33,7 +34,8 @@ pub struct Builder {
     workers: usize,
     groups: usize,
     check: bool,
-    program: Option<PathBuf>,
+    #[cfg(target_os = "linux")]
+    launch: Option<Launch>,
     collective_deadline: Option<Duration>,
     connect_deadline: Option<Duration>,
     start_deadline: Duration,
@@ -60,7 +62,8 @@ impl Builder {
             workers,
             groups: 1,
             check: std::env::var("DISCO_CHECK").is_ok_and(|value| value == "1"),
-            program: None,
+            #[cfg(target_os = "linux")]
+            launch: None,
             collective_deadline: None,
             connect_deadline: None,
             start_deadline: Duration::from_secs(30),
@@ -107,8 +110,20 @@ impl Builder {
 
     /// Starts another program for workers that are processes. It calls [`init`](crate::init) too, and has the same worker
     /// functions. Default: this program, with its arguments.
+    #[cfg(target_os = "linux")]
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
-        self.program = Some(program.into());
+        self.launch = Some(Launch::program(program, std::env::args_os().skip(1)));
+        self
+    }
+
+    /// Starts no processes: somebody else does or has, as `mpiexec` does, on this machine and as this user. `invite` is given
+    /// the [text](Invitation::text) for each worker from 1 on, in turn, and passes it on to that worker, which [serves] with
+    /// it, or [is started](crate::init) with it in `DISCO_WORKER`. They print for themselves.
+    ///
+    /// [serves]: crate::serve
+    #[cfg(target_os = "linux")]
+    pub fn invite(mut self, invite: impl Fn(&Invitation) -> Result<()> + Send + Sync + 'static) -> Self {
+        self.launch = Some(Launch::elsewhere(invite));
         self
     }
 
@@ -152,8 +167,8 @@ impl Builder {
     fn lanes_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<Vec<Arc<dyn Channel>>> {
         let mut options = processes::Options::new(config);
         (options.start, options.silence) = (self.start_deadline, self.silence);
-        match &self.program {
-            Some(program) => options.launch = Launch::program(program, std::env::args_os().skip(1)),
+        match &self.launch {
+            Some(launch) => options.launch = launch.clone(),
             None => crate::init::check()?,
         }
         let arena =

@@ -38,12 +38,21 @@ pub fn init() {
         ROLE.get_or_init(|| Role::Program);
         return;
     };
-    ROLE.get_or_init(|| Role::Worker);
-    let served = invitation.and_then(|invitation| processes::serve(&invitation, worker::run));
+    let served = invitation.and_then(|invitation| serve(&invitation));
     if let Err(error) = &served {
         eprintln!("disco: {error}");
     }
     process::exit(i32::from(served.is_err()));
+}
+
+/// Serves as a worker with an [invitation](crate::Builder::invite) that came by another way than the environment. Returns
+/// after the shutdown.
+///
+/// # Errors
+/// The controller is not there or refuses; it is gone; what the worker can't go on after, of which the controller is told.
+pub fn serve(invitation: &Invitation) -> Result<()> {
+    ROLE.get_or_init(|| Role::Worker);
+    processes::serve(invitation, worker::run)
 }
 
 /// Whether this program can be started as a worker.

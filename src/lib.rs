@@ -22,6 +22,8 @@ pub use env::{Settings, from_env};
 pub use init::init;
 pub use kind::SessionKind;
 pub use pollster::block_on;
+#[cfg(target_os = "linux")]
+pub use {disco_channel::processes::Invitation, init::serve};
 
 // A crate that nobody mentions is not linked and registers nothing.
 #[cfg(feature = "local")]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crate::abort::{Abort, Switchboard};
 use crate::activity::Activity;
 use crate::channel::Notice;
 use crate::error::{Error, Result};
+use crate::id::WorkerId;
 use crate::shared_memory::Arena;
 use crate::store::{MemoryStore, Store};
 
@@ -57,6 +58,19 @@ pub trait Link: fmt::Debug + Send + Sync {
 pub struct SharedFd(u64);
 
 impl SharedFd {
+    /// The name of a worker's descriptor of this number, where workers name their own.
+    pub const fn of(worker: WorkerId, number: u32) -> Self {
+        Self((worker.index() as u64 + 1) << 32 | number as u64)
+    }
+
+    /// Whose it is, if it was named so.
+    pub const fn owner(self) -> Option<WorkerId> {
+        match (self.0 >> 32) as u32 {
+            0 => None,
+            above => Some(WorkerId::new(above - 1)),
+        }
+    }
+
     /// The name, to put in a store.
     pub const fn to_bits(self) -> u64 {
         self.0
@@ -73,7 +87,7 @@ impl SharedFd {
 pub struct Shared {
     store: Arc<MemoryStore>,
     fds: Mutex<HashMap<SharedFd, OwnedFd>>,
-    next_fd: AtomicU64,
+    next_fd: AtomicU32,
     arena: Option<Arc<Arena>>,
 }
 
@@ -96,6 +110,11 @@ impl Shared {
     /// A worker has taken a descriptor back.
     pub fn remove(&self, name: SharedFd) {
         self.fds().remove(&name);
+    }
+
+    /// A worker is lost, and its descriptors with it.
+    pub fn remove_all_of(&self, worker: WorkerId) {
+        self.fds().retain(|name, _| name.owner() != Some(worker));
     }
 
     /// A copy of a descriptor.
@@ -172,7 +191,7 @@ impl Link for ThreadLink {
     }
 
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
-        let name = SharedFd(self.shared.next_fd.fetch_add(1, Ordering::Relaxed));
+        let name = SharedFd(self.shared.next_fd.fetch_add(1, Ordering::Relaxed).into());
         self.shared.put(name, fd);
         Ok(name)
     }

@@ -46,7 +46,14 @@ struct State {
     /// The abort that was signalled, and in which epoch.
     aborted: Option<(u64, Arc<str>)>,
     /// Who is to be told of keys.
-    watchers: Vec<(String, Tell)>,
+    watchers: Vec<Watcher>,
+}
+
+struct Watcher {
+    key: String,
+    /// When nobody waits any more.
+    until: Option<Instant>,
+    tell: Tell,
 }
 
 /// Takes the value under a key, or why there will be none.
@@ -61,41 +68,18 @@ impl MemoryStore {
             let old = std::mem::replace(&mut *state, State { epoch, aborted, ..State::default() });
             self.changed.notify_all();
             drop(state);
-            old.watchers.into_iter().for_each(|(_, tell)| tell(Err(over())));
+            old.watchers.into_iter().for_each(|watcher| (watcher.tell)(Err(over())));
         }
     }
 
-    /// Fails unless `epoch`, which is begun if it is new, is this one.
+    /// The store as a worker of `epoch` sees it, which is begun if it is new. It stays so until the guard is used.
     ///
     /// # Errors
-    /// [`Error::Aborted`].
-    pub fn enter(&self, epoch: u64) -> Result<()> {
+    /// [`Error::Aborted`]: the epoch is over, or was aborted.
+    pub fn enter(&self, epoch: u64) -> Result<Entered<'_>> {
         self.begin(epoch);
-        if self.lock().epoch == epoch { Ok(()) } else { Err(over()) }
-    }
-
-    /// [`Store::wait`] without a thread: tells the value under `key` once there is one, now if there is, on the thread that
-    /// sets it; or of the abort. Forgotten with the store.
-    pub fn watch(&self, key: &str, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
-        let mut state = self.lock();
-        let now = match state.check() {
-            Err(aborted) => Err(aborted),
-            Ok(()) => match state.values.get(key) {
-                Some(value) => Ok(value.clone()),
-                None => return state.watchers.push((key.to_owned(), Box::new(tell))),
-            },
-        };
-        drop(state);
-        tell(now);
-    }
-
-    /// Puts a value there, and tells.
-    fn put(&self, mut state: MutexGuard<'_, State>, key: &str, value: Vec<u8>) {
-        let watchers: Vec<_> = state.watchers.extract_if(.., |(watched, _)| watched == key).collect();
-        state.values.insert(key.to_owned(), value.clone());
-        drop(state);
-        self.changed.notify_all();
-        watchers.into_iter().for_each(|(_, tell)| tell(Ok(value.clone())));
+        let entered = self.live()?;
+        if entered.state.epoch == epoch { Ok(entered) } else { Err(over()) }
     }
 
     /// Fails all calls, waiting and to come, unless `epoch` is over.
@@ -106,7 +90,8 @@ impl MemoryStore {
             let watchers = std::mem::take(&mut state.watchers);
             drop(state);
             self.changed.notify_all();
-            watchers.into_iter().for_each(|(_, tell)| tell(Err(Error::Aborted { cause: cause.clone() })));
+            let aborted = || Err(Error::Aborted { cause: cause.clone() });
+            watchers.into_iter().for_each(|watcher| (watcher.tell)(aborted()));
         }
     }
 
@@ -114,10 +99,85 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(&self) -> Result<MutexGuard<'_, State>> {
+    fn live(&self) -> Result<Entered<'_>> {
         let state = self.lock();
         state.check()?;
-        Ok(state)
+        Ok(Entered { state, changed: &self.changed })
+    }
+}
+
+/// A [`MemoryStore`] that nobody else uses meanwhile, for one call.
+#[derive(Debug)]
+pub struct Entered<'a> {
+    state: MutexGuard<'a, State>,
+    changed: &'a Condvar,
+}
+
+impl Entered<'_> {
+    /// [`Store::set`].
+    pub fn set(self, key: &str, value: &[u8]) {
+        self.put(key, value.to_owned());
+    }
+
+    /// [`Store::get`].
+    pub fn get(self, key: &str) -> Option<Vec<u8>> {
+        self.state.values.get(key).cloned()
+    }
+
+    /// [`Store::wait`] without a thread: tells the value under `key` once there is one, now if there is, on the thread that
+    /// sets it; or of the abort. Forgotten with the epoch, and after `deadline`.
+    pub fn watch(mut self, key: &str, deadline: Duration, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
+        if let Some(value) = self.state.values.get(key).cloned() {
+            drop(self);
+            return tell(Ok(value));
+        }
+        let now = Instant::now();
+        self.state.watchers.retain(|watcher| watcher.until.is_none_or(|until| until > now));
+        let (key, until) = (key.to_owned(), now.checked_add(deadline));
+        self.state.watchers.push(Watcher { key, until, tell: Box::new(tell) });
+    }
+
+    /// [`Store::add`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub fn add(self, key: &str, amount: i64) -> Result<i64> {
+        let old =
+            match self.state.values.get(key) {
+                None => 0,
+                Some(bytes) => i64::from_le_bytes(bytes.as_slice().try_into().map_err(|_| {
+                    Error::invalid(format!("store: `{key}` has {} bytes and is no number", bytes.len()))
+                })?),
+            };
+        let new = old.wrapping_add(amount);
+        self.put(key, new.to_le_bytes().to_vec());
+        Ok(new)
+    }
+
+    /// [`Store::compare_and_set`].
+    pub fn compare_and_set(self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Vec<u8> {
+        match self.state.values.get(key) {
+            found if found.map(Vec::as_slice) == expected => {
+                self.put(key, new.to_owned());
+                new.to_owned()
+            }
+            found => found.cloned().unwrap_or_default(),
+        }
+    }
+
+    /// [`Store::delete`].
+    pub fn delete(mut self, key: &str) -> bool {
+        self.state.values.remove(key).is_some()
+    }
+
+    /// Puts a value there, and tells.
+    fn put(self, key: &str, value: Vec<u8>) {
+        let Self { mut state, changed } = self;
+        let watchers: Vec<_> = state.watchers.extract_if(.., |watcher| watcher.key == key).collect();
+        state.values.insert(key.to_owned(), value.clone());
+        drop(state);
+        changed.notify_all();
+        watchers.into_iter().for_each(|watcher| (watcher.tell)(Ok(value.clone())));
     }
 }
 
@@ -140,17 +200,16 @@ impl fmt::Debug for State {
 
 impl Store for MemoryStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.put(self.live()?, key, value.to_owned());
-        Ok(())
+        self.live().map(|store| store.set(key, value))
     }
 
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        Ok(self.live()?.values.get(key).cloned())
+        self.live().map(|store| store.get(key))
     }
 
     fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>> {
         let start = Instant::now();
-        let mut state = self.live()?;
+        let mut state = self.live()?.state;
         let epoch = state.epoch;
         loop {
             if let Some(value) = state.values.get(key) {
@@ -173,32 +232,15 @@ impl Store for MemoryStore {
     }
 
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        let state = self.live()?;
-        let old =
-            match state.values.get(key) {
-                None => 0,
-                Some(bytes) => i64::from_le_bytes(bytes.as_slice().try_into().map_err(|_| {
-                    Error::invalid(format!("store: `{key}` has {} bytes and is no number", bytes.len()))
-                })?),
-            };
-        let new = old.wrapping_add(amount);
-        self.put(state, key, new.to_le_bytes().to_vec());
-        Ok(new)
+        self.live()?.add(key, amount)
     }
 
     fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<Vec<u8>> {
-        let state = self.live()?;
-        match state.values.get(key) {
-            found if found.map(Vec::as_slice) == expected => {
-                self.put(state, key, new.to_owned());
-                Ok(new.to_owned())
-            }
-            found => Ok(found.cloned().unwrap_or_default()),
-        }
+        self.live().map(|store| store.compare_and_set(key, expected, new))
     }
 
     fn delete(&self, key: &str) -> Result<bool> {
-        Ok(self.live()?.values.remove(key).is_some())
+        self.live().map(|store| store.delete(key))
     }
 }
 
@@ -243,25 +285,27 @@ mod tests {
     fn a_watcher_is_told_of_the_value_or_of_the_abort() {
         let store = MemoryStore::default();
         let told = Arc::new(Mutex::new(Vec::new()));
-        let watch = |key: &str| {
+        let watch = |epoch: u64, key: &str, deadline: u64| {
             let told = told.clone();
-            store.watch(key, move |value| told.lock().unwrap().push(value.map_err(|error| error.to_string())));
+            let tell = move |value: Result<_>| told.lock().unwrap().push(value.map_err(|error| error.to_string()));
+            store.enter(epoch).unwrap().watch(key, Duration::from_secs(deadline), tell);
         };
         store.set("there", b"1").unwrap();
-        watch("there");
-        watch("later");
+        watch(0, "there", 60);
+        watch(0, "late", 0);
+        watch(0, "later", 60);
+        store.set("late", b"0").unwrap();
         store.add("other", 1).unwrap();
-        assert_eq!(*told.lock().unwrap(), [Ok(b"1".to_vec())]);
+        assert_eq!(*told.lock().unwrap(), [Ok(b"1".to_vec())], "nobody waits for `late` any more");
         store.compare_and_set("later", None, b"2").unwrap();
-        watch("never");
+        watch(0, "never", 60);
         store.abort(0, &"worker 1 failed".into());
-        watch("never");
-        store.begin(1);
-        watch("never");
+        watch(1, "never", 60);
         store.begin(2);
         let aborted = Err("aborted, because worker 1 failed".to_owned());
         let over = Err("aborted, because the session failed and has recovered since".to_owned());
-        assert_eq!(told.lock().unwrap()[1..], [Ok(b"2".to_vec()), aborted.clone(), aborted, over]);
+        assert_eq!(told.lock().unwrap()[1..], [Ok(b"2".to_vec()), aborted, over]);
+        assert!(store.enter(1).is_err(), "that epoch is over");
     }
 
     #[test]

@@ -332,7 +332,6 @@ fn messages() -> Vec<Message> {
     let hello = Hello {
         token: [1, 2, 3].into(),
         worker: WorkerId::new(2),
-        process: 4711,
         functions: vec!["disco.empty".into(), "tests.f".into()],
     };
     let mut config = WorkerConfig::new(World::new(6, 2).unwrap());
@@ -350,7 +349,7 @@ fn messages() -> Vec<Message> {
     let asks = [
         StoreCall::Set(key(), [1].into()),
         StoreCall::Get(key()),
-        StoreCall::Wait(key()),
+        StoreCall::Wait(key(), Duration::from_secs(5)),
         StoreCall::Add(key(), -5),
         StoreCall::CompareAndSet(key(), None, [].into()),
         StoreCall::CompareAndSet(key(), Some([1].into()), [2].into()),

@@ -1,12 +1,19 @@
 //! Workers and controllers that die, freeze or go mad, and what the user sees of it.
 
 use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::process::Stdio;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco::channel::{Notice, Reply};
 use disco::session::{Deadlines, LaneSession};
-use disco::{Builder, DataPlane, Error, Session, SessionExt, Value, WorkerId, block_on};
+use disco::worker::WorkerConfig;
+use disco::{
+    Builder, Channel, Command, DataPlane, Error, Frame, Inbox, Session, SessionExt, Value, WorkerId, World, block_on,
+};
+use disco_channel::processes::{self, ProcessLane};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::functions::resident;
@@ -26,6 +33,8 @@ crate::tests!(
     a_stopped_worker_is_named_after_the_silence_and_killed,
     a_busy_worker_is_not_silent,
     a_worker_that_writes_over_the_ring_is_named,
+    a_worker_that_says_what_none_would_is_named,
+    a_panic_of_the_service_thread_is_the_loss_of_its_workers,
     a_stuck_worker_is_named_and_killed_at_shutdown,
     workers_end_when_their_controller_is_killed,
     a_worker_that_dies_after_shutdown_was_sent_is_lost_all_the_same,
@@ -204,6 +213,54 @@ fn a_worker_that_writes_over_the_ring_is_named() {
     };
     assert_eq!(error.to_string(), "worker 2 lost: it put garbage into the ring: its cursor in the ring");
     block_on(session.shutdown()).unwrap();
+}
+
+fn a_worker_that_says_what_none_would_is_named() {
+    let cases = [
+        ("ahead of its epoch", "a question in epoch 5, which nobody has begun"),
+        ("in another's name", "another worker's name of a descriptor: 0x700000000"),
+    ];
+    for (program, why) in cases {
+        let (folder, path) = programs::script(program);
+        // It comes, and what it says then is heard before or after the start.
+        let error = match Builder::processes(2).program(path).start() {
+            Ok(session) => lost(session),
+            Err(error) => error.to_string(),
+        };
+        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(error, format!("worker 1 lost: it sent garbage: {why}"));
+    }
+}
+
+/// An inbox with a defect.
+#[derive(Debug)]
+struct Defect(mpsc::Sender<String>);
+
+impl Inbox for Defect {
+    fn reply(&self, _: WorkerId, _: u64, _: Reply) {
+        panic!("a defect, on purpose");
+    }
+
+    fn notice(&self, _: WorkerId, _: Notice) {}
+
+    fn room(&self, _: Range<WorkerId>) {}
+
+    fn lost(&self, workers: Range<WorkerId>, error: Error) {
+        self.0.send(format!("{}: {error}", workers.start)).unwrap();
+    }
+}
+
+fn a_panic_of_the_service_thread_is_the_loss_of_its_workers() {
+    let options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
+    let lane = ProcessLane::new(WorkerId::new(1)..WorkerId::new(3), Arc::default(), options);
+    let (tell, told) = mpsc::channel();
+    lane.start(Arc::new(Defect(tell))).unwrap();
+    lane.send(&Arc::new(Frame::new(1, [], Command::SyncAll))).unwrap();
+    for worker in 1..3 {
+        let why = "the service thread of its lane panicked";
+        assert_eq!(told.recv_timeout(LONG).unwrap(), format!("worker {worker}: worker {worker} lost: {why}"));
+    }
+    block_on(lane.close(LONG)).unwrap();
 }
 
 fn a_stuck_worker_is_named_and_killed_at_shutdown() {

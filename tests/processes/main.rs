@@ -7,6 +7,7 @@
 
 mod death;
 mod functions;
+mod invited;
 mod life;
 mod programs;
 mod start;
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They count processes and descriptors, and stop and kill.
     arguments.test_threads = Some(1);
-    let tests = [death::tests(), life::tests(), start::tests()].into_iter().flatten();
+    let tests = [death::tests(), invited::tests(), life::tests(), start::tests()].into_iter().flatten();
     let trials = tests.map(|(name, test)| {
         let run = move || {
             test();

@@ -2,14 +2,16 @@
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
-use std::{env, thread};
+use std::{env, fs, thread};
 
 use disco::session::Deadlines;
-use disco::wire::{Hello, Message};
-use disco::{Builder, Session, SessionExt, Value, WorkerId, block_on};
+use disco::wire::{Hello, Message, StoreCall};
+use disco::{Builder, Invitation, Session, SessionExt, Value, WorkerId, block_on};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Says which program this is.
@@ -20,6 +22,21 @@ pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.env(PROGRAM, program).stdin(Stdio::null());
     command
+}
+
+/// A shell script in a folder of its own.
+pub(crate) fn shell_script(text: &str, mode: u32) -> (PathBuf, PathBuf) {
+    let folder = env::temp_dir().join(format!("disco-start-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("worker");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    (folder, path)
+}
+
+/// A script that starts this program as another one.
+pub(crate) fn script(program: &str) -> (PathBuf, PathBuf) {
+    shell_script(&format!("{PROGRAM}=\"{program}\" exec {}", env::current_exe().unwrap().display()), 0o755)
 }
 
 /// Runs the program that the environment names.
@@ -34,6 +51,9 @@ pub(crate) fn run() -> Option<ExitCode> {
         "garbage" => raw(b"\x08\0\0\0\0\0\0\0 nonsense"),
         "huge" => raw(&(1u64 << 60).to_le_bytes()),
         "silent" => raw(b""),
+        "ahead of its epoch" => liar(Message::Ask { id: 1, epoch: 5, call: StoreCall::Get("key".into()) }),
+        "in another's name" => liar(Message::Unshare(7 << 32)),
+        "invited" => invited(),
         "printer" => printer(),
         "noise" => noise(),
         other => panic!("there is no program `{other}`"),
@@ -117,12 +137,7 @@ fn connect() -> UnixStream {
 /// A worker of another version of the protocol.
 fn old() {
     let (worker, _, token) = invitation();
-    let hello = Hello {
-        token: token.into(),
-        worker: WorkerId::new(worker),
-        process: std::process::id(),
-        functions: Vec::new(),
-    };
+    let hello = Hello { token: token.into(), worker: WorkerId::new(worker), functions: Vec::new() };
     let mut packet = Message::Hello(hello).encode().unwrap();
     let magic = packet.windows(16).position(|bytes| bytes == b"disco connection").unwrap();
     // After the magic: the version's type, then the version.
@@ -132,9 +147,30 @@ fn old() {
     stream.read_to_end(&mut Vec::new()).unwrap();
 }
 
+/// A worker that introduces itself well, and then says what none would.
+fn liar(message: Message) {
+    let (worker, _, token) = invitation();
+    let functions = disco::function::names().into_iter().map(str::to_owned).collect();
+    let hello = Hello { token: token.into(), worker: WorkerId::new(worker), functions };
+    let mut stream = connect();
+    for message in [Message::Hello(hello), message] {
+        stream.write_all(&message.encode().unwrap()).unwrap();
+    }
+    stream.read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// A worker whose invitation comes as an argument.
+fn invited() {
+    disco::init();
+    let invitation = Invitation::parse(&env::args().next_back().unwrap()).unwrap();
+    assert!(!Invitation::is_there());
+    disco::serve(&invitation).unwrap();
+}
+
 /// A worker that says something else than hello, and listens.
 fn raw(bytes: &[u8]) {
     let mut stream = connect();
-    stream.write_all(bytes).unwrap();
-    stream.read_to_end(&mut Vec::new()).unwrap();
+    // Refused already, perhaps.
+    _ = stream.write_all(bytes);
+    _ = stream.read_to_end(&mut Vec::new());
 }

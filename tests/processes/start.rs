@@ -1,7 +1,6 @@
 //! Starting, and everything that can be wrong with it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,19 +24,12 @@ crate::tests!(
     workers_do_not_pass_their_invitation_on,
 );
 
-/// A program in a folder of its own.
-fn script(text: &str, mode: u32) -> (PathBuf, PathBuf) {
-    let folder = std::env::temp_dir().join(format!("disco-start-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("worker");
-    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-    (folder, path)
-}
-
 /// The error of a session whose workers are this script.
 fn refused(text: &str, mode: u32) -> String {
-    let (folder, path) = script(text, mode);
+    refused_script(programs::shell_script(text, mode))
+}
+
+fn refused_script((folder, path): (PathBuf, PathBuf)) -> String {
     let error = Builder::processes(3).program(&path).start_deadline(Duration::from_secs(20)).start().unwrap_err();
     fs::remove_dir_all(folder).unwrap();
     error.to_string().replace(path.to_str().unwrap(), "PROGRAM")
@@ -45,8 +37,7 @@ fn refused(text: &str, mode: u32) -> String {
 
 /// The error of a session whose workers are a program of `programs`.
 fn refused_program(program: &str) -> String {
-    let this = std::env::current_exe().unwrap();
-    refused(&format!("DISCO_TEST_PROGRAM='{program}' exec {}", this.display()), 0o755)
+    refused_script(programs::script(program))
 }
 
 fn a_session_of_one_worker_starts_no_process() {
@@ -98,8 +89,7 @@ fn workers_that_talk_nonsense_are_refused() {
 }
 
 fn workers_that_say_nothing_are_named_at_the_deadline() {
-    let this = std::env::current_exe().unwrap();
-    let (folder, path) = script(&format!("DISCO_TEST_PROGRAM=silent exec {}", this.display()), 0o755);
+    let (folder, path) = programs::script("silent");
     let error = Builder::processes(3).program(path).start_deadline(Duration::from_millis(700)).start().unwrap_err();
     fs::remove_dir_all(folder).unwrap();
     assert_eq!(error.to_string(), "start: no end after 700ms: worker 1, worker 2 did not connect");

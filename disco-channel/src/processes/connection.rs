@@ -21,8 +21,12 @@ use rustix::net::{
 pub(super) const PACKET: usize = PACKET_LIMIT as usize;
 /// Bytes that may wait to be sent. More means that the other end does not read.
 const BACKLOG: usize = 1 << 30;
+/// A buffer above this is not kept.
+const LARGE: usize = 16 * CHUNK;
 /// Bytes taken in at once.
 const CHUNK: usize = 64 << 10;
+/// How many chunks are taken from one connection before anything else is done.
+pub(super) const ROUNDS: usize = 16;
 /// Descriptors that may come with one chunk, and that may wait for their packets.
 const FDS: usize = 16;
 
@@ -201,6 +205,11 @@ impl Incoming {
 
     /// A chunk of the buffer after what is unread.
     fn make_room(&mut self) {
+        if self.unread.is_empty() && self.buffer.len() > LARGE {
+            // One large packet does not take its room for ever.
+            self.buffer = Vec::new();
+            self.unread = 0..0;
+        }
         if self.buffer.len() < self.unread.end + CHUNK {
             if self.unread.start > 0 {
                 self.buffer.copy_within(self.unread.clone(), 0);

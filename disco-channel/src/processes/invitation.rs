@@ -3,16 +3,17 @@
 #![allow(unsafe_code)]
 
 use std::env;
+use std::fmt;
 use std::fs;
 use std::sync::Arc;
 
 use disco_core::{Error, Result, WorkerId};
 
-/// The variable.
-pub(super) const VARIABLE: &str = "DISCO_WORKER";
+/// The variable that has the [text](Invitation::text) of a worker's invitation.
+pub const VARIABLE: &str = "DISCO_WORKER";
 
-/// What a worker needs to join its controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a worker needs to join its controller. Whoever has it can be that worker.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Invitation {
     /// Which worker it is to be.
     pub worker: WorkerId,
@@ -39,18 +40,24 @@ impl Invitation {
             // SAFETY: this is the only thread.
             unsafe { env::remove_var(VARIABLE) };
         }
-        Some(text.to_str().and_then(Self::parse).ok_or_else(|| {
-            Error::invalid(format!("{VARIABLE}={} invites nobody; Disco sets it for its workers", text.display()))
-        }))
+        Some(text.to_str().ok_or_else(|| nobody(&text.display())).and_then(Self::parse))
     }
 
-    /// `worker:socket:token`, the last in hexadecimal digits.
-    pub(super) fn text(&self) -> String {
+    /// The invitation that a text is.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::read(text).ok_or_else(|| nobody(&text))
+    }
+
+    /// `worker:socket:token`, the last in hexadecimal digits; a secret, to be passed on to this worker alone.
+    pub fn text(&self) -> String {
         let token: String = self.token.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{}:{}:{token}", self.worker.index(), self.socket)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn read(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
         let (worker, socket, token) = (parts.next()?, parts.next()?, parts.next()?);
         if parts.next().is_some() || token.len() % 2 != 0 || !token.is_ascii() {
@@ -65,6 +72,17 @@ impl Invitation {
     }
 }
 
+impl fmt::Debug for Invitation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the token.
+        f.debug_struct("Invitation").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}
+
+fn nobody(text: &dyn fmt::Display) -> Error {
+    Error::invalid(format!("{VARIABLE}={text} invites nobody; Disco sets it for its workers"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,9 +92,10 @@ mod tests {
         let token: Arc<[u8]> = [0, 255, 16].into();
         let invitation = Invitation { worker: WorkerId::new(3), socket: "disco-1f".into(), token };
         assert_eq!(invitation.text(), "3:disco-1f:00ff10");
-        assert_eq!(Invitation::parse(&invitation.text()), Some(invitation));
+        assert_eq!(Invitation::parse(&invitation.text()).unwrap(), invitation);
+        assert!(!format!("{invitation:?}").contains("ff"), "the token is a secret");
         for bad in ["", "3", "3:a", "x:a:00", "3:a:0", "3:a:zz", "3:a:00:b", "3:a:é0"] {
-            assert_eq!(Invitation::parse(bad), None, "{bad}");
+            assert!(Invitation::parse(bad).is_err(), "{bad}");
         }
     }
 }

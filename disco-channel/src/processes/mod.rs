@@ -23,25 +23,13 @@
 //! sends what no worker would. What it said before is heard first. A worker whose connection closes ends by itself; one
 //! that is still there 4 s later kills itself.
 
-mod commands;
 mod connection;
-mod door;
-mod endpoint;
+mod controller;
+mod frames;
 mod invitation;
-mod join;
-mod lane;
-mod launch;
-mod link;
-mod output;
-mod peer;
-mod questions;
-mod roster;
-mod service;
 mod waker;
 mod worker;
 
-pub use endpoint::ProcessEndpoint;
-pub use invitation::Invitation;
-pub use lane::{Options, ProcessLane};
-pub use launch::Launch;
-pub use worker::serve;
+pub use controller::{Launch, Options, ProcessLane};
+pub use invitation::{Invitation, VARIABLE};
+pub use worker::{ProcessEndpoint, serve};

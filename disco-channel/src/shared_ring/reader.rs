@@ -76,11 +76,7 @@ impl Reader {
     fn is_half_free(&self) -> bool {
         let (memory, head) = (&self.memory, self.memory.head().load(Ordering::Relaxed));
         let unread = |reader| head.saturating_sub(memory.cursor(reader).load(Ordering::Relaxed));
-        // Those that are retired stand still, a whole ring behind or further.
-        (0..memory.readers())
-            .map(unread)
-            .filter(|unread| *unread <= memory.capacity())
-            .all(|unread| unread <= memory.capacity() / 2)
+        (0..memory.readers()).map(unread).all(|unread| unread <= memory.capacity() / 2)
     }
 
     /// Waits for a record that concerns this reader: spins, then yields, then sleeps. Ends early when `stop` holds, which has to

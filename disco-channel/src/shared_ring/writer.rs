@@ -85,6 +85,8 @@ impl Writer {
     pub fn retire(&mut self, reader: usize) {
         if let Some(cursor) = self.cursors.get_mut(reader) {
             *cursor = None;
+            // To the others it has read everything.
+            self.memory.cursor(reader).store(u64::MAX, Ordering::Relaxed);
         }
     }
 

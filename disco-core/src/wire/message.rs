@@ -130,8 +130,6 @@ pub struct Hello {
     pub token: Arc<[u8]>,
     /// Which worker.
     pub worker: WorkerId,
-    /// Its process.
-    pub process: u32,
     /// The names of its worker functions, sorted.
     pub functions: Vec<String>,
 }
@@ -166,8 +164,8 @@ pub enum StoreCall {
     Set(Arc<str>, Arc<[u8]>),
     /// `get(key)`
     Get(Arc<str>),
-    /// `wait(key)`; the worker keeps the deadline.
-    Wait(Arc<str>),
+    /// `wait(key, deadline)`; no answer comes after the deadline.
+    Wait(Arc<str>, Duration),
     /// `add(key, amount)`
     Add(Arc<str>, i64),
     /// `compare_and_set(key, expected, new)`
@@ -243,13 +241,8 @@ impl Message {
 
 impl Hello {
     fn args(&self) -> Vec<Value> {
-        let head = [
-            MAGIC.into(),
-            Value::Int(VERSION),
-            Value::Bytes(self.token.clone()),
-            Value::Int(self.worker.wire()),
-            Value::Int(self.process.into()),
-        ];
+        let head =
+            [MAGIC.into(), Value::Int(VERSION), Value::Bytes(self.token.clone()), Value::Int(self.worker.wire())];
         head.into_iter().chain(self.functions.iter().map(|name| name.as_str().into())).collect()
     }
 
@@ -261,12 +254,12 @@ impl Hello {
         if version != VERSION {
             return Err(WireError::Version { theirs: version, ours: VERSION });
         }
-        let (token, worker, process) = (packet.bytes()?, packet.id()?, packet.id()?);
+        let (token, worker) = (packet.bytes()?, packet.id()?);
         let functions = packet.rest()?.into_iter().map(|name| match name {
             Value::Str(name) => Ok(name.to_string()),
             _ => Err(WireError::Expected("a function's name")),
         });
-        Ok(Self { token, worker, process, functions: functions.collect::<Result<_, _>>()? })
+        Ok(Self { token, worker, functions: functions.collect::<Result<_, _>>()? })
     }
 }
 
@@ -310,7 +303,7 @@ impl StoreCall {
         match self {
             StoreCall::Set(k, value) => vec![Value::Int(0), key(k), bytes(value)],
             StoreCall::Get(k) => vec![Value::Int(1), key(k)],
-            StoreCall::Wait(k) => vec![Value::Int(2), key(k)],
+            StoreCall::Wait(k, deadline) => vec![Value::Int(2), key(k), duration(*deadline)],
             StoreCall::Add(k, amount) => vec![Value::Int(3), key(k), Value::Int(*amount)],
             StoreCall::CompareAndSet(k, expected, new) => {
                 vec![Value::Int(4), key(k), expected.as_ref().map_or(Value::None, bytes), bytes(new)]
@@ -324,7 +317,7 @@ impl StoreCall {
         match number {
             0 => Ok(StoreCall::Set(key, packet.bytes()?)),
             1 => Ok(StoreCall::Get(key)),
-            2 => Ok(StoreCall::Wait(key)),
+            2 => Ok(StoreCall::Wait(key, Duration::from_nanos(packet.number()?))),
             3 => Ok(StoreCall::Add(key, packet.int()?)),
             4 => {
                 let expected = match packet.value()? {

@@ -1,22 +1,24 @@
 //! The controller's side of what goes on beside the commands: one thread for all workers of a lane.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Inbox;
 use disco_core::link::Shared;
 use disco_core::shared_memory::Segment;
-use disco_core::wire::{Hello, Message, Welcome};
+use disco_core::wire::{Message, Welcome};
 use disco_core::{Error, Result, WorkerId};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
-use super::connection::{Connection, Incoming, PACKET};
 use super::door::{self, Arrival, Door};
 use super::peer::Peer;
 use super::roster::Roster;
+use crate::processes::connection::{Connection, Incoming, PACKET};
 
 /// How long workers of a lane that was dropped have to leave.
 const ABANDONED: Duration = Duration::from_secs(5);
@@ -103,7 +105,7 @@ impl Service {
                 sources.push(Source::Peer(index));
                 polled.push(PollFd::from_borrowed_fd(connection.as_fd(), events));
             }
-            if let Some(exit) = &peer.exit {
+            if let Some(exit) = peer.process.exit() {
                 sources.push(Source::Exit(index));
                 polled.push(PollFd::new(exit, PollFlags::IN));
             }
@@ -161,19 +163,19 @@ impl Service {
         let arrivals = self.door.as_mut().map(|door| door.attend(&self.roster.waker));
         for arrival in arrivals.into_iter().flatten() {
             match arrival {
-                Arrival::Worker(hello, connection, incoming) => {
-                    if let Err(error) = self.welcome(&hello, &connection, incoming) {
+                Arrival::Worker { pid, hello, connection, incoming } => match self.seat_for(hello.worker) {
+                    Err(error) => {
                         door::refuse(&connection, &error);
-                        self.give_up(&lost(hello.worker, error.to_string()));
+                        self.send_away(pid, None, &error);
                     }
-                }
-                Arrival::Refused { pid, worker, error } => {
-                    let ours = self.peers.iter().find(|peer| pid.is_some() && peer.pid() == pid);
-                    match worker.or(ours.map(|peer| peer.worker)) {
-                        Some(worker) => self.give_up(&lost(worker, error.to_string())),
-                        None => tracing::warn!(pid, %error, "a stranger was sent away"),
+                    Ok(index) => {
+                        if let Err(error) = self.welcome(index, pid, &connection, incoming) {
+                            door::refuse(&connection, &error);
+                            self.give_up(&lost(hello.worker, error.to_string()));
+                        }
                     }
-                }
+                },
+                Arrival::Refused { pid, worker, error } => self.send_away(pid, worker, &error),
                 Arrival::Closed(error) => self.give_up(&Error::invalid(format!("nobody can connect: {error}"))),
             }
         }
@@ -183,13 +185,30 @@ impl Service {
         }
     }
 
-    fn welcome(&mut self, hello: &Hello, connection: &Arc<Connection>, mut incoming: Incoming) -> Result<()> {
-        let index = hello.worker.index().checked_sub(self.roster.workers.start.index());
-        let index = index.filter(|index| *index < self.peers.len());
-        let index = index.ok_or_else(|| Error::invalid(format!("this lane has no {}", hello.worker)))?;
-        if self.peers[index].has_come() {
-            return Err(Error::invalid(format!("{} is here already", hello.worker)));
+    /// Somebody was refused. If that is one who is waited for, the lane does not come about.
+    fn send_away(&mut self, pid: Option<u32>, worker: Option<WorkerId>, error: &Error) {
+        let ours = self.peers.iter().find(|peer| pid.is_some() && peer.process.child_id() == pid);
+        match worker.or(ours.map(|peer| peer.worker)) {
+            Some(worker) => self.give_up(&lost(worker, error.to_string())),
+            None => tracing::warn!(pid, %error, "a stranger was sent away"),
         }
+    }
+
+    /// The index of a worker who has not come yet.
+    fn seat_for(&self, worker: WorkerId) -> Result<usize> {
+        let index = worker.index().checked_sub(self.roster.workers.start.index());
+        let peer = index.and_then(|index| Some((index, self.peers.get(index)?)));
+        let (index, peer) = peer.ok_or_else(|| Error::invalid(format!("this lane has no {worker}")))?;
+        if peer.has_come() { Err(Error::invalid(format!("{worker} is here already"))) } else { Ok(index) }
+    }
+
+    fn welcome(
+        &mut self,
+        index: usize,
+        pid: Option<u32>,
+        connection: &Arc<Connection>,
+        mut incoming: Incoming,
+    ) -> Result<()> {
         let refused = |error: std::io::Error| Error::invalid(format!("no descriptor for the ring: {error}"));
         let mut welcome = self.welcome;
         if let Some(place) = &mut welcome.ring {
@@ -200,7 +219,9 @@ impl Service {
         incoming.set_limit(PACKET);
         // Set once: nobody else comes as this worker.
         _ = self.roster.seat(index).connection.set(connection.clone());
-        self.peers[index].come(connection.clone(), incoming);
+        self.peers[index].come(pid, connection.clone(), incoming);
+        // What came behind its hello is here already.
+        self.hear_peer(index);
         Ok(())
     }
 
@@ -209,16 +230,15 @@ impl Service {
         let peer = &mut self.peers[index];
         let (worker, came) = (peer.worker, peer.has_come());
         if let Some(why) = peer.end() {
-            if let Some(mut writer) = self.roster.writer() {
-                writer.retire(index);
-            }
+            self.roster.retire(index);
             if self.door.is_some() {
                 let hint = if came { "" } else { " before it connected; does its `main` call `disco::init()` first?" };
                 self.give_up(&lost(worker, format!("{why}{hint}")));
             } else if !(self.roster.exits.are_expected() || self.roster.is_leaving() && peer.is_clean()) {
                 peer.kill();
-                let next = WorkerId::new(worker.index() as u32 + 1);
-                self.inbox.lost(worker..next, lost(worker, why));
+                // Nobody can make a data plane with it any more.
+                self.shared.remove_all_of(worker);
+                self.inbox.lost(one(worker), lost(worker, why));
             }
         }
         if self.peers[index].is_gone() && !self.roster.exits.has_left(index) {
@@ -253,6 +273,30 @@ impl Service {
             _ = ready.send(result);
         }
     }
+}
+
+impl Drop for Service {
+    /// If it panicked, then nobody hears of anything that workers do: they are all lost, and their processes end.
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        let why = "the service thread of its lane panicked";
+        self.tell(Err(Error::invalid(why)));
+        let expected = self.roster.exits.are_expected();
+        for peer in self.peers.drain(..) {
+            let (index, worker) = (peer.index, peer.worker);
+            drop(peer);
+            self.roster.exits.leave(index);
+            if !expected {
+                self.inbox.lost(one(worker), lost(worker, why.into()));
+            }
+        }
+    }
+}
+
+fn one(worker: WorkerId) -> Range<WorkerId> {
+    worker..WorkerId::new(worker.index() as u32 + 1)
 }
 
 fn lost(worker: WorkerId, why: String) -> Error {

@@ -11,7 +11,7 @@ use disco_core::WorkerId;
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 use super::join;
-use super::waker::Waker;
+use crate::processes::waker::Waker;
 
 /// The longest line that is passed on as one.
 const LINE: usize = 64 << 10;
@@ -122,12 +122,24 @@ impl Output {
 
     /// All workers have left: passes on what is left.
     pub(super) fn finish(mut self) {
-        self.over.store(true, Ordering::Release);
-        self.waker.wake();
+        self.end();
         let joined = self.thread.take().and_then(|thread| join::within(thread, 2 * REST));
         if joined.is_none() {
             tracing::warn!("nobody reads the output of this program, so that some of its workers' is lost");
         }
+    }
+}
+
+impl Output {
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -7,20 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use disco_core::wire::{self, Message};
 use disco_core::{Error, Frame, Result, WorkerId};
 
-use super::connection::Connection;
+use crate::processes::connection::Connection;
+use crate::processes::frames::{CAPACITY, EVERYBODY, LARGE, UNREAD};
 use crate::shared_ring::{Memory, Reader};
 
-/// Frames that may be unread of those that come over a connection.
-pub(super) const CAPACITY: u64 = 1024;
-/// Their bytes, but for the last frame.
-pub(super) const UNREAD: u64 = 64 << 20;
-/// What a worker takes of them before it says so.
+/// The frames and bytes of the connection's that a worker takes before it says so.
 const ACKNOWLEDGE: (u64, u64) = (CAPACITY / 4, UNREAD / 4);
-/// Marks the tag of a record in the ring whose frame is too large for it: the record says which reader gets it over its
-/// connection ([`EVERYBODY`]: all do), and has what is left of the frame for the others.
-pub(super) const LARGE: u64 = 1 << 63;
-/// No reader, but all.
-pub(super) const EVERYBODY: u64 = u64::MAX;
 
 /// The worker's side of what the controller sends.
 pub(super) struct Commands {
@@ -107,9 +99,9 @@ impl Commands {
         let worker = self.worker;
         let closed = || Error::Closed(worker.to_string());
         let due = match self.take_record()? {
-            Source::Closed => return Err(closed()),
-            Source::Buffer { seq, start } => return Ok(wire::decode_frame(seq, &self.buffer[start..])?),
-            Source::Connection(due) => due,
+            Due::Closed => return Err(closed()),
+            Due::Buffer { seq, start } => return Ok(wire::decode_frame(seq, &self.buffer[start..])?),
+            Due::Connection(due) => due,
         };
         let (seq, bytes) = self.letterbox.take().ok_or_else(closed)?;
         if due.is_some_and(|due| due != seq) {
@@ -123,11 +115,11 @@ impl Commands {
     }
 
     /// Copies the ring's next record to the buffer.
-    fn take_record(&mut self) -> Result<Source> {
-        let Some(ring) = &mut self.ring else { return Ok(Source::Connection(None)) };
+    fn take_record(&mut self) -> Result<Due> {
+        let Some(ring) = &mut self.ring else { return Ok(Due::Connection(None)) };
         let taken = loop {
             if self.letterbox.is_closed() {
-                return Ok(Source::Closed);
+                return Ok(Due::Closed);
             }
             let taken = ring.take(&mut self.buffer);
             match taken.map_err(|garbage| Error::invalid(format!("garbage in the ring: {}", garbage.0)))? {
@@ -140,14 +132,14 @@ impl Commands {
         }
         let seq = taken.tag & !LARGE;
         if seq == taken.tag {
-            return Ok(Source::Buffer { seq, start: 0 });
+            return Ok(Due::Buffer { seq, start: 0 });
         }
         let Some(whom) = self.buffer.first_chunk().map(|whom| u64::from_ne_bytes(*whom)) else {
             return Err(Error::invalid("garbage in the ring: a large frame for nobody"));
         };
         Ok(match whom == EVERYBODY || whom == self.reader {
-            true => Source::Connection(Some(seq)),
-            false => Source::Buffer { seq, start: size_of::<u64>() },
+            true => Due::Connection(Some(seq)),
+            false => Due::Buffer { seq, start: size_of::<u64>() },
         })
     }
 
@@ -159,7 +151,7 @@ impl Commands {
 }
 
 /// Where the next frame is.
-enum Source {
+enum Due {
     /// In the buffer, from a byte on.
     Buffer {
         seq: u64,

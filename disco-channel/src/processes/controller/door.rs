@@ -11,8 +11,8 @@ use disco_core::wire::{Hello, Message};
 use disco_core::{Error, Result, WorkerId, function};
 use rustix::net::sockopt;
 
-use super::connection::{Connection, Incoming};
-use super::waker::Waker;
+use crate::processes::connection::{Connection, Incoming};
+use crate::processes::waker::Waker;
 
 /// The largest packet of one who has not proved who it is: names of functions take the most of it.
 const HELLO: usize = 1 << 20;
@@ -40,7 +40,7 @@ struct Stranger {
 /// What came of a stranger.
 pub(super) enum Arrival {
     /// It has introduced itself, with the right token and the same functions.
-    Worker(Hello, Arc<Connection>, Incoming),
+    Worker { pid: Option<u32>, hello: Hello, connection: Arc<Connection>, incoming: Incoming },
     /// It can't be a worker of ours: its process, which worker it is if it has proved that, and why not.
     Refused { pid: Option<u32>, worker: Option<WorkerId>, error: Error },
     /// The system lets nobody in.
@@ -93,7 +93,10 @@ impl Door {
         }
         for mut stranger in std::mem::take(&mut self.strangers) {
             match stranger.listen(&self.token) {
-                Ok(Some(hello)) => arrivals.push(Arrival::Worker(hello, stranger.connection, stranger.incoming)),
+                Ok(Some(hello)) => {
+                    let Stranger { pid, connection, incoming, .. } = stranger;
+                    arrivals.push(Arrival::Worker { pid, hello, connection, incoming });
+                }
                 Ok(None) => self.strangers.push(stranger),
                 Err((worker, error)) => {
                     refuse(&stranger.connection, &error);
@@ -166,12 +169,8 @@ mod tests {
     #[test]
     fn another_program_is_told_apart_by_its_functions() {
         let mut functions: Vec<String> = function::names().into_iter().map(str::to_owned).collect();
-        let hello = |functions: &[String]| Hello {
-            token: [].into(),
-            worker: WorkerId::new(1),
-            process: 1,
-            functions: functions.to_vec(),
-        };
+        let hello =
+            |functions: &[String]| Hello { token: [].into(), worker: WorkerId::new(1), functions: functions.to_vec() };
         check_functions(&hello(&functions)).unwrap();
         let gone = functions.remove(0);
         functions.push("theirs.only".into());

@@ -10,7 +10,7 @@ use disco_core::store::Store;
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, Value};
 
-use super::connection::Connection;
+use crate::processes::connection::Connection;
 
 /// How long an answer may take that waits for nobody.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -148,7 +148,7 @@ impl Store for Questions {
 
     fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>> {
         let operation = format!("store: wait for `{key}`");
-        let call = StoreCall::Wait(key.into());
+        let call = StoreCall::Wait(key.into(), deadline);
         let answer = self.ask(&operation, deadline, |id, epoch| Message::Ask { id, epoch, call });
         match answer {
             Ok((value, _)) => bytes(value),

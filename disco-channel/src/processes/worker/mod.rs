@@ -1,9 +1,13 @@
-//! The life of a worker's process.
+//! The worker's end, and the life of its process.
 
-use std::os::fd::AsFd;
+mod commands;
+mod endpoint;
+mod link;
+mod questions;
+mod service;
+
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::process;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,23 +16,20 @@ use disco_core::activity::Progress;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Link, Result, WorkerId, function};
+use disco_core::{Error, Result, WorkerId, function};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
-use super::commands::{Commands, Letterbox};
-use super::connection::{Connection, Incoming, PACKET};
-use super::endpoint::ProcessEndpoint;
-use super::invitation::Invitation;
-use super::link::ProcessLink;
-use super::waker::Waker;
+use self::commands::{Commands, Letterbox};
+pub use self::endpoint::ProcessEndpoint;
+use self::link::ProcessLink;
+use self::service::Service;
+use crate::processes::connection::{Connection, Incoming, PACKET};
+use crate::processes::invitation::Invitation;
+use crate::processes::waker::Waker;
 use crate::shared_ring::{Memory, Reader};
 
 /// How long the controller may take to answer.
 const WELCOME: Duration = Duration::from_secs(30);
-/// How long a worker whose controller is gone has to end by itself.
-const ORPHAN: Duration = Duration::from_secs(4);
-/// How often what the worker does is looked at, at least.
-const LOOK: Duration = Duration::from_millis(200);
 /// How long what was sent last may take to go.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -89,7 +90,6 @@ fn introduce(invitation: &Invitation, connection: &Connection, incoming: &mut In
     let hello = Hello {
         token: invitation.token.clone(),
         worker: invitation.worker,
-        process: process::id(),
         functions: function::names().into_iter().map(str::to_owned).collect(),
     };
     connection.send(Message::Hello(hello).encode()?, None)?;
@@ -140,80 +140,5 @@ fn drain(connection: &Connection) {
     while let (Ok(false), Some(left)) = (connection.flush(), FAREWELL.checked_sub(start.elapsed())) {
         let limit = Timespec::try_from(left).ok();
         _ = event::poll(&mut [PollFd::new(connection, PollFlags::OUT)], limit.as_ref());
-    }
-}
-
-/// What goes on beside the commands, on a thread of its own, also while a function runs.
-struct Service {
-    connection: Arc<Connection>,
-    incoming: Incoming,
-    waker: Arc<Waker>,
-    letterbox: Arc<Letterbox>,
-    link: Arc<ProcessLink>,
-    heartbeat: Duration,
-    /// What the controller was told last, and when.
-    said: Progress,
-    last: Instant,
-}
-
-impl Service {
-    /// Serves until the controller is gone, and then ends the process unless that happens by itself.
-    fn run(mut self) {
-        let why = loop {
-            match self.step() {
-                Ok(true) => {}
-                Ok(false) => break "the controller is gone".to_owned(),
-                Err(error) => break error.to_string(),
-            }
-        };
-        self.link.abort(u64::MAX, &why.as_str().into());
-        self.letterbox.close();
-        thread::sleep(ORPHAN);
-        tracing::error!(%why, "killed, since the worker's thread did not end");
-        _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    }
-
-    /// Waits for what comes next. False: the controller is gone.
-    fn step(&mut self) -> Result<bool> {
-        let mut events = PollFlags::IN;
-        events.set(PollFlags::OUT, self.connection.is_behind());
-        let tick = Timespec::try_from((self.heartbeat / 5).min(LOOK)).ok();
-        let mut polled =
-            [PollFd::from_borrowed_fd(self.connection.as_fd(), events), PollFd::new(&*self.waker, PollFlags::IN)];
-        _ = event::poll(&mut polled, tick.as_ref());
-        self.waker.hear();
-        self.connection.flush()?;
-        while self.incoming.fill(&self.connection)? {}
-        while let Some(message) = self.incoming.next()? {
-            self.hear(message)?;
-        }
-        self.say_progress()?;
-        Ok(!self.incoming.is_closed())
-    }
-
-    fn hear(&mut self, message: Message) -> Result<()> {
-        match message {
-            Message::Frame { seq, bytes } => self.letterbox.put(seq, bytes),
-            Message::Abort { epoch, cause } => self.link.abort(epoch, &cause),
-            Message::Shutdown => self.letterbox.close(),
-            Message::Answer { id, result } => self.link.questions.answer(id, result.map(|value| (value, None))),
-            Message::Handed { id } => {
-                let fd = self.incoming.take_fd()?;
-                self.link.questions.answer(id, Ok((disco_core::Value::None, Some(fd))));
-            }
-            Message::Bye(why) => return Err(Error::invalid(format!("the controller says: {why}"))),
-            other => return Err(Error::invalid(format!("the controller says {other:?}"))),
-        }
-        Ok(())
-    }
-
-    /// Tells what the worker does, if that has changed or was not said for long.
-    fn say_progress(&mut self) -> Result<()> {
-        let progress = self.link.activity().progress();
-        if progress != self.said || self.last.elapsed() >= self.heartbeat {
-            self.connection.send(Message::Progress(progress.clone()).encode()?, None)?;
-            (self.said, self.last) = (progress, Instant::now());
-        }
-        Ok(())
     }
 }

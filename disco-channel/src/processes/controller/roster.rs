@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use disco_core::activity::Progress;
 use disco_core::{Error, Result, WorkerId};
 
-use super::commands::{CAPACITY, UNREAD};
-use super::connection::Connection;
-use super::waker::Waker;
 use crate::exits::Exits;
+use crate::processes::connection::Connection;
+use crate::processes::frames::{CAPACITY, UNREAD};
+use crate::processes::waker::Waker;
 use crate::shared_ring::Writer;
 
 /// The workers of one lane.
@@ -26,6 +26,8 @@ pub(super) struct Roster {
     accused: Mutex<Vec<(usize, String)>>,
     /// Workers were sent a shutdown behind their other commands: whoever ends well, leaves.
     leaving: AtomicBool,
+    /// The epoch that workers were told of last.
+    epoch: AtomicU64,
     /// Takes no more frames.
     pub(super) closed: AtomicBool,
     /// Whoever is still there is to be killed.
@@ -63,6 +65,7 @@ impl Roster {
             writer: writer.map(Mutex::new),
             accused: Mutex::default(),
             leaving: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             kill: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -80,6 +83,13 @@ impl Roster {
 
     pub(super) fn seat(&self, index: usize) -> &Seat {
         &self.seats[index]
+    }
+
+    /// Nobody waits for a worker to read any more.
+    pub(super) fn retire(&self, index: usize) {
+        if let Some(mut writer) = self.writer() {
+            writer.retire(index);
+        }
     }
 
     pub(super) fn writer(&self) -> Option<MutexGuard<'_, Writer>> {
@@ -111,6 +121,16 @@ impl Roster {
     pub(super) fn acknowledge(&self, index: usize, frames: u64, bytes: u64) {
         self.seats[index].taken.frames.store(frames, Ordering::SeqCst);
         self.seats[index].taken.bytes.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Workers are told to begin an epoch.
+    pub(super) fn begin(&self, epoch: u64) {
+        self.epoch.fetch_max(epoch, Ordering::AcqRel);
+    }
+
+    /// The latest epoch that a worker can be in.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// From now on workers end.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use disco_core::abort::Switchboard;
@@ -14,8 +14,8 @@ use disco_core::shared_memory::Arena;
 use disco_core::wire::{self, Message};
 use disco_core::{Abort, Error, Link, Result, Store, WorkerId};
 
-use super::connection::Connection;
 use super::questions::{LIMIT, Questions};
+use crate::processes::connection::Connection;
 
 /// The link of a worker that is a process of its own.
 pub(super) struct ProcessLink {
@@ -25,7 +25,7 @@ pub(super) struct ProcessLink {
     aborts: Switchboard,
     activity: Arc<Activity>,
     arena: Option<Arc<Arena>>,
-    shared: AtomicU64,
+    shared: AtomicU32,
 }
 
 impl ProcessLink {
@@ -38,7 +38,7 @@ impl ProcessLink {
             aborts: Switchboard::default(),
             activity: Arc::default(),
             arena,
-            shared: AtomicU64::new(0),
+            shared: AtomicU32::new(0),
         }
     }
 
@@ -75,11 +75,10 @@ impl Link for ProcessLink {
     }
 
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
-        // Names of threads of the controller have no worker in them.
-        let name = (self.worker.index() as u64 + 1) << 32 | self.shared.fetch_add(1, Ordering::Relaxed);
+        let name = SharedFd::of(self.worker, self.shared.fetch_add(1, Ordering::Relaxed));
         // Its name may reach a peer by other ways than the controller's: it is known before.
-        self.questions.ask_with(Some(fd), "share", LIMIT, |id, _| Message::Share { id, name })?;
-        Ok(SharedFd::from_bits(name))
+        self.questions.ask_with(Some(fd), "share", LIMIT, |id, _| Message::Share { id, name: name.to_bits() })?;
+        Ok(name)
     }
 
     fn unshare(&self, fd: SharedFd) {

@@ -1,36 +1,26 @@
 //! One worker, as the service thread of its lane sees it.
 
-use std::os::fd::OwnedFd;
-use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::{Inbox, Notice};
 use disco_core::link::{Shared, SharedFd};
-use disco_core::store::Store;
 use disco_core::wire::{self, Message, Packet, StoreCall};
 use disco_core::{Error, Result, Value, WorkerId};
 
-use super::connection::{Connection, Incoming};
-use super::lane::INLINE;
-use super::launch::Started;
+use super::process::Process;
 use super::roster::Roster;
+use crate::processes::connection::{Connection, Incoming, ROUNDS};
+use crate::processes::frames::INLINE;
 
 /// How long after its connection was closed a worker's process may take to end, until it is reported without its status.
 const STATUS: Duration = Duration::from_millis(500);
 
-/// How often one worker is listened to before the next.
-const ROUNDS: usize = 16;
-
 /// One worker.
 pub(super) struct Peer {
-    index: usize,
+    pub(super) index: usize,
     pub(super) worker: WorkerId,
-    /// None: somebody else has started it.
-    child: Option<Child>,
-    /// Readable once the process has ended.
-    pub(super) exit: Option<OwnedFd>,
-    status: Option<ExitStatus>,
+    pub(super) process: Process,
     line: Option<Line>,
     /// When the connection was closed, and why if that is known.
     closed: Option<(Instant, Option<String>)>,
@@ -47,22 +37,22 @@ struct Line {
 }
 
 impl Peer {
-    pub(super) fn started(index: usize, worker: WorkerId, started: Option<Started>) -> Self {
-        let (child, exit) = started.map(|started| (started.child, started.exit)).unzip();
-        Self { index, worker, child, exit, status: None, line: None, closed: None, is_over: false }
-    }
-
-    /// The id of its process, if this lane has started it.
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+    pub(super) fn new(index: usize, worker: WorkerId, process: Process) -> Self {
+        Self { index, worker, process, line: None, closed: None, is_over: false }
     }
 
     pub(super) fn has_come(&self) -> bool {
         self.line.is_some()
     }
 
-    /// It has introduced itself.
-    pub(super) fn come(&mut self, connection: Arc<Connection>, incoming: Incoming) {
+    /// It has introduced itself, and is that process.
+    pub(super) fn come(&mut self, pid: Option<u32>, connection: Arc<Connection>, incoming: Incoming) {
+        if let (Process::Unknown, Some(pid)) = (&self.process, pid) {
+            let watched = Process::stranger(pid);
+            let watched =
+                watched.inspect_err(|error| tracing::warn!(worker = %self.worker, %error, "can't be watched"));
+            self.process = watched.unwrap_or(Process::Unknown);
+        }
         self.line = Some(Line { connection, incoming, heard: Instant::now() });
     }
 
@@ -85,7 +75,7 @@ impl Peer {
             Err(error) => self.close(Some(format!("it sent garbage: {error}"))),
         }
         // Nothing comes of a process that has ended, whoever else may hold its end of the connection.
-        if self.status.is_some() {
+        if self.process.has_ended() {
             self.close(None);
         }
     }
@@ -108,7 +98,7 @@ impl Peer {
     /// Whether its process ended as a worker does that was told to leave.
     pub(super) fn is_clean(&self) -> bool {
         let is_silent = self.closed.as_ref().is_none_or(|(_, why)| why.is_none());
-        is_silent && self.status.is_none_or(|status| status.success())
+        is_silent && self.process.status().is_none_or(|status| status.success())
     }
 
     /// Gives it up if it has been silent for `limit`.
@@ -128,55 +118,41 @@ impl Peer {
 
     /// Its process has ended, perhaps.
     pub(super) fn reap(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        match child.try_wait() {
-            Ok(None) => return,
-            Ok(status) => self.status = status,
-            Err(error) => tracing::warn!(worker = %self.worker, %error, "its process can't be waited for"),
+        if let Err(error) = self.process.reap() {
+            tracing::warn!(worker = %self.worker, %error, "its process can't be waited for");
         }
-        self.exit = None;
-        self.child = None;
         // What it has sent before is in the socket.
-        if self.line.is_none() {
+        if self.process.has_ended() && self.line.is_none() {
             self.close(None);
         }
     }
 
     /// Ends its process.
     pub(super) fn kill(&mut self) {
-        if let Some(error) = self.child.as_mut().and_then(|child| child.kill().err()) {
+        if let Err(error) = self.process.kill() {
             tracing::warn!(worker = %self.worker, %error, "its process can't be killed");
         }
     }
 
     /// Whether nothing is left of it.
     pub(super) fn is_gone(&self) -> bool {
-        self.is_over && self.child.is_none()
+        self.is_over && !self.process.is_running()
     }
 
     /// Why it is gone, once that is known. Told once.
     pub(super) fn end(&mut self) -> Option<String> {
         let (since, why) = self.closed.as_ref()?;
-        let is_clear = self.status.is_some() || self.child.is_none() || why.is_some() || since.elapsed() > STATUS;
+        let is_clear = !self.process.is_running() || why.is_some() || since.elapsed() > STATUS;
         if self.is_over || !is_clear {
             return None;
         }
         self.is_over = true;
-        Some(match (why, self.status) {
+        Some(match (why, &self.process) {
             (Some(why), _) => why.clone(),
-            (None, Some(status)) => format!("its process ended: {status}"),
-            (None, None) => "its connection was closed".to_owned(),
+            (None, Process::Ended(Some(status))) => format!("its process ended: {status}"),
+            (None, Process::Ended(None)) => "its process ended".to_owned(),
+            (None, _) => "its connection was closed".to_owned(),
         })
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // No thread is there to wait for it.
-            _ = child.kill();
-            _ = child.wait();
-        }
     }
 }
 
@@ -202,8 +178,12 @@ impl Line {
                     Message::Reply { seq, reply } => inbox.reply(worker, seq, reply),
                     Message::Notice(packet) => {
                         let notice = wire::decode_notice(Packet::split(&packet)?.0)?;
-                        if matches!(&notice, Notice::Failed { failure, .. } if failure.worker != worker) {
-                            return Err(Error::invalid("a notice of another worker"));
+                        let is_possible = match &notice {
+                            Notice::Failed { epoch, failure } => failure.worker == worker && *epoch <= roster.epoch(),
+                            _ => true,
+                        };
+                        if !is_possible {
+                            return Err(Error::invalid(format!("the notice of another worker or epoch: {notice}")));
                         }
                         inbox.notice(worker, notice);
                     }
@@ -213,6 +193,14 @@ impl Line {
                         if roster.room(INLINE) > 0 {
                             inbox.room(roster.workers.clone());
                         }
+                    }
+                    Message::Ask { epoch, .. } if epoch > roster.epoch() => {
+                        return Err(Error::invalid(format!("a question in epoch {epoch}, which nobody has begun")));
+                    }
+                    Message::Share { name, .. } | Message::Unshare(name)
+                        if SharedFd::from_bits(name).owner() != Some(worker) =>
+                    {
+                        return Err(Error::invalid(format!("another worker's name of a descriptor: {name:#x}")));
                     }
                     Message::Ask { id, epoch, call } => self.call_store(id, epoch, call, shared)?,
                     Message::Share { id, name } => {
@@ -233,21 +221,24 @@ impl Line {
     }
 
     fn call_store(&self, id: u64, epoch: u64, call: StoreCall, shared: &Shared) -> Result<()> {
-        let store = shared.store();
-        if let Err(over) = store.enter(epoch) {
-            return answer(&self.connection, id, Err(over));
-        }
+        let store = match shared.store().enter(epoch) {
+            Ok(store) => store,
+            Err(over) => return answer(&self.connection, id, Err(over)),
+        };
         let result = match call {
-            StoreCall::Set(key, value) => store.set(&key, &value).map(|()| Value::None),
-            StoreCall::Get(key) => store.get(&key).map(|value| value.map_or(Value::None, Value::from)),
+            StoreCall::Set(key, value) => {
+                store.set(&key, &value);
+                Ok(Value::None)
+            }
+            StoreCall::Get(key) => Ok(store.get(&key).map_or(Value::None, Value::from)),
             StoreCall::Add(key, amount) => store.add(&key, amount).map(Value::Int),
             StoreCall::CompareAndSet(key, expected, new) => {
-                store.compare_and_set(&key, expected.as_deref(), &new).map(Value::from)
+                Ok(store.compare_and_set(&key, expected.as_deref(), &new).into())
             }
-            StoreCall::Delete(key) => store.delete(&key).map(Value::Bool),
-            StoreCall::Wait(key) => {
+            StoreCall::Delete(key) => Ok(Value::Bool(store.delete(&key))),
+            StoreCall::Wait(key, deadline) => {
                 let connection = self.connection.clone();
-                store.watch(&key, move |value| {
+                store.watch(&key, deadline, move |value| {
                     if let Err(error) = answer(&connection, id, value.map(Value::from)) {
                         tracing::debug!(%error, "nobody to tell of a value");
                     }

@@ -9,8 +9,8 @@ use disco_core::wire::Message;
 use disco_core::{Endpoint, Frame, Link, Result, WorkerId};
 
 use super::commands::Commands;
-use super::connection::Connection;
 use super::link::ProcessLink;
+use crate::processes::connection::Connection;
 
 /// The end of a worker that is a process of its own.
 pub struct ProcessEndpoint {

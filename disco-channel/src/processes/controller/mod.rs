@@ -1,0 +1,15 @@
+//! The controller's end.
+
+mod crew;
+mod door;
+mod join;
+mod lane;
+mod launch;
+mod output;
+mod peer;
+mod process;
+mod roster;
+mod service;
+
+pub use lane::{Options, ProcessLane};
+pub use launch::Launch;

@@ -1,0 +1,77 @@
+//! Workers that somebody else starts, as `mpiexec` does.
+
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use disco::session::LaneSession;
+use disco::{Builder, Error, Session, SessionExt, Value, WorkerId, block_on};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::programs;
+
+crate::tests!(
+    whoever_has_an_invitation_is_a_worker,
+    a_worker_of_somebody_else_that_dies_is_named,
+    a_worker_of_somebody_else_that_is_stopped_is_killed,
+    whoever_does_not_come_is_named_at_the_deadline,
+    an_invitation_that_can_t_be_passed_on_ends_the_start,
+);
+
+/// A session of three workers, two of them processes that its lane did not start.
+fn start() -> (LaneSession, Vec<Child>) {
+    let children = Arc::new(Mutex::new(Vec::new()));
+    let builder = Builder::processes(3).silence(Duration::from_millis(700)).invite({
+        let children = children.clone();
+        move |invitation| {
+            children.lock().unwrap().push(programs::command("invited").arg(invitation.text()).spawn().unwrap());
+            Ok(())
+        }
+    });
+    let session = builder.start().unwrap();
+    let children = std::mem::take(&mut *children.lock().unwrap());
+    (session, children)
+}
+
+fn whoever_has_an_invitation_is_a_worker() {
+    let (session, mut children) = start();
+    block_on(async {
+        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        for (child, worker) in children.iter().zip([1, 2].map(WorkerId::new)) {
+            assert_eq!(session.get(&pids, worker).await.unwrap(), Value::Int(child.id().into()));
+        }
+        session.shutdown().await.unwrap();
+    });
+    assert!(children.iter_mut().all(|child| child.wait().unwrap().success()));
+}
+
+fn a_worker_of_somebody_else_that_dies_is_named() {
+    let (session, mut children) = start();
+    children[1].kill().unwrap();
+    let error = block_on(session.sync_all()).unwrap_err().to_string();
+    assert_eq!(error, "worker 2 lost: its process ended");
+    block_on(session.shutdown()).unwrap();
+    assert!(children[0].wait().unwrap().success());
+    children[1].wait().unwrap();
+}
+
+fn a_worker_of_somebody_else_that_is_stopped_is_killed() {
+    let (session, mut children) = start();
+    kill_process(Pid::from_child(&children[0]), Signal::STOP).unwrap();
+    let error = block_on(session.sync_all()).unwrap_err().to_string();
+    assert_eq!(error, "worker 1 lost: it has said nothing for 700ms");
+    block_on(session.shutdown()).unwrap();
+    assert_eq!(children[0].wait().unwrap().to_string(), "signal: 9 (SIGKILL)");
+    children[1].wait().unwrap();
+}
+
+fn whoever_does_not_come_is_named_at_the_deadline() {
+    let builder = Builder::processes(3).invite(|_| Ok(())).start_deadline(Duration::from_millis(300));
+    let error = builder.start().unwrap_err().to_string();
+    assert_eq!(error, "start: no end after 300ms: worker 1, worker 2 did not connect");
+}
+
+fn an_invitation_that_can_t_be_passed_on_ends_the_start() {
+    let error = Builder::processes(3).invite(|_| Err(Error::invalid("no way to tell"))).start().unwrap_err();
+    assert_eq!(error.to_string(), "no way to tell");
+}
