@@ -99,12 +99,13 @@ fn taken(buffer: &mut [u8], bytes: usize, size: usize) -> impl Iterator<Item = R
 fn in_place<'t>(turn: &mut Turn<'t>, op: &'t Op) -> Result<()> {
     let (me, size) = (turn.rank(), turn.size());
     let (input, output) = parts(op, me, size)?;
+    let is_staged = staged::prepare(turn, op, input)?;
     turn.meet_at(Call::Op(op), input, output)?;
     if let Op::AllToAllV { .. } = op {
         turn.check_exchange()?;
     }
     if !turn.is_reachable() {
-        return staged::run(turn, op);
+        return staged::run(turn, op, is_staged);
     }
     let (mut inputs, mut outputs) = (Few::<Region>::new(), Few::<Region>::new());
     for peer in 0..size {

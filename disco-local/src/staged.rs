@@ -4,13 +4,16 @@
 //! pieces that stay in the caches, so that memory is read and written as often as without staging:
 //!
 //! ```text
+//! before the meeting   fill    piece 0      if that much is certain, which it is where the own input can't be reached
 //! between two points   fill    piece i      each rank copies what others need of its input into its area
 //!                      work    piece i - 1  each rank takes what it needs from the areas, and its own from its tensor;
 //!                                           a reduction of all to all: its share, which goes into its area too
 //!                      share   piece i - 2  such a reduction: each rank takes the others' shares of the result
 //! ```
 //!
-//! Even pieces and odd ones have room of their own: what is filled between two points was read before the first of them.
+//! Even pieces and odd ones have room of their own, counted over the life of a communicator: what is filled between two
+//! points was read before the first of them. The meeting takes the place of the first point where all have filled before
+//! it, and the meeting of the next collective that of the last: a collective of one piece has none, or one of its shares.
 //! Shares are the same as without staging, and the order of the ranks is: so are the bits.
 
 use disco_core::{Op, Result};
@@ -18,22 +21,41 @@ use disco_core::{Op, Result};
 use crate::collective::{Few, STREAM, parts, reduce, uneven, unsupported, width};
 use crate::turn::{Region, Turn};
 
+/// Fills the first piece, before ranks meet, if it is certain that they will come here. Returns whether it did.
+pub(crate) fn prepare(turn: &mut Turn<'_>, op: &Op, input: Region) -> Result<bool> {
+    let is_certain = turn.is_private(input) && can_prepare(op);
+    if is_certain {
+        Staged::new(turn, op)?.fill(turn, 0)?;
+    }
+    Ok(is_certain)
+}
+
+/// How long the pieces of an uneven all-to-all are shows when ranks have met.
+fn can_prepare(op: &Op) -> bool {
+    !matches!(op, Op::AllToAllV { .. })
+}
+
 /// A collective that goes through staging areas. All ranks have met.
-pub(crate) fn run(turn: &mut Turn<'_>, op: &Op) -> Result<()> {
+pub(crate) fn run(turn: &mut Turn<'_>, op: &Op, is_prepared: bool) -> Result<()> {
     let staged = Staged::new(turn, op)?;
-    let rounds = staged.pieces + if staged.shares() { 2 } else { 1 };
+    let are_prepared = can_prepare(op) && turn.inputs_are_private();
+    let rounds = staged.pieces + if staged.shares { 2 } else { 1 };
     for round in 0..rounds {
-        if round < staged.pieces {
+        if round < staged.pieces && (round > 0 || !is_prepared) {
             staged.fill(turn, round)?;
         }
         if (1..=staged.pieces).contains(&round) {
             staged.work(turn, round - 1)?;
         }
-        if staged.shares() && round >= 2 {
+        if staged.shares && round >= 2 {
             staged.share(turn, round - 2)?;
         }
-        turn.sync()?;
+        // The meeting has shown that the first piece is there; and the next one will show that the last was taken.
+        if round + 1 < rounds && (round > 0 || !are_prepared) {
+            turn.sync()?;
+        }
     }
+    turn.count_staged(staged.pieces);
     Ok(())
 }
 
@@ -47,6 +69,10 @@ struct Staged<'o> {
     /// Bytes of one piece of a stretch, of which an op has one or one for each peer, and how many there are.
     step: usize,
     pieces: usize,
+    /// Pieces of this communicator before these.
+    first: usize,
+    /// Whether a reduction's results are made in shares, which ranks take from each other.
+    shares: bool,
     /// Whether results go past the caches.
     streams: bool,
 }
@@ -72,17 +98,24 @@ impl<'o> Staged<'o> {
             _ => turn.board().piece_bytes(),
         };
         let streams = (input.bytes() + output.bytes()) * size >= STREAM && !input.is(output);
-        Ok(Self { op, me, size, input, output, step, pieces: longest.div_ceil(step), streams })
+        let shares = matches!(op, Op::AllReduce { .. } | Op::Reduce { .. });
+        let (pieces, first) = (longest.div_ceil(step), turn.staged_before());
+        Ok(Self { op, me, size, input, output, step, pieces, first, shares, streams })
     }
 
-    /// Whether results are made in shares, which ranks take from each other.
-    fn shares(&self) -> bool {
-        matches!(self.op, Op::AllReduce { .. } | Op::Reduce { .. })
+    /// Where `rank` puts a piece of its input.
+    fn area(&self, turn: &Turn<'_>, rank: usize, piece: usize) -> Region {
+        turn.staged(rank, (self.first + piece) % 2)
+    }
+
+    /// Where `rank` puts its share of the result.
+    fn share_area(&self, turn: &Turn<'_>, rank: usize, piece: usize) -> Region {
+        turn.staged(rank, 2 + (self.first + piece) % 2)
     }
 
     /// Copies what others need of this rank's input into its area.
     fn fill(&self, turn: &mut Turn<'_>, piece: usize) -> Result<()> {
-        let (me, area) = (self.me, turn.staged(self.me, piece % 2));
+        let (me, area) = (self.me, self.area(turn, self.me, piece));
         let whole = self.cut(self.input, piece)?;
         let blocks: Result<Few<(Region, Region)>> = match self.op {
             Op::AllReduce { .. } | Op::Reduce { .. } => {
@@ -116,9 +149,9 @@ impl<'o> Staged<'o> {
                 let share = |region: Region| region.part(0, input.bytes())?.share(me, self.size);
                 let inputs = self.all(|peer| match peer == me {
                     true => share(input),
-                    false => share(turn.staged(peer, piece % 2)),
+                    false => share(self.area(turn, peer, piece)),
                 });
-                let result = share(turn.staged(me, 2 + piece % 2));
+                let result = share(self.share_area(turn, me, piece));
                 let own = (output.bytes() > 0).then(|| share(output));
                 reduce(&turn.own(), self.op, inputs, [result].into_iter().chain(own))
             }
@@ -126,7 +159,7 @@ impl<'o> Staged<'o> {
                 let input = self.cut(self.sent(turn, me)?, piece)?;
                 let inputs = self.all(|peer| match peer == me {
                     true => Ok(input),
-                    false => turn.staged(peer, piece % 2).part(me * self.step, input.bytes()),
+                    false => self.area(turn, peer, piece).part(me * self.step, input.bytes()),
                 });
                 let output = self.output.part(piece * self.step, input.bytes());
                 reduce(&turn.own(), self.op, inputs, [output])
@@ -157,7 +190,7 @@ impl<'o> Staged<'o> {
             return Ok(());
         }
         for peer in self.others() {
-            let area = turn.staged(peer, 2 + piece % 2).part(0, output.bytes())?;
+            let area = self.share_area(turn, peer, piece).part(0, output.bytes())?;
             let (to, from) = (output.share(peer, self.size)?, area.share(peer, self.size)?);
             turn.own().streaming(self.streams).copy(to, from)?;
         }
@@ -173,9 +206,9 @@ impl<'o> Staged<'o> {
             }
             (_, true) => self.cut(self.input, piece)?,
             (Op::AllToAll { .. } | Op::AllToAllV { .. } | Op::Scatter { .. }, false) => {
-                turn.staged(peer, piece % 2).part(self.me * self.step, to.bytes())?
+                self.area(turn, peer, piece).part(self.me * self.step, to.bytes())?
             }
-            (_, false) => turn.staged(peer, piece % 2).part(0, to.bytes())?,
+            (_, false) => self.area(turn, peer, piece).part(0, to.bytes())?,
         };
         turn.own().streaming(self.streams).copy(to, from)
     }

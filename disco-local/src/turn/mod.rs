@@ -56,6 +56,8 @@ pub(crate) struct Counts {
     collective: u64,
     /// Points inside them.
     step: u64,
+    /// Pieces that went through staging areas.
+    staged: u64,
 }
 
 /// One rank inside one call. Leaving, by [`Turn::leave`] or by unwinding, gives the tensors back when that is safe.
@@ -157,6 +159,16 @@ impl<'t> Turn<'t> {
         (0..self.size()).all(|peer| self.word(peer, 0) != PRIVATE && self.word(peer, 2) != PRIVATE)
     }
 
+    /// Whether peers can't reach a region of this rank.
+    pub(crate) fn is_private(&self, region: Region) -> bool {
+        region.place(&self.group.home) == PRIVATE
+    }
+
+    /// Whether this holds for what all ranks put in, according to [`Turn::meet_at`].
+    pub(crate) fn inputs_are_private(&self) -> bool {
+        (0..self.size()).all(|peer| self.word(peer, 0) == PRIVATE || self.word(peer, 1) == 0)
+    }
+
     /// What `peer` has shown in [`Turn::meet_at`]: where it reads, and where it writes.
     ///
     /// # Errors
@@ -172,6 +184,16 @@ impl<'t> Turn<'t> {
     /// As [`Turn::regions`].
     pub(crate) fn region(&self, peer: usize, place: u64, bytes: u64) -> Result<Region> {
         Region::find(&self.group.home, peer, place, bytes)
+    }
+
+    /// How many pieces all ranks have staged so far.
+    pub(crate) fn staged_before(&self) -> usize {
+        self.counts.staged as usize
+    }
+
+    /// So many more.
+    pub(crate) fn count_staged(&mut self, pieces: usize) {
+        self.counts.staged += pieces as u64;
     }
 
     /// Piece `index` of what `rank` has staged.

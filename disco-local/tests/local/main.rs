@@ -10,6 +10,7 @@ mod mixed;
 mod numerics;
 mod point_to_point;
 mod ranks;
+mod series;
 mod split;
 
 use ranks::{LONG, SHORT, Shelf, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
