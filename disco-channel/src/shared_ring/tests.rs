@@ -42,7 +42,7 @@ fn every_reader_gets_every_record() {
         .collect();
     for number in 0..RECORDS {
         let record = record(number);
-        while writer.room(record.len()).unwrap() < record.len() {
+        while writer.room(record.len()).unwrap() < Some(record.len()) {
             thread::yield_now();
         }
         writer.send(7, &record, Whom::All).unwrap();
@@ -54,7 +54,7 @@ fn every_reader_gets_every_record() {
 fn a_full_ring_takes_nothing_until_the_slowest_has_read() {
     let (_, mut writer, mut readers) = ring(2);
     let mut sent = 0;
-    while writer.room(8).unwrap() >= 8 {
+    while writer.room(8).unwrap() >= Some(8) {
         writer.send(7, b"12345678", Whom::All).unwrap();
         sent += 1;
     }
@@ -65,9 +65,19 @@ fn a_full_ring_takes_nothing_until_the_slowest_has_read() {
         taken.filter(|taken| taken.frees_half).count()
     };
     assert_eq!(read(&mut readers[0]), 0, "the other has read nothing");
-    assert_eq!(writer.room(8).unwrap(), 0);
+    assert_eq!(writer.room(8).unwrap(), None);
     assert_eq!(read(&mut readers[1]), 1);
-    assert_eq!(writer.room(8).unwrap(), 8 * (CAPACITY - 2));
+    assert_eq!(writer.room(8).unwrap(), Some(8 * (CAPACITY - 2)));
+}
+
+#[test]
+fn an_empty_record_needs_room_too() {
+    let (_, mut writer, _) = ring(1);
+    for (bytes, left) in [(8 * (CAPACITY - 5), Some(8)), (8, None)] {
+        writer.send(7, &vec![0; bytes], Whom::All).unwrap();
+        assert_eq!(writer.room(0).unwrap(), left);
+    }
+    assert_eq!(writer.send(7, b"", Whom::All), Err(Refused::Full));
 }
 
 #[test]
@@ -76,7 +86,7 @@ fn a_retired_reader_holds_nobody_up() {
     let mut bytes = Vec::new();
     writer.retire(1);
     for _ in 0..3 * CAPACITY {
-        assert!(writer.room(1).unwrap() > 0);
+        assert!(writer.room(1).unwrap() >= Some(1));
         writer.send(7, b"x", Whom::All).unwrap();
         readers[0].take(&mut bytes).unwrap().unwrap();
     }

@@ -23,16 +23,16 @@ impl Writer {
         Self { memory, head: 0, tail: 0, cursors, owes: false }
     }
 
-    /// Bytes that a record may have now. Whoever finds that too few hears of it from the reader that
-    /// [leaves half of the ring free](super::Taken::frees_half).
+    /// Bytes that a record may have now; none if not even an empty one has room. Whoever finds that too few hears of it
+    /// from the reader that [leaves half of the ring free](super::Taken::frees_half).
     ///
     /// # Errors
     /// A cursor that can't be: whose.
-    pub fn room(&mut self, wanted: usize) -> Result<usize, (usize, Garbage)> {
-        if self.left() < wanted {
+    pub fn room(&mut self, wanted: usize) -> Result<Option<usize>, (usize, Garbage)> {
+        if self.left() < Some(wanted) {
             self.find_tail()?;
         }
-        if self.left() < wanted {
+        if self.left() < Some(wanted) {
             self.memory.starved().store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             self.find_tail()?;
@@ -46,7 +46,7 @@ impl Writer {
     /// # Errors
     /// [`Refused::Full`]: [`Writer::room`] says less.
     pub fn send(&mut self, tag: u64, record: &[u8], whom: Whom) -> Result<(), Refused> {
-        if self.left() < record.len() {
+        if self.left() < Some(record.len()) {
             return Err(Refused::Full);
         }
         let memory = &self.memory;
@@ -90,9 +90,9 @@ impl Writer {
         }
     }
 
-    fn left(&self) -> usize {
+    fn left(&self) -> Option<usize> {
         let words = self.memory.capacity().saturating_sub(self.head - self.tail);
-        8 * words.saturating_sub(HEADER) as usize
+        words.checked_sub(HEADER).map(|words| 8 * words as usize)
     }
 
     fn find_tail(&mut self) -> Result<(), (usize, Garbage)> {

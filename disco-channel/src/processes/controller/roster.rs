@@ -102,7 +102,7 @@ impl Roster {
         let Some(mut writer) = self.writer().filter(|_| credit > 0) else { return credit };
         loop {
             match writer.room(largest) {
-                Ok(room) => return credit.min(room / largest),
+                Ok(room) => return credit.min(room.map_or(0, |room| room / largest)),
                 Err((reader, garbage)) => {
                     writer.retire(reader);
                     self.accuse(reader, format!("it put garbage into the ring: {}", garbage.0));
