@@ -13,6 +13,7 @@ disco::register_function!("tests.overflow", overflow);
 disco::register_function!("tests.panic", panic);
 disco::register_function!("tests.sleep", sleep);
 disco::register_function!("tests.print", print);
+disco::register_function!("tests.log", log);
 disco::register_function!("tests.variable", variable);
 disco::register_function!("tests.session", session);
 disco::register_function!("tests.scribble", scribble);
@@ -65,6 +66,11 @@ fn print(ctx: &mut WorkerContext, text: String) -> disco::Result<()> {
         print!("{text} of {}\nlast", ctx.worker());
         eprintln!("error of {}", ctx.worker());
     }
+    Ok(())
+}
+
+fn log(_: &mut WorkerContext) -> disco::Result<()> {
+    tracing::info!("an event");
     Ok(())
 }
 

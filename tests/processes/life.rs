@@ -15,6 +15,7 @@ crate::tests!(
     what_can_t_cross_is_an_error_and_the_session_goes_on,
     the_store_is_one_for_all_workers,
     output_of_workers_is_passed_on_by_lines,
+    events_of_workers_say_which_worker,
     output_that_nobody_reads_does_not_keep_a_session_from_its_end,
     large_values_for_one_worker_do_not_pile_up_in_others,
     two_sessions_live_side_by_side,
@@ -103,6 +104,16 @@ fn output_of_workers_is_passed_on_by_lines() {
     let out = ["[worker 1] last", "[worker 1] output of worker 1", "[worker 2] last", "[worker 2] output of worker 2"];
     assert_eq!(sorted(output.stdout), out);
     assert_eq!(sorted(output.stderr), ["[worker 1] error of worker 1", "[worker 2] error of worker 2"]);
+}
+
+fn events_of_workers_say_which_worker() {
+    let output = programs::command("logger").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    for (prefix, worker) in [("", 0), ("[worker 1] ", 1), ("[worker 2] ", 2)] {
+        let event = format!("{prefix} INFO worker{{id={worker}}}: processes::functions: an event");
+        assert!(said.lines().any(|line| line == event), "{event} is not in {said}");
+    }
 }
 
 fn output_that_nobody_reads_does_not_keep_a_session_from_its_end() {

@@ -56,6 +56,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         "invited" => invited(),
         "printer" => printer(),
         "noise" => noise(),
+        "logger" => logger(),
         other => panic!("there is no program `{other}`"),
     }
     Some(ExitCode::SUCCESS)
@@ -106,6 +107,17 @@ fn printer() {
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
         session.call(&session.function("tests.print").await.unwrap(), ("output",)).await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+/// Logs what its workers do.
+fn logger() {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().init();
+    disco::init();
+    let session = Builder::processes(3).start().unwrap();
+    block_on(async {
+        session.call(&session.function("tests.log").await.unwrap(), ()).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
