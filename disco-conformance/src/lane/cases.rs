@@ -7,7 +7,7 @@ use disco_core::channel::{Notice, Signal};
 use disco_core::{Command, Error, WorkerId};
 use pollster::block_on;
 
-use super::frames::{fingerprint, naming, plain, small, various};
+use super::frames::{fingerprint, middling, naming, plain, small, various};
 use super::heard::{Event, Heard};
 use super::role::{Role, failure};
 use super::stage::{Stage, Wrong, alike, ids, said};
@@ -270,12 +270,12 @@ fn a_dropped_lane_lets_go_of_its_inbox(harness: &dyn Harness) -> Wrong<()> {
     }
 }
 
-/// Sends small frames until there is no room. Returns how many.
+/// Sends frames until there is no room. Returns how many.
 fn fill(stage: &Stage) -> Wrong<u64> {
     let mut sent = 0;
     while stage.lane.room() > 0 {
         sent += 1;
-        said(stage.lane.send(&small(sent)))?;
+        said(stage.lane.send(&middling(sent)))?;
     }
     Ok(sent)
 }

@@ -16,6 +16,11 @@ pub(super) fn small(seq: u64) -> Arc<Frame> {
     plain(seq, Command::KillReg { register: RegisterId::new(seq as u32 % 100) })
 }
 
+/// A frame of which lanes whose room is bytes take a few thousand.
+pub(super) fn middling(seq: u64) -> Arc<Frame> {
+    call(seq, 0, vec![Value::from(vec![7; 2 << 10])])
+}
+
 /// A frame that names workers.
 pub(super) fn naming(seq: u64, workers: &Range<usize>) -> Arc<Frame> {
     call(seq, 0, vec![Value::Int(workers.start as i64), Value::Int(workers.end as i64)])
