@@ -167,8 +167,12 @@ impl Builder {
     fn lanes_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<Vec<Arc<dyn Channel>>> {
         let mut options = processes::Options::new(config);
         (options.start, options.silence) = (self.start_deadline, self.silence);
-        match &self.launch {
-            Some(launch) => options.launch = launch.clone(),
+        #[cfg(feature = "mpi")]
+        let ranks = crate::ranks::launch(self.workers);
+        #[cfg(not(feature = "mpi"))]
+        let ranks = None;
+        match self.launch.clone().or(ranks) {
+            Some(launch) => options.launch = launch,
             None => crate::init::check()?,
         }
         let arena =

@@ -36,6 +36,8 @@ enum Role {
 pub fn init() {
     let Some(invitation) = Invitation::take() else {
         ROLE.get_or_init(|| Role::Program);
+        #[cfg(feature = "mpi")]
+        crate::ranks::enter();
         return;
     };
     let served = invitation.and_then(|invitation| serve(&invitation));

@@ -5,6 +5,8 @@ mod env;
 #[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod init;
 mod kind;
+#[cfg(all(feature = "mpi", target_os = "linux"))]
+mod ranks;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
@@ -28,3 +30,5 @@ pub use {disco_channel::processes::Invitation, init::serve};
 // A crate that nobody mentions is not linked and registers nothing.
 #[cfg(feature = "local")]
 use disco_local as _;
+#[cfg(feature = "mpi")]
+use disco_mpi as _;

@@ -15,11 +15,20 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-const CRATES: [&str; 7] =
-    ["disco", "disco-core", "disco-channel", "disco-local", "disco-conformance", "disco-cli", "xtask"];
+const CRATES: [&str; 9] = [
+    "disco",
+    "disco-core",
+    "disco-channel",
+    "disco-local",
+    "disco-dl",
+    "disco-mpi",
+    "disco-conformance",
+    "disco-cli",
+    "xtask",
+];
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest.
-const FEATURES: [&str; 1] = ["local"];
+const FEATURES: [&str; 2] = ["local", "mpi"];
 
 /// Format and clippy.
 pub(crate) fn lints() -> Vec<Step> {

@@ -22,10 +22,20 @@ pub(super) struct Peer {
     pub(super) worker: WorkerId,
     pub(super) process: Process,
     line: Option<Line>,
+    /// It has said that it leaves.
+    has_left: bool,
     /// When the connection was closed, and why if that is known.
     closed: Option<(Instant, Option<String>)>,
     /// Its end was seen, and reported if it was none that was expected.
     is_over: bool,
+}
+
+/// What a worker says last.
+enum Farewell {
+    /// It was told to leave.
+    Left,
+    /// Why it leaves.
+    Bye(String),
 }
 
 /// The way to a worker that has introduced itself.
@@ -38,7 +48,7 @@ struct Line {
 
 impl Peer {
     pub(super) fn new(index: usize, worker: WorkerId, process: Process) -> Self {
-        Self { index, worker, process, line: None, closed: None, is_over: false }
+        Self { index, worker, process, line: None, has_left: false, closed: None, is_over: false }
     }
 
     pub(super) fn has_come(&self) -> bool {
@@ -71,7 +81,11 @@ impl Peer {
         match result {
             Ok(None) if line.incoming.is_closed() => self.close(None),
             Ok(None) => {}
-            Ok(Some(bye)) => self.close(Some(bye)),
+            Ok(Some(Farewell::Left)) => {
+                self.has_left = true;
+                self.close(None);
+            }
+            Ok(Some(Farewell::Bye(why))) => self.close(Some(why)),
             Err(error) => self.close(Some(format!("it sent garbage: {error}"))),
         }
         // Nothing comes of a process that has ended, whoever else may hold its end of the connection.
@@ -129,6 +143,9 @@ impl Peer {
 
     /// Ends its process.
     pub(super) fn kill(&mut self) {
+        if self.is_free() {
+            return;
+        }
         if let Err(error) = self.process.kill() {
             tracing::warn!(worker = %self.worker, %error, "its process can't be killed");
         }
@@ -136,13 +153,18 @@ impl Peer {
 
     /// Whether nothing is left of it.
     pub(super) fn is_gone(&self) -> bool {
-        self.is_over && !self.process.is_running()
+        self.is_over && (!self.process.is_running() || self.is_free())
+    }
+
+    /// Whether it has left and its process is nobody's business here: others have started it, and may have plans for it.
+    fn is_free(&self) -> bool {
+        self.has_left && matches!(self.process, Process::Stranger(_))
     }
 
     /// Why it is gone, once that is known. Told once.
     pub(super) fn end(&mut self) -> Option<String> {
         let (since, why) = self.closed.as_ref()?;
-        let is_clear = !self.process.is_running() || why.is_some() || since.elapsed() > STATUS;
+        let is_clear = !self.process.is_running() || self.is_free() || why.is_some() || since.elapsed() > STATUS;
         if self.is_over || !is_clear {
             return None;
         }
@@ -157,7 +179,7 @@ impl Peer {
 }
 
 impl Line {
-    /// Takes in what is there. Some: the worker leaves, and why.
+    /// Takes in what is there. Some: the worker leaves.
     fn listen(
         &mut self,
         index: usize,
@@ -165,7 +187,7 @@ impl Line {
         roster: &Roster,
         inbox: &Arc<dyn Inbox>,
         shared: &Arc<Shared>,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<Farewell>> {
         // Others have something to say, too: what is left comes up again.
         for _ in 0..ROUNDS {
             let more = self.incoming.fill(&self.connection)?;
@@ -209,7 +231,8 @@ impl Line {
                     }
                     Message::Unshare(name) => shared.remove(SharedFd::from_bits(name)),
                     Message::Receive { id, name } => self.hand(id, SharedFd::from_bits(name), shared)?,
-                    Message::Bye(why) => return Ok(Some(why)),
+                    Message::Shutdown => return Ok(Some(Farewell::Left)),
+                    Message::Bye(why) => return Ok(Some(Farewell::Bye(why))),
                     other => return Err(Error::invalid(format!("{other:?}"))),
                 }
             }

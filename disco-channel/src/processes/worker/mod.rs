@@ -9,6 +9,7 @@ mod service;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,7 @@ where
     let reader = reader.map(|reader| (place, reader));
     let commands = Commands::new(worker, connection.clone(), reader, letterbox.clone());
     let endpoint = ProcessEndpoint { worker, connection: connection.clone(), commands, link: link.clone() };
+    let served = Arc::new(AtomicBool::new(false));
     let service = Service {
         connection: connection.clone(),
         incoming,
@@ -62,15 +64,18 @@ where
         letterbox,
         link,
         heartbeat: welcome.heartbeat,
+        served: served.clone(),
         said: Progress::default(),
         last: Instant::now(),
     };
     let started = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(|| service.run());
     started.map_err(|error| Error::invalid(format!("{worker}: its service thread can't be started: {error}")))?;
     let result = run(worker, welcome.config, endpoint);
-    if let Err(error) = &result {
-        connection.send(Message::Bye(error.to_string()).encode()?, None)?;
-    }
+    // The process may go on to something else.
+    served.store(true, Ordering::Release);
+    let farewell = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
+    // A controller that is gone does not care.
+    _ = farewell.encode().and_then(|packet| connection.send(packet, None));
     drain(&connection);
     result
 }

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::process;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ pub(super) struct Service {
     pub(super) letterbox: Arc<Letterbox>,
     pub(super) link: Arc<ProcessLink>,
     pub(super) heartbeat: Duration,
+    /// The worker's thread has ended its work for this controller.
+    pub(super) served: Arc<AtomicBool>,
     /// What the controller was told last, and when.
     pub(super) said: Progress,
     pub(super) last: Instant,
@@ -46,7 +49,13 @@ impl Service {
         };
         self.link.abort(u64::MAX, &why.as_str().into());
         self.letterbox.close();
-        thread::sleep(ORPHAN);
+        let start = Instant::now();
+        while start.elapsed() < ORPHAN {
+            if self.served.load(Ordering::Acquire) {
+                return;
+            }
+            thread::sleep(LOOK / 10);
+        }
         tracing::error!(%why, "killed, since the worker's thread did not end");
         _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }

@@ -1,0 +1,205 @@
+//! Libraries that may or may not be on this machine, opened at run time.
+//!
+//! [`find`] tries candidates in order and gives what the first good one is made into, or an
+//! [`Unavailable`](disco_core::Unavailable) that lists every path and why it would not do. [`functions!`] writes a table
+//! of a library's functions, which is resolved as a whole.
+
+#![allow(unsafe_code)]
+
+use std::error::Error as _;
+use std::ffi::{CStr, OsString, c_void};
+use std::fmt;
+
+use disco_core::Unavailable;
+use libloading::os::unix::{self, RTLD_LAZY, RTLD_LOCAL};
+
+/// An open library. It is never closed: what vendors' libraries leave behind (threads, exit handlers) needs their code.
+pub struct Library {
+    name: String,
+    inner: std::mem::ManuallyDrop<unix::Library>,
+}
+
+/// Where to look.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Candidate {
+    /// What this process has already, linked or opened by somebody else.
+    Process,
+    /// A file, or a name that the system's loader looks for.
+    File(OsString),
+}
+
+impl Candidate {
+    /// A file or a name.
+    pub fn file(name: impl Into<OsString>) -> Self {
+        Self::File(name.into())
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process => f.write_str("this process"),
+            Self::File(name) => write!(f, "{}", name.display()),
+        }
+    }
+}
+
+/// The first candidate that opens and that `accept` makes something of.
+///
+/// # Errors
+/// None does; `what` is what was looked for.
+pub fn find<T>(
+    what: &str,
+    candidates: impl IntoIterator<Item = Candidate>,
+    accept: impl Fn(Library) -> Result<T, String>,
+) -> Result<T, Unavailable> {
+    let mut absent = Unavailable::new(what);
+    for candidate in candidates {
+        match Library::open(&candidate).and_then(&accept) {
+            Ok(found) => return Ok(found),
+            Err(why) => absent.tried.push((candidate.to_string(), why)),
+        }
+    }
+    Err(absent)
+}
+
+impl Library {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Why not, in the loader's words.
+    pub fn open(candidate: &Candidate) -> Result<Self, String> {
+        let inner = match candidate {
+            Candidate::Process => unix::Library::this(),
+            Candidate::File(name) => {
+                // SAFETY: initialisers of a library that the user or the system has chosen run, as those of any it links.
+                unsafe { unix::Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL) }.map_err(|error| {
+                    // The loader's words are its source; they repeat the name, which the caller has.
+                    let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                    text.strip_prefix(&format!("{}: ", name.display())).map_or(text.clone(), str::to_owned)
+                })?
+            }
+        };
+        Ok(Self { name: candidate.to_string(), inner: std::mem::ManuallyDrop::new(inner) })
+    }
+
+    /// What it was opened as.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The address of a function or variable.
+    pub fn address(&self, symbol: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the address is not used here.
+        let found = unsafe { self.inner.get::<*mut c_void>(symbol.to_bytes_with_nul()) };
+        found.ok().map(unix::Symbol::as_raw_ptr).filter(|address| !address.is_null())
+    }
+
+    /// A function, as `F`.
+    ///
+    /// # Safety
+    /// `F` is a function pointer with this function's arguments and result.
+    pub unsafe fn function<F: Copy>(&self, symbol: &CStr) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        self.address(symbol).map(|address| {
+            // SAFETY: it is a function of this type, as the caller promises, and of a pointer's size.
+            unsafe { std::mem::transmute_copy(&address) }
+        })
+    }
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<library {}>", self.name)
+    }
+}
+
+/// Writes a table of C functions that return an `int`, and `resolve`, which finds all of them in a library or says
+/// which it lacks:
+///
+/// ```
+/// # #![allow(unsafe_code)]
+/// use std::ffi::c_int;
+///
+/// disco_dl::functions! {
+///     /// Of the C library.
+///     struct Table {
+///         abs: c"abs"(c_int);
+///     }
+/// }
+///
+/// let library = disco_dl::Library::open(&disco_dl::Candidate::Process).unwrap();
+/// // SAFETY: `abs` takes an int.
+/// let table = unsafe { Table::resolve(&library) }.unwrap();
+/// // SAFETY: as above.
+/// assert_eq!(unsafe { (table.abs)(-3) }, 3);
+/// ```
+#[macro_export]
+macro_rules! functions {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident $(<$handle:ident>)? {
+            $($field:ident: $symbol:literal($($arg:ty),* $(,)?);)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy)]
+        $vis struct $name $(<$handle>)? {
+            $($vis $field: unsafe extern "C" fn($($arg),*) -> ::std::ffi::c_int,)*
+        }
+
+        impl $(<$handle>)? $name $(<$handle>)? {
+            /// Finds all of them.
+            ///
+            /// # Safety
+            /// The library's functions of these names have these arguments.
+            ///
+            /// # Errors
+            /// Which it lacks.
+            $vis unsafe fn resolve(library: &$crate::Library) -> ::std::result::Result<Self, ::std::string::String> {
+                let mut missing: ::std::vec::Vec<&str> = ::std::vec::Vec::new();
+                $(
+                    // SAFETY: as the caller promises.
+                    let $field = unsafe { library.function($symbol) };
+                    if $field.is_none() {
+                        missing.push($symbol.to_str().unwrap_or_default());
+                    }
+                )*
+                match ($($field,)*) {
+                    ($(::std::option::Option::Some($field),)*) => ::std::result::Result::Ok(Self { $($field),* }),
+                    _ => ::std::result::Result::Err(::std::format!("it lacks {}", missing.join(", "))),
+                }
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    functions! {
+        #[allow(dead_code, reason = "none is called")]
+        struct Absent {
+            abs: c"abs"(std::ffi::c_int);
+            first: c"disco_no_such_function"(std::ffi::c_int);
+            second: c"disco_nor_this"();
+        }
+    }
+
+    #[test]
+    fn every_candidate_is_named_with_its_reason() {
+        let files = ["libdisco-absent.so.7", "/dev/null"].map(Candidate::file);
+        let accept = |library: Library| {
+            // SAFETY: none of them is called.
+            unsafe { Absent::resolve(&library) }.map(drop)
+        };
+        let absent = find("libdisco", files.into_iter().chain([Candidate::Process]), accept).unwrap_err().to_string();
+        let [what, first, second, third] = absent.split("; ").collect::<Vec<_>>()[..] else { panic!("{absent}") };
+        assert_eq!(what, "libdisco is not available");
+        assert!(first.starts_with("tried libdisco-absent.so.7: ") && first.contains("No such file"), "{first}");
+        assert!(second.starts_with("tried /dev/null: "), "{second}");
+        assert_eq!(third, "tried this process: it lacks disco_no_such_function, disco_nor_this");
+    }
+}

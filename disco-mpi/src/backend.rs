@@ -1,0 +1,43 @@
+//! The backend as the registry has it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use disco_core::{Backend, Communicator, Probe, Rendezvous, Result, Seat, Unavailable, World};
+
+use crate::connect;
+use crate::library;
+
+/// The backend named `mpi`: host memory, ranks that are processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Mpi;
+
+/// The backend as a value.
+pub static BACKEND: Mpi = Mpi;
+
+disco_core::register_backend!(BACKEND);
+
+pub(crate) const NAME: &str = "mpi";
+
+impl Backend for Mpi {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        library::Mpi::get().map(|mpi| mpi.about().probe())
+    }
+
+    fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        library::Mpi::get()?;
+        Rendezvous::new(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        match library::Mpi::get()? {
+            library::Mpi::Mpich(mpi) => connect::connect(mpi, seat, at),
+            library::Mpi::Ompi(mpi) => connect::connect(mpi, seat, at),
+            library::Mpi::Standard(mpi) => connect::connect(mpi, seat, at),
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Operations as MPI's.
+//!
+//! Nothing is reduced or moved here that the library does not do itself, but for three things: a reduction in numbers that it
+//! does not know goes [in wider ones](crate::reduction); forms with counts by rank, and blocks too large for a count of
+//! MPI's, are messages between all pairs; averages are sums, divided.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use disco_core::{DType, Op, Reduction, Result, Tensor};
+use smallvec::SmallVec;
+
+use crate::abi::Abi;
+use crate::communicator::Communicator;
+use crate::reduction::{self, Form};
+
+/// The most elements or bytes of one call: counts are C ints.
+const LIMIT: usize = 1 << 30;
+/// Tags of messages: of users' sends, and of those that make up a collective.
+const USER: c_int = 0;
+const OWN: c_int = 1;
+
+/// Bytes of this rank, inside tensors that are claimed or in its scratch memory, until the operation is over.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    data: *mut u8,
+    bytes: usize,
+}
+
+/// Who gets the result of a reduction.
+#[derive(Clone, Copy, Debug)]
+enum Goal {
+    All,
+    Root(usize),
+    /// Each a block.
+    Blocks,
+}
+
+/// A message to or from a rank.
+type Message = (usize, Span);
+
+impl Span {
+    const NONE: Self = Self { data: ptr::null_mut(), bytes: 0 };
+
+    fn of(tensor: &Tensor) -> Self {
+        Self { data: tensor.data(), bytes: tensor.byte_len() }
+    }
+
+    /// A part, which lies inside.
+    fn part(self, start: usize, bytes: usize) -> Self {
+        debug_assert!(start + bytes <= self.bytes, "{start} + {bytes} of {self:?}");
+        Self { data: self.data.wrapping_add(start), bytes }
+    }
+
+    fn block(self, index: usize, size: usize) -> Self {
+        let bytes = self.bytes / size;
+        self.part(index * bytes, bytes)
+    }
+
+    /// Pieces of at most so many bytes.
+    fn pieces(self, most: usize) -> impl Iterator<Item = Self> {
+        (0..self.bytes).step_by(most).map(move |start| self.part(start, most.min(self.bytes - start)))
+    }
+
+    fn read(&self) -> *const c_void {
+        self.data.cast_const().cast()
+    }
+
+    fn write(&self) -> *mut c_void {
+        self.data.cast()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self.bytes {
+            0 => &[],
+            // SAFETY: the bytes are this rank's, and nobody writes to them meanwhile.
+            bytes => unsafe { std::slice::from_raw_parts(self.data, bytes) },
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.bytes {
+            0 => &mut [],
+            // SAFETY: the bytes are this rank's, and nobody else uses them meanwhile.
+            bytes => unsafe { std::slice::from_raw_parts_mut(self.data, bytes) },
+        }
+    }
+
+    /// Copies from bytes that may overlap.
+    fn copy(self, from: Self) {
+        // SAFETY: as in `bytes` and `bytes_mut`; both have as many.
+        unsafe { ptr::copy(from.data, self.data, self.bytes.min(from.bytes)) };
+    }
+}
+
+fn span(tensor: Option<&Tensor>) -> Span {
+    tensor.map_or(Span::NONE, Span::of)
+}
+
+impl<A: Abi> Communicator<A> {
+    /// Runs one collective.
+    pub(crate) fn collective(&mut self, op: &Op) -> Result<()> {
+        let (me, size) = (self.me(), self.ranks());
+        let at_root = op.root().is_none_or(|root| root.index() == me);
+        let root = op.root().map_or(0, disco_core::Rank::index);
+        let (src, dst) = (op.src().map(Span::of), span(op.dst()));
+        match op {
+            Op::Barrier => self.run("MPI_Ibarrier", op, |mpi, comm, request| {
+                // SAFETY: the communicator is there.
+                unsafe { (mpi.table.ibarrier)(comm, request) }
+            }),
+            Op::AllReduce { reduction, .. } => self.reduce(op, *reduction, Goal::All, src.unwrap_or(dst), dst),
+            Op::Reduce { reduction, .. } => {
+                let dst = if at_root { dst } else { Span::NONE };
+                self.reduce(op, *reduction, Goal::Root(root), src.unwrap_or(dst), dst)
+            }
+            Op::ReduceScatter { reduction, .. } => self.reduce(op, *reduction, Goal::Blocks, src.unwrap_or(dst), dst),
+            Op::Broadcast { .. } => {
+                if let Some(src) = src.filter(|_| at_root) {
+                    dst.copy(src);
+                }
+                dst.pieces(LIMIT).try_for_each(|piece| self.broadcast(op, piece, root))
+            }
+            Op::AllGather { .. } => self.all_gather(op, src, dst),
+            Op::Gather { .. } => {
+                let dst = if at_root { dst } else { Span::NONE };
+                self.gather(op, src.unwrap_or(Span::NONE), src.is_none(), dst, root)
+            }
+            Op::Scatter { .. } => {
+                let src = if at_root { span(op.src()) } else { Span::NONE };
+                self.scatter(op, src, dst, op.dst().is_none(), root)
+            }
+            Op::AllToAll { .. } => {
+                let src = src.unwrap_or_else(|| self.copied(dst));
+                self.all_to_all(op, src, dst)
+            }
+            Op::AllGatherV { counts, .. } => {
+                let width = op.dtype().map_or(0, DType::size);
+                let mine = src.unwrap_or_else(|| uneven(dst, counts, me, width));
+                let sends = (0..size).map(|peer| (peer, mine)).collect();
+                self.exchange(op, sends, (0..size).map(|peer| (peer, uneven(dst, counts, peer, width))).collect())
+            }
+            Op::AllToAllV { send_counts, recv_counts, .. } => {
+                let width = op.dtype().map_or(0, DType::size);
+                let src = src.unwrap_or_else(|| self.copied(dst));
+                let sends = (0..size).map(|peer| (peer, uneven(src, send_counts, peer, width))).collect();
+                self.exchange(op, sends, (0..size).map(|peer| (peer, uneven(dst, recv_counts, peer, width))).collect())
+            }
+            op => {
+                let operation = op.kind().to_string();
+                Err(disco_core::Error::Unsupported { backend: crate::backend::NAME, operation, dtype: op.dtype() })
+            }
+        }
+    }
+
+    /// Runs a group of sends and receives.
+    pub(crate) fn transfer(&mut self, group: &[Op]) -> Result<()> {
+        let Some(first) = group.first() else { return Ok(()) };
+        let sends = group.iter().filter_map(|op| match op {
+            Op::Send { src, to } => Some((to.index(), Span::of(src))),
+            _ => None,
+        });
+        let recvs = group.iter().filter_map(|op| match op {
+            Op::Recv { dst, from } => Some((from.index(), Span::of(dst))),
+            _ => None,
+        });
+        self.pass(first, &sends.collect::<Vec<_>>(), &recvs.collect::<Vec<_>>(), USER)
+    }
+
+    /// Messages between pairs, of which those to oneself are copied.
+    fn exchange(&mut self, op: &Op, sends: Vec<Message>, recvs: Vec<Message>) -> Result<()> {
+        let me = self.me();
+        let own = |messages: &[Message]| messages.iter().find(|(peer, _)| *peer == me).map(|(_, span)| *span);
+        if let (Some(from), Some(to)) = (own(&sends), own(&recvs)) {
+            to.copy(from);
+        }
+        let others = |messages: Vec<Message>| messages.into_iter().filter(|(peer, _)| *peer != me).collect::<Vec<_>>();
+        self.pass(op, &others(sends), &others(recvs), OWN)
+    }
+
+    /// Starts all, the receives first, and waits.
+    fn pass(&self, op: &Op, sends: &[Message], recvs: &[Message], tag: c_int) -> Result<()> {
+        let (mpi, comm, byte) = (self.mpi, self.comm, self.mpi.constants.byte);
+        let mut requests = SmallVec::<[A::Handle; 16]>::new();
+        let mut start = |function, call: &mut dyn FnMut(&mut A::Handle) -> c_int| {
+            let mut request = mpi.constants.request_null;
+            mpi.about.check(function, call(&mut request)).map(|()| requests.push(request))
+        };
+        // An empty message is one, too.
+        let pieces = |span: Span| span.pieces(LIMIT).chain((span.bytes == 0).then_some(span));
+        for &(peer, span) in recvs {
+            for piece in pieces(span) {
+                start("MPI_Irecv", &mut |request| {
+                    // SAFETY: the piece stays, and is nobody else's, until the request is done.
+                    unsafe {
+                        (mpi.table.irecv)(piece.write(), piece.bytes as c_int, byte, peer as c_int, tag, comm, request)
+                    }
+                })?;
+            }
+        }
+        for &(peer, span) in sends {
+            for piece in pieces(span) {
+                start("MPI_Isend", &mut |request| {
+                    // SAFETY: the piece stays, and nobody writes to it, until the request is done.
+                    unsafe {
+                        (mpi.table.isend)(piece.read(), piece.bytes as c_int, byte, peer as c_int, tag, comm, request)
+                    }
+                })?;
+            }
+        }
+        self.complete(op, &mut requests)
+    }
+
+    fn broadcast(&self, op: &Op, piece: Span, root: usize) -> Result<()> {
+        self.run("MPI_Ibcast", op, |mpi, comm, request| {
+            let (bytes, byte) = (piece.bytes as c_int, mpi.constants.byte);
+            // SAFETY: the piece stays, and is nobody else's, until the request is done.
+            unsafe { (mpi.table.ibcast)(piece.write(), bytes, byte, root as c_int, comm, request) }
+        })
+    }
+
+    fn all_gather(&mut self, op: &Op, src: Option<Span>, dst: Span) -> Result<()> {
+        let size = self.ranks();
+        let block = dst.bytes / size;
+        if block > LIMIT {
+            let mine = src.unwrap_or_else(|| dst.block(self.me(), size));
+            let sends = (0..size).map(|peer| (peer, mine)).collect();
+            return self.exchange(op, sends, (0..size).map(|peer| (peer, dst.block(peer, size))).collect());
+        }
+        let from = src.map_or(self.in_place(), |src| src.read());
+        self.run("MPI_Iallgather", op, |mpi, comm, request| {
+            let (bytes, byte) = (block as c_int, mpi.constants.byte);
+            // SAFETY: both stay, and `dst` is nobody else's, until the request is done.
+            unsafe { (mpi.table.iallgather)(from, bytes, byte, dst.write(), bytes, byte, comm, request) }
+        })
+    }
+
+    fn gather(&mut self, op: &Op, src: Span, is_in_place: bool, dst: Span, root: usize) -> Result<()> {
+        let (me, size) = (self.me(), self.ranks());
+        let block = if me == root { dst.bytes / size } else { src.bytes };
+        if block > LIMIT {
+            let blocks = |peer| (peer, dst.block(peer, size));
+            let recvs = if me == root { (0..size).map(blocks).collect() } else { Vec::new() };
+            let sends = if is_in_place { Vec::new() } else { vec![(root, src)] };
+            return self.exchange(op, sends, recvs);
+        }
+        let from = if is_in_place && me == root { self.in_place() } else { src.read() };
+        self.run("MPI_Igather", op, |mpi, comm, request| {
+            let (bytes, byte, root) = (block as c_int, mpi.constants.byte, root as c_int);
+            // SAFETY: as for an all-gather.
+            unsafe { (mpi.table.igather)(from, bytes, byte, dst.write(), bytes, byte, root, comm, request) }
+        })
+    }
+
+    fn scatter(&mut self, op: &Op, src: Span, dst: Span, is_in_place: bool, root: usize) -> Result<()> {
+        let (me, size) = (self.me(), self.ranks());
+        let block = if me == root { src.bytes / size } else { dst.bytes };
+        if block > LIMIT {
+            let blocks = |peer| (peer, src.block(peer, size));
+            let sends = if me == root { (0..size).map(blocks).collect() } else { Vec::new() };
+            let recvs = if is_in_place { Vec::new() } else { vec![(root, dst)] };
+            return self.exchange(op, sends, recvs);
+        }
+        let to = if is_in_place && me == root { self.in_place().cast_mut() } else { dst.write() };
+        self.run("MPI_Iscatter", op, |mpi, comm, request| {
+            let (bytes, byte, root) = (block as c_int, mpi.constants.byte, root as c_int);
+            // SAFETY: as for an all-gather.
+            unsafe { (mpi.table.iscatter)(src.read(), bytes, byte, to, bytes, byte, root, comm, request) }
+        })
+    }
+
+    fn all_to_all(&mut self, op: &Op, src: Span, dst: Span) -> Result<()> {
+        let size = self.ranks();
+        let block = dst.bytes / size;
+        if block > LIMIT {
+            let blocks = |span: Span| (0..size).map(|peer| (peer, span.block(peer, size))).collect();
+            return self.exchange(op, blocks(src), blocks(dst));
+        }
+        self.run("MPI_Ialltoall", op, |mpi, comm, request| {
+            let (bytes, byte) = (block as c_int, mpi.constants.byte);
+            // SAFETY: as for an all-gather.
+            unsafe { (mpi.table.ialltoall)(src.read(), bytes, byte, dst.write(), bytes, byte, comm, request) }
+        })
+    }
+
+    /// Reduces `src` to `dst`, which begin at the same place where that is done in place, and which is empty where this rank
+    /// gets nothing.
+    fn reduce(&mut self, op: &Op, reduction: Reduction, goal: Goal, src: Span, dst: Span) -> Result<()> {
+        let Some(dtype) = op.dtype() else { return Ok(()) };
+        let size = self.ranks();
+        let ranks = (reduction == Reduction::Avg).then_some(size);
+        let is_in_place = src.data == dst.data;
+        let result = match goal {
+            Goal::Blocks => src.bytes / size,
+            Goal::All | Goal::Root(_) => dst.bytes,
+        };
+        match reduction::form(dtype, reduction) {
+            Form::Native => {
+                self.reduce_native(op, dtype, reduction, goal, (src, dst, is_in_place))?;
+                if let Some(ranks) = ranks {
+                    reduction::divide(dtype, dst.part(0, result).bytes_mut(), ranks);
+                }
+            }
+            Form::Wide(wide, numbers) => {
+                let times = |bytes: usize| bytes / dtype.size() * numbers * wide.size();
+                let bytes = times(src.bytes);
+                let mut widened = Span { data: self.allocate(bytes), bytes };
+                reduction::widen(dtype, src.bytes(), widened.bytes_mut());
+                self.reduce_native(op, wide, reduction, goal, (widened, widened, true))?;
+                let sums = widened.part(0, times(result));
+                reduction::narrow(dtype, sums.bytes(), dst.part(0, result).bytes_mut(), ranks);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for numbers that MPI knows.
+    fn reduce_native(
+        &self,
+        op: &Op,
+        dtype: DType,
+        reduction: Reduction,
+        goal: Goal,
+        (src, dst, is_in_place): (Span, Span, bool),
+    ) -> Result<()> {
+        let constants = &self.mpi.constants;
+        let number = constants.numbers.get(if dtype == DType::Bool { DType::U8 } else { dtype });
+        let function = match (dtype, reduction) {
+            (DType::Bool, Reduction::Sum | Reduction::Max) => constants.lor,
+            (DType::Bool, _) => constants.land,
+            (_, Reduction::Sum | Reduction::Avg) => constants.sum,
+            (_, Reduction::Prod) => constants.prod,
+            (_, Reduction::Min) => constants.min,
+            (_, Reduction::Max) => constants.max,
+            _ => constants.sum,
+        };
+        let Some(number) = number else {
+            let operation = op.kind().to_string();
+            return Err(disco_core::Error::Unsupported {
+                backend: crate::backend::NAME,
+                operation,
+                dtype: Some(dtype),
+            });
+        };
+        let (me, size, width) = (self.me(), self.ranks(), dtype.size());
+        let most = LIMIT * width;
+        let from = |span: Span| if is_in_place { self.in_place() } else { span.read() };
+        let to_root = |src: Span, dst: Span, root: usize| {
+            src.pieces(most).enumerate().try_for_each(|(index, piece)| {
+                self.run("MPI_Ireduce", op, |mpi, comm, request| {
+                    let (count, root_rank) = ((piece.bytes / width) as c_int, root as c_int);
+                    let (from, to) = match me == root {
+                        true => (from(piece), dst.part(index * most, piece.bytes).write()),
+                        false => (piece.read(), ptr::null_mut()),
+                    };
+                    // SAFETY: both stay, and `dst` is nobody else's, until the request is done.
+                    unsafe { (mpi.table.ireduce)(from, to, count, number, function, root_rank, comm, request) }
+                })
+            })
+        };
+        match goal {
+            Goal::All => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
+                self.run("MPI_Iallreduce", op, |mpi, comm, request| {
+                    let (count, to) = ((piece.bytes / width) as c_int, dst.part(index * most, piece.bytes).write());
+                    // SAFETY: as above.
+                    unsafe { (mpi.table.iallreduce)(from(piece), to, count, number, function, comm, request) }
+                })
+            }),
+            Goal::Root(root) => to_root(src, dst, root),
+            Goal::Blocks if src.bytes / size > most => {
+                for root in 0..size {
+                    let block = src.block(root, size);
+                    to_root(block, if is_in_place { block } else { dst }, root)?;
+                }
+                if is_in_place {
+                    let block = src.block(me, size);
+                    dst.part(0, block.bytes).copy(block);
+                }
+                Ok(())
+            }
+            Goal::Blocks => self.run("MPI_Ireduce_scatter_block", op, |mpi, comm, request| {
+                let count = (src.bytes / size / width) as c_int;
+                // SAFETY: as above.
+                unsafe {
+                    (mpi.table.ireduce_scatter_block)(from(src), dst.write(), count, number, function, comm, request)
+                }
+            }),
+        }
+    }
+
+    /// A copy that stays until the operation is over.
+    fn copied(&mut self, span: Span) -> Span {
+        let copy = Span { data: self.allocate(span.bytes), bytes: span.bytes };
+        copy.copy(span);
+        copy
+    }
+
+    fn in_place(&self) -> *const c_void {
+        ptr::without_provenance(self.mpi.constants.in_place)
+    }
+}
+
+/// Block `index` where block `i` has `counts[i]` elements.
+fn uneven(span: Span, counts: &[usize], index: usize, width: usize) -> Span {
+    span.part(counts[..index].iter().sum::<usize>() * width, counts[index] * width)
+}

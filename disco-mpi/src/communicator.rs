@@ -1,0 +1,267 @@
+//! One rank of an MPI communicator: how it waits, splits, and breaks.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Reduction, Result, op};
+
+use crate::abi::{Abi, UNDEFINED};
+use crate::backend;
+use crate::host;
+use crate::library::Installed;
+
+/// Looks at a request before other threads are let run in between.
+const SPINS: u32 = 2000;
+/// Looks between two at the clock.
+const TICK: u32 = 64;
+
+/// The end of waiting, from outside.
+#[derive(Debug, Default)]
+pub(crate) struct Flag {
+    aborted: AtomicBool,
+    cause: OnceLock<Arc<str>>,
+    /// That of the communicator that this one was split off.
+    parent: Option<Arc<Flag>>,
+}
+
+/// One rank.
+pub(crate) struct Communicator<A: Abi> {
+    pub(crate) mpi: &'static Installed<A>,
+    pub(crate) comm: A::Handle,
+    rank: Rank,
+    size: usize,
+    deadline: Duration,
+    flag: Arc<Flag>,
+    /// Why nothing works any more.
+    broken: Option<Arc<str>>,
+    /// Memory of the operation under way, beside its tensors.
+    scratch: Vec<Box<[u64]>>,
+    spins: u32,
+}
+
+impl<A: Abi> Communicator<A> {
+    /// This rank of `comm`, which it owns.
+    pub(crate) fn new(
+        mpi: &'static Installed<A>,
+        comm: A::Handle,
+        deadline: Duration,
+        flag: Arc<Flag>,
+    ) -> Result<Self> {
+        mpi.return_errors(comm)?;
+        let (rank, size) = mpi.place_in(comm)?;
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let spins = if size <= processors { SPINS } else { 0 };
+        let rank = Rank::new(rank as u32);
+        Ok(Self { mpi, comm, rank, size, deadline, flag, broken: None, scratch: Vec::new(), spins })
+    }
+
+    pub(crate) fn me(&self) -> usize {
+        self.rank.index()
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.size
+    }
+
+    /// Memory of at least so many bytes, which stays until the operation is over, and for ever if that is not known.
+    pub(crate) fn allocate(&mut self, bytes: usize) -> *mut u8 {
+        let mut words = vec![0; bytes.div_ceil(size_of::<u64>())].into_boxed_slice();
+        let start = words.as_mut_ptr().cast();
+        self.scratch.push(words);
+        start
+    }
+
+    /// Starts one request and waits for it.
+    pub(crate) fn run(
+        &self,
+        function: &'static str,
+        op: &Op,
+        start: impl FnOnce(&Installed<A>, A::Handle, &mut A::Handle) -> c_int,
+    ) -> Result<()> {
+        let mut request = self.mpi.constants.request_null;
+        self.mpi.about.check(function, start(self.mpi, self.comm, &mut request))?;
+        self.wait(op, || {
+            let mut done = 0;
+            let status = ptr::without_provenance_mut::<c_void>(self.mpi.constants.status_ignore);
+            // SAFETY: the request was started; what it touches is kept until it is done.
+            let code = unsafe { (self.mpi.table.test)(&mut request, &mut done, status) };
+            self.mpi.about.check(function, code).map(|()| done != 0)
+        })
+    }
+
+    /// Waits for all of these requests.
+    pub(crate) fn complete(&self, op: &Op, requests: &mut [A::Handle]) -> Result<()> {
+        let count = c_int::try_from(requests.len()).map_err(|_| Error::invalid("mpi: too many requests"))?;
+        self.wait(op, || {
+            let mut done = 0;
+            let status = ptr::without_provenance_mut::<c_void>(self.mpi.constants.status_ignore);
+            // SAFETY: the requests were started; what they touch is kept until they are done.
+            let code = unsafe { (self.mpi.table.testall)(count, requests.as_mut_ptr(), &mut done, status) };
+            self.mpi.about.check("MPI_Testall", code).map(|()| done != 0)
+        })
+    }
+
+    /// Waits until `is_done`, which lets MPI work.
+    fn wait(&self, op: &Op, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
+        let (mut looks, mut start) = (0u32, None);
+        while !is_done()? {
+            if let Some(cause) = self.flag.cause() {
+                return Err(Error::Aborted { cause });
+            }
+            looks = looks.wrapping_add(1);
+            if looks > self.spins {
+                thread::yield_now();
+            }
+            if looks.is_multiple_of(TICK) && start.get_or_insert_with(Instant::now).elapsed() > self.deadline {
+                let state = "MPI waits for other ranks, which have not come, or have called something else";
+                let (operation, after) = (op.signature(self.size), self.deadline);
+                return Err(Error::Deadline { operation, after, state: state.into() });
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, group: &[Op]) -> Result<()> {
+        for op in group {
+            op.check(self.rank, self.size)?;
+            if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| !tensor.device().is_host()) {
+                let operation = format!("{} on {}", op.kind(), tensor.device());
+                return Err(Error::Unsupported { backend: backend::NAME, operation, dtype: None });
+            }
+        }
+        match group.iter().filter(|op| op.kind().is_point_to_point()).count() {
+            all if all == 0 || all == group.len() => Ok(()),
+            _ => Err(Error::invalid("a group holds either point-to-point operations or collectives, not both")),
+        }
+    }
+
+    fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
+        match self.broken.clone().or_else(|| self.flag.cause()) {
+            Some(cause) => Err(Error::Broken { operation: operation(), cause }),
+            None => Ok(()),
+        }
+    }
+
+    /// What MPI may still touch is kept for ever.
+    fn break_off(&mut self, error: &Error) {
+        self.broken = Some(error.to_string().into());
+        host::leave_unfinished();
+        std::mem::forget(std::mem::take(&mut self.scratch));
+    }
+
+    fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
+        // Splitting can't be given up: nobody starts before all are there.
+        self.run("MPI_Ibarrier", &Op::Barrier, |mpi, comm, request| {
+            // SAFETY: the communicator is there.
+            unsafe { (mpi.table.ibarrier)(comm, request) }
+        })?;
+        let color = match color.map(c_int::try_from) {
+            None => UNDEFINED,
+            Some(color) => color.map_err(|_| Error::invalid("split: MPI's colors end at 2^31 - 1"))?,
+        };
+        let mut child = self.mpi.constants.comm_null;
+        // SAFETY: the communicator is there, and all of its ranks call this.
+        let code = unsafe { (self.mpi.table.comm_split)(self.comm, color, key, &mut child) };
+        self.mpi.about.check("MPI_Comm_split", code)?;
+        if child == self.mpi.constants.comm_null {
+            return Ok(None);
+        }
+        let flag = Flag { parent: Some(self.flag.clone()), ..Flag::default() };
+        Self::new(self.mpi, child, self.deadline, Arc::new(flag)).map(Some)
+    }
+}
+
+impl<A: Abi> disco_core::Communicator for Communicator<A> {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let ops = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
+        Reduction::ALL.into_iter().fold(ops, |caps, reduction| {
+            let reduces = |dtype: &DType| (reduction, *dtype) != (Reduction::Avg, DType::Bool);
+            caps.with_reduction(reduction, DType::all().filter(reduces))
+        })
+    }
+
+    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        self.check(group)?;
+        let Some(first) = group.first() else { return Ok(()) };
+        self.check_unbroken(|| first.signature(self.size))?;
+        let claims = op::claim(group)?;
+        let result = match first.kind().is_point_to_point() {
+            true => self.transfer(group),
+            false => group.iter().try_for_each(|op| self.collective(op)),
+        };
+        match &result {
+            Ok(()) => self.scratch.clear(),
+            Err(error) => {
+                self.break_off(error);
+                std::mem::forget(claims.keep());
+            }
+        }
+        result
+    }
+
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
+        self.check_unbroken(|| "split".into())?;
+        let child = self.split_off(color, key).inspect_err(|error| self.broken = Some(error.to_string().into()))?;
+        Ok(child.map(|child| Box::new(child) as _))
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.check_unbroken(|| "synchronize".into())
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.flag.clone()
+    }
+}
+
+impl<A: Abi> Drop for Communicator<A> {
+    fn drop(&mut self) {
+        // One with requests under way can't be freed.
+        if self.broken.is_some() || self.flag.cause().is_some() || !self.mpi.about.is_initialized().unwrap_or_default()
+        {
+            return;
+        }
+        // SAFETY: it was made by this rank, and nothing is under way.
+        let code = unsafe { (self.mpi.table.comm_free)(&mut self.comm) };
+        if let Err(error) = self.mpi.about.check("MPI_Comm_free", code) {
+            tracing::warn!(%error, "a communicator is left behind");
+        }
+    }
+}
+
+impl<A: Abi> fmt::Debug for Communicator<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<mpi {} of {}>", self.rank, self.size)
+    }
+}
+
+impl Flag {
+    fn cause(&self) -> Option<Arc<str>> {
+        match self.aborted.load(Ordering::Acquire) {
+            true => self.cause.get().cloned(),
+            false => self.parent.as_ref().and_then(|parent| parent.cause()),
+        }
+    }
+}
+
+impl Abort for Flag {
+    fn abort(&self, cause: &Arc<str>) {
+        self.cause.get_or_init(|| cause.clone());
+        self.aborted.store(true, Ordering::Release);
+    }
+}

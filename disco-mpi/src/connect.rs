@@ -1,0 +1,263 @@
+//! How ranks come together: each process initialises MPI once, all say that they are there, and then make a communicator.
+
+#![allow(unsafe_code)]
+
+use std::env;
+use std::ffi::c_int;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use disco_core::link::SharedFd;
+use disco_core::{Abort, Error, Rank, Rendezvous, Result, Seat, Store};
+
+use crate::abi::Abi;
+use crate::communicator::{Communicator, Flag};
+use crate::library::{Installed, Threads};
+use crate::pmi;
+
+/// Whose rank this process is, of the last rendezvous: MPI has one in each process.
+static TAKEN: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
+
+/// Variables by which launchers tell a process its rank.
+const LAUNCHED: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
+
+/// One rank's communicator of the whole world.
+///
+/// # Errors
+/// Another rank is in this process; there is no launcher, and the library needs one; MPI's world is another; ranks that do
+/// not come; MPI's own.
+pub(crate) fn connect<A: Abi>(
+    mpi: &'static Installed<A>,
+    seat: Seat<'_>,
+    at: &Rendezvous,
+) -> Result<Box<dyn disco_core::Communicator>> {
+    let device = seat.queue.device();
+    if !device.is_host() {
+        let operation = format!("connect on {device}");
+        return Err(Error::Unsupported { backend: crate::backend::NAME, operation, dtype: None });
+    }
+    take_process(at, seat.rank, seat.world.size())?;
+    let meeting = Meeting {
+        key: format!("disco.mpi {}", String::from_utf8_lossy(at.as_bytes())),
+        store: seat.link.store(),
+        rank: seat.rank,
+        size: seat.world.size(),
+        deadline: seat.connect_deadline,
+        start: Instant::now(),
+    };
+    let mut sockets = Vec::new();
+    if !mpi.about.is_initialized()? {
+        sockets = meeting.prepare(mpi, &seat)?;
+        init(mpi, seat.world.size())?;
+    }
+    check_threads(mpi)?;
+    let flag = Arc::new(Flag::default());
+    seat.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
+    meeting.check_world(mpi)?;
+    // Making a communicator can't be given up: nobody starts before all are there.
+    meeting.await_all("here")?;
+    sockets.into_iter().for_each(|socket| seat.link.unshare(socket));
+    let comm = mpi.communicator_of(meeting.size)?;
+    Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag)?))
+}
+
+/// Whether a launcher has started this process.
+pub(crate) fn is_launched() -> bool {
+    LAUNCHED.into_iter().any(|name| env::var_os(name).is_some())
+}
+
+fn take_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, other)) = taken.as_ref().filter(|(of, other)| of == at.as_bytes() && *other != rank) {
+        return Err(Error::invalid(format!(
+            "mpi: {rank} and {other} are threads of one process, which MPI has only one rank for: make the {size} workers \
+             processes, by `--session processes` or `Builder::processes({size})`"
+        )));
+    }
+    *taken = Some((at.as_bytes().to_vec(), rank));
+    Ok(())
+}
+
+/// Initialises MPI for all threads of this process.
+pub(crate) fn init<A: Abi>(mpi: &Installed<A>, size: usize) -> Result<()> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    if size > processors {
+        // Whoever waits lets others run; said unless the user has said something else.
+        for (name, value) in [("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2"), ("OMPI_MCA_mpi_yield_when_idle", "1")] {
+            if env::var_os(name).is_none() {
+                set_var(name, value);
+            }
+        }
+    }
+    mpi.about.init(mpi.constants.thread_multiple)?;
+    mpi.return_errors(mpi.constants.comm_world)
+}
+
+fn set_var(name: &str, value: &str) {
+    // SAFETY: threads of this crate and of the lanes do not use the environment, and MPI, which does, is not there yet.
+    unsafe { env::set_var(name, value) };
+}
+
+fn check_threads<A: Abi>(mpi: &Installed<A>) -> Result<()> {
+    match mpi.about.threads(mpi.constants.thread_serialized, mpi.constants.thread_multiple)? {
+        Threads::One => Err(Error::invalid(
+            "mpi: this program has initialised MPI for one thread alone, and the worker is another: ask \
+             MPI_Init_thread for MPI_THREAD_MULTIPLE",
+        )),
+        Threads::Serialized | Threads::Multiple => Ok(()),
+    }
+}
+
+/// One rank on its way.
+struct Meeting {
+    key: String,
+    store: Arc<dyn Store>,
+    rank: Rank,
+    size: usize,
+    deadline: Duration,
+    start: Instant,
+}
+
+impl Meeting {
+    /// Sees to it that MPI finds its peers when it is initialised. Returns what this rank has shared for that.
+    fn prepare<A: Abi>(&self, mpi: &Installed<A>, seat: &Seat<'_>) -> Result<Vec<SharedFd>> {
+        let mut shared = Vec::new();
+        if self.size == 1 || is_launched() {
+            return Ok(shared);
+        }
+        let about = &mpi.about;
+        if !about.speaks_pmi() {
+            return Err(Error::invalid(format!(
+                "mpi: {} needs its launcher to start ranks: run `mpirun -n {} PROGRAM`",
+                about.name(),
+                self.size
+            )));
+        }
+        let refused = |error: std::io::Error| Error::invalid(format!("mpi: no process manager: {error}"));
+        let mine = match self.rank.index() {
+            0 => {
+                let mut sockets = pmi::serve(self.size).map_err(refused)?.into_iter();
+                let mine = sockets.next();
+                for (rank, socket) in (1..).zip(sockets) {
+                    let name = seat.link.share(socket)?;
+                    shared.push(name);
+                    self.store.set(&self.socket(rank), &name.to_bits().to_le_bytes())?;
+                }
+                mine
+            }
+            rank => Some(self.receive(seat, rank)?),
+        };
+        if let Some(socket) = mine {
+            self.enter(socket);
+        }
+        Ok(shared)
+    }
+
+    fn receive(&self, seat: &Seat<'_>, rank: usize) -> Result<OwnedFd> {
+        let name = self.store.wait(&self.socket(rank), self.left())?;
+        let name = name.try_into().map_err(|_| Error::invalid("mpi: the store has no name of a socket"))?;
+        seat.link.receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
+    }
+
+    /// What a launcher would have put into the environment.
+    fn enter(&self, socket: OwnedFd) {
+        let (rank, size) = (self.rank.index().to_string(), self.size.to_string());
+        set_var("PMI_FD", &socket.into_raw_fd().to_string());
+        for name in ["PMI_RANK", "MPI_LOCALRANKID"] {
+            set_var(name, &rank);
+        }
+        for name in ["PMI_SIZE", "MPI_LOCALNRANKS"] {
+            set_var(name, &size);
+        }
+    }
+
+    /// A launcher of another family makes as many worlds as ranks.
+    fn check_world<A: Abi>(&self, mpi: &Installed<A>) -> Result<()> {
+        let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
+        let about = &mpi.about;
+        if size < self.size {
+            return Err(Error::invalid(format!(
+                "mpi: MPI's world has {size} ranks, the session {}: were they started by another MPI's launcher? That of {} \
+                 is {}",
+                self.size,
+                about.name(),
+                about.launcher()
+            )));
+        }
+        match rank == self.rank.index() {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("mpi: {} is rank {rank} of MPI's world", self.rank))),
+        }
+    }
+
+    /// Waits until all have come that far.
+    fn await_all(&self, point: &str) -> Result<()> {
+        let key = |rank: usize| format!("{}: {point} {rank}", self.key);
+        self.store.set(&key(self.rank.index()), b"")?;
+        for peer in 0..self.size {
+            self.store.wait(&key(peer), self.left()).map_err(|error| match error {
+                Error::Deadline { .. } => Error::Deadline {
+                    operation: "connect".into(),
+                    after: self.deadline,
+                    state: format!("{} has not come", Rank::new(peer as u32)),
+                },
+                other => other,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn socket(&self, rank: usize) -> String {
+        format!("{}: socket {rank}", self.key)
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_sub(self.start.elapsed())
+    }
+}
+
+impl<A: Abi> Installed<A> {
+    /// A communicator of the first ranks of MPI's world, all of which call this.
+    fn communicator_of(&self, size: usize) -> Result<A::Handle> {
+        let (table, world) = (&self.table, self.constants.comm_world);
+        let mut comm = self.constants.comm_null;
+        if self.place_in(world)?.1 == size {
+            // SAFETY: the world is there, and all of its ranks call this.
+            self.about.check("MPI_Comm_dup", unsafe { (table.comm_dup)(world, &mut comm) })?;
+            return Ok(comm);
+        }
+        let ranks: Vec<c_int> = (0..size as c_int).collect();
+        let (mut all, mut first) = (comm, comm);
+        // SAFETY: the world is there.
+        self.about.check("MPI_Comm_group", unsafe { (table.comm_group)(world, &mut all) })?;
+        // SAFETY: the group has these ranks.
+        let code = unsafe { (table.group_incl)(all, size as c_int, ranks.as_ptr(), &mut first) };
+        self.about.check("MPI_Group_incl", code)?;
+        // SAFETY: all ranks of the group call this.
+        let code = unsafe { (table.comm_create_group)(world, first, 0, &mut comm) };
+        self.about.check("MPI_Comm_create_group", code)?;
+        for mut group in [all, first] {
+            // SAFETY: nobody else knows it.
+            self.about.check("MPI_Group_free", unsafe { (table.group_free)(&mut group) })?;
+        }
+        Ok(comm)
+    }
+
+    /// This process's rank in a communicator, and its size.
+    pub(crate) fn place_in(&self, comm: A::Handle) -> Result<(usize, usize)> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the communicator is there.
+        self.about.check("MPI_Comm_rank", unsafe { (self.table.comm_rank)(comm, &mut rank) })?;
+        // SAFETY: as above.
+        self.about.check("MPI_Comm_size", unsafe { (self.table.comm_size)(comm, &mut size) })?;
+        Ok((rank as usize, size as usize))
+    }
+
+    /// Errors of a communicator come back, rather than end the job.
+    pub(crate) fn return_errors(&self, comm: A::Handle) -> Result<()> {
+        // SAFETY: both are there.
+        let code = unsafe { (self.table.comm_set_errhandler)(comm, self.constants.errors_return) };
+        self.about.check("MPI_Comm_set_errhandler", code)
+    }
+}

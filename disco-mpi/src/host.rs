@@ -1,0 +1,247 @@
+//! Ranks that a launcher has started, as workers to be: rank 0 is the controller's process, and invites the others to its
+//! sessions, one after the other, until it ends.
+
+#![allow(unsafe_code)]
+
+use std::env;
+use std::ffi::c_int;
+use std::fmt;
+use std::process;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use disco_core::{Error, Result};
+
+use crate::abi::Abi;
+use crate::connect;
+use crate::library::{Installed, Mpi};
+
+/// The longest text of an invitation, and what stands before it: what it is and how long.
+const TEXT: usize = 509;
+const LETTER: usize = TEXT + 3;
+/// The tag of letters.
+const TAG: c_int = 2;
+/// Looks at the letter box before a rank that is idle sleeps, and how long.
+const LOOKS: u32 = 1000;
+const NAP: Duration = Duration::from_millis(1);
+
+/// A communicator has been left with requests under way: finalising would wait for them.
+static UNFINISHED: AtomicBool = AtomicBool::new(false);
+
+/// This process as a rank of MPI's world.
+pub struct Host {
+    rank: usize,
+    size: usize,
+    world: &'static dyn World,
+}
+
+/// What a rank is told.
+enum Letter {
+    /// The text of an invitation.
+    Invitation(String),
+    /// Rank 0 ends; whether MPI can be finalised.
+    End(bool),
+}
+
+/// MPI's world, whatever the ABI.
+trait World: Send + Sync {
+    fn send(&self, to: usize, letter: &mut [u8; LETTER]) -> Result<()>;
+    fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()>;
+    fn finalize(&self) -> Result<()>;
+}
+
+struct Launched<A: Abi> {
+    mpi: &'static Installed<A>,
+    /// For letters alone.
+    comm: A::Handle,
+}
+
+impl Host {
+    /// Initialises MPI, if a launcher has started this process as one of several ranks; none otherwise. Finalises it when rank
+    /// 0's process ends.
+    ///
+    /// # Errors
+    /// There is no MPI, or its own.
+    pub fn enter() -> Result<Option<&'static Self>> {
+        static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
+        let entered = HOST.get_or_init(|| match connect::is_launched() {
+            false => Ok(None),
+            true => match Mpi::get()? {
+                Mpi::Mpich(mpi) => Launched::enter(mpi),
+                Mpi::Ompi(mpi) => Launched::enter(mpi),
+                Mpi::Standard(mpi) => Launched::enter(mpi),
+            },
+        });
+        if let Ok(Some(Self { rank: 0, .. })) = entered {
+            static AT_EXIT: OnceLock<c_int> = OnceLock::new();
+            // SAFETY: the function may be called at the end of the process.
+            AT_EXIT.get_or_init(|| unsafe { atexit(end) });
+        }
+        entered.as_ref().map(Option::as_ref).map_err(Clone::clone)
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Passes an invitation on to another rank. Rank 0 calls this.
+    ///
+    /// # Errors
+    /// It is too long; there is no such rank; MPI's own.
+    pub fn invite(&self, rank: usize, text: &str) -> Result<()> {
+        if text.len() > TEXT || !(1..self.size).contains(&rank) {
+            return Err(Error::invalid(format!("mpi: rank {rank} of {} can't be invited", self.size)));
+        }
+        self.world.send(rank, &mut write(1, text))
+    }
+
+    /// The next invitation of rank 0; none once it ends. Waits for ever: launchers end ranks whose rank 0 is gone.
+    ///
+    /// # Errors
+    /// MPI's own.
+    pub fn next_invitation(&self) -> Result<Option<String>> {
+        let mut letter = [0; LETTER];
+        self.world.receive(&mut letter)?;
+        match read(&letter) {
+            Letter::Invitation(text) => Ok(Some(text)),
+            Letter::End(true) => self.world.finalize().map(|()| None),
+            Letter::End(false) => Ok(None),
+        }
+    }
+
+    /// Sends the other ranks home.
+    fn end(&self) -> Result<()> {
+        let is_finished = !UNFINISHED.load(Ordering::Acquire);
+        for rank in 1..self.size {
+            self.world.send(rank, &mut write(if is_finished { 2 } else { 3 }, ""))?;
+        }
+        if is_finished { self.world.finalize() } else { Ok(()) }
+    }
+}
+
+/// A communicator was broken with requests under way.
+pub(crate) fn leave_unfinished() {
+    UNFINISHED.store(true, Ordering::Release);
+}
+
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> c_int;
+}
+
+extern "C" fn end() {
+    // A panic must not leave this function; there is none in it but of the allocator.
+    if let Ok(Some(host)) = Host::enter()
+        && let Err(error) = host.end()
+    {
+        tracing::warn!(%error, "MPI is not finalised");
+    }
+}
+
+fn write(kind: u8, text: &str) -> [u8; LETTER] {
+    let mut letter = [0; LETTER];
+    letter[0] = kind;
+    letter[1..3].copy_from_slice(&(text.len() as u16).to_le_bytes());
+    letter[3..3 + text.len()].copy_from_slice(text.as_bytes());
+    letter
+}
+
+fn read(letter: &[u8; LETTER]) -> Letter {
+    let length = usize::from(u16::from_le_bytes([letter[1], letter[2]])).min(TEXT);
+    match letter[0] {
+        1 => Letter::Invitation(String::from_utf8_lossy(&letter[3..3 + length]).into_owned()),
+        kind => Letter::End(kind == 2),
+    }
+}
+
+impl<A: Abi> Launched<A> {
+    fn enter(mpi: &'static Installed<A>) -> Result<Option<Host>> {
+        if !mpi.about.is_initialized()? {
+            connect::init(mpi, env_size())?;
+        }
+        let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
+        if size == 1 {
+            return Ok(None);
+        }
+        let mut comm = mpi.constants.comm_null;
+        // SAFETY: all ranks call this first.
+        let code = unsafe { (mpi.table.comm_dup)(mpi.constants.comm_world, &mut comm) };
+        mpi.about.check("MPI_Comm_dup", code)?;
+        mpi.return_errors(comm)?;
+        Ok(Some(Host { rank, size, world: Box::leak(Box::new(Self { mpi, comm })) }))
+    }
+
+    fn wait(&self, request: &mut A::Handle) -> Result<()> {
+        let mut looks = 0;
+        loop {
+            let mut done = 0;
+            let status = ptr::without_provenance_mut(self.mpi.constants.status_ignore);
+            // SAFETY: the request was started, and its letter stays until it is done.
+            let code = unsafe { (self.mpi.table.test)(request, &mut done, status) };
+            self.mpi.about.check("MPI_Test", code)?;
+            if done != 0 {
+                return Ok(());
+            }
+            looks += 1;
+            if looks > LOOKS {
+                thread::sleep(NAP);
+            }
+        }
+    }
+}
+
+impl<A: Abi> World for Launched<A> {
+    fn send(&self, to: usize, letter: &mut [u8; LETTER]) -> Result<()> {
+        let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
+        let (data, bytes, byte) = (letter.as_ptr().cast(), LETTER as c_int, mpi.constants.byte);
+        // SAFETY: the letter stays until the request is done, below.
+        let code = unsafe { (mpi.table.isend)(data, bytes, byte, to as c_int, TAG, self.comm, &mut request) };
+        mpi.about.check("MPI_Isend", code)?;
+        self.wait(&mut request)
+    }
+
+    fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()> {
+        let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
+        let (data, bytes, byte) = (letter.as_mut_ptr().cast(), LETTER as c_int, mpi.constants.byte);
+        // SAFETY: the letter stays until the request is done, below.
+        let code = unsafe { (mpi.table.irecv)(data, bytes, byte, 0, TAG, self.comm, &mut request) };
+        mpi.about.check("MPI_Irecv", code)?;
+        self.wait(&mut request)
+    }
+
+    fn finalize(&self) -> Result<()> {
+        self.mpi.about.finalize()
+    }
+}
+
+/// How many ranks the launcher says there are.
+fn env_size() -> usize {
+    let names = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_NTASKS"];
+    names.into_iter().find_map(|name| env::var(name).ok()?.parse().ok()).unwrap_or(1)
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<rank {} of {} in process {}>", self.rank, self.size, process::id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_read_as_they_were_written() {
+        assert!(matches!(read(&write(1, "3:disco-1f:00ff")), Letter::Invitation(text) if text == "3:disco-1f:00ff"));
+        assert!(matches!(read(&write(2, "")), Letter::End(true)));
+        assert!(matches!(read(&write(3, "")), Letter::End(false)));
+    }
+}

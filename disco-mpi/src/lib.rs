@@ -1,0 +1,31 @@
+//! The backend `mpi`: host tensors over whatever MPI the machine has, found at run time.
+//!
+//! No headers, no `mpicc`: the library is opened when it is first asked for, its ABI is told by what it exports, and one
+//! communicator, generic over that ABI, serves Open MPI, the MPICH family and the standard ABI of MPI 5.
+//!
+//! ```text
+//! backend        probe, rendezvous, connect
+//! library        the search; what the library is called, its version, initialisation, the text of its errors
+//! abi, table     handles and constants of three ABIs; the functions
+//! connect        ranks initialise MPI, meet, and make a communicator; pmi serves those without a launcher
+//! host           ranks of a launcher, invited to one session after the other
+//! communicator   one rank: waiting with deadline and abort, splitting
+//! collective     an operation as MPI's; reduction: what the library can't compute is computed in wider numbers
+//! ```
+//!
+//! Ranks are processes: MPI has one in each. Every call is non-blocking and polled, so that a peer that is gone is an
+//! error and not a hang.
+
+mod abi;
+mod backend;
+mod collective;
+mod communicator;
+mod connect;
+mod host;
+mod library;
+mod pmi;
+mod reduction;
+mod table;
+
+pub use backend::{BACKEND, Mpi};
+pub use host::Host;

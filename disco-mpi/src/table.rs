@@ -1,0 +1,53 @@
+//! The functions of an MPI that are called, with handles of its ABI.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// Memory that is read.
+type In = *const c_void;
+/// Memory that is written.
+type Out = *mut c_void;
+/// A status, which nobody wants.
+type Status = *mut c_void;
+
+disco_dl::functions! {
+    /// What works before `MPI_Init`.
+    pub(crate) struct Early {
+        get_library_version: c"MPI_Get_library_version"(*mut c_char, *mut c_int);
+        get_version: c"MPI_Get_version"(*mut c_int, *mut c_int);
+        initialized: c"MPI_Initialized"(*mut c_int);
+        finalized: c"MPI_Finalized"(*mut c_int);
+        init_thread: c"MPI_Init_thread"(*mut c_int, *mut c_void, c_int, *mut c_int);
+        query_thread: c"MPI_Query_thread"(*mut c_int);
+        finalize: c"MPI_Finalize"();
+        error_string: c"MPI_Error_string"(c_int, *mut c_char, *mut c_int);
+    }
+}
+
+disco_dl::functions! {
+    /// All others, whose arguments are handles `H`.
+    pub(crate) struct Table<H> {
+        comm_rank: c"MPI_Comm_rank"(H, *mut c_int);
+        comm_size: c"MPI_Comm_size"(H, *mut c_int);
+        comm_dup: c"MPI_Comm_dup"(H, *mut H);
+        comm_split: c"MPI_Comm_split"(H, c_int, c_int, *mut H);
+        comm_group: c"MPI_Comm_group"(H, *mut H);
+        comm_create_group: c"MPI_Comm_create_group"(H, H, c_int, *mut H);
+        comm_free: c"MPI_Comm_free"(*mut H);
+        comm_set_errhandler: c"MPI_Comm_set_errhandler"(H, H);
+        group_incl: c"MPI_Group_incl"(H, c_int, *const c_int, *mut H);
+        group_free: c"MPI_Group_free"(*mut H);
+        test: c"MPI_Test"(*mut H, *mut c_int, Status);
+        testall: c"MPI_Testall"(c_int, *mut H, *mut c_int, Status);
+        iallreduce: c"MPI_Iallreduce"(In, Out, c_int, H, H, H, *mut H);
+        ireduce: c"MPI_Ireduce"(In, Out, c_int, H, H, c_int, H, *mut H);
+        ireduce_scatter_block: c"MPI_Ireduce_scatter_block"(In, Out, c_int, H, H, H, *mut H);
+        iallgather: c"MPI_Iallgather"(In, c_int, H, Out, c_int, H, H, *mut H);
+        ibcast: c"MPI_Ibcast"(Out, c_int, H, c_int, H, *mut H);
+        igather: c"MPI_Igather"(In, c_int, H, Out, c_int, H, c_int, H, *mut H);
+        iscatter: c"MPI_Iscatter"(In, c_int, H, Out, c_int, H, c_int, H, *mut H);
+        ialltoall: c"MPI_Ialltoall"(In, c_int, H, Out, c_int, H, H, *mut H);
+        isend: c"MPI_Isend"(In, c_int, H, c_int, c_int, H, *mut H);
+        irecv: c"MPI_Irecv"(Out, c_int, H, c_int, c_int, H, *mut H);
+        ibarrier: c"MPI_Ibarrier"(H, *mut H);
+    }
+}
