@@ -1,6 +1,7 @@
 //! Ranks that an MPI launcher has started, as workers.
 
 use std::process;
+use std::thread;
 
 use disco_channel::processes::{Invitation, Launch};
 use disco_core::Error;
@@ -37,13 +38,19 @@ pub(crate) fn launch(workers: usize) -> Option<Launch> {
     Some(Launch::elsewhere(|invitation| host.invite(invitation.worker.index(), &invitation.text())))
 }
 
+/// Sessions may overlap: each has a thread.
 fn serve(host: &Host) -> disco_core::Result<()> {
-    while let Some(text) = host.next_invitation()? {
-        let served = Invitation::parse(&text).and_then(|invitation| crate::serve(&invitation));
-        if let Err(error) = served {
-            // The controller knows, and may start another session.
-            eprintln!("disco: {error}");
+    thread::scope(|sessions| {
+        while let Some(text) = host.next_invitation()? {
+            sessions.spawn(move || {
+                let served = Invitation::parse(&text).and_then(|invitation| crate::serve(&invitation));
+                if let Err(error) = served {
+                    // The controller knows, and may start another session.
+                    eprintln!("disco: {error}");
+                }
+            });
         }
-    }
-    Ok(())
+        Ok::<_, Error>(())
+    })?;
+    host.finish()
 }

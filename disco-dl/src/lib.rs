@@ -1,7 +1,7 @@
 //! Libraries that may or may not be on this machine, opened at run time.
 //!
 //! [`find`] tries candidates in order and gives what the first good one is made into, or an
-//! [`Unavailable`](disco_core::Unavailable) that lists every path and why it would not do. [`functions!`] writes a table
+//! [`Unavailable`] that lists every path and why it would not do. [`functions!`] writes a table
 //! of a library's functions, which is resolved as a whole.
 
 #![allow(unsafe_code)]

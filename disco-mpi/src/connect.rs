@@ -58,7 +58,7 @@ pub(crate) fn connect<A: Abi>(
     // Making a communicator can't be given up: nobody starts before all are there.
     meeting.await_all("here")?;
     sockets.into_iter().for_each(|socket| seat.link.unshare(socket));
-    let comm = mpi.communicator_of(meeting.size)?;
+    let comm = mpi.communicator_of(meeting.size, tag(at))?;
     Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag)?))
 }
 
@@ -77,6 +77,15 @@ fn take_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
     }
     *taken = Some((at.as_bytes().to_vec(), rank));
     Ok(())
+}
+
+/// Alike on all ranks of a rendezvous, unlike that of the next: the number at its end.
+fn tag(at: &Rendezvous) -> c_int {
+    // Every MPI has tags up to this.
+    const MOST: u64 = 32767;
+    let text = String::from_utf8_lossy(at.as_bytes());
+    let number = text.rsplit('-').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
+    (number % MOST) as c_int
 }
 
 /// Initialises MPI for all threads of this process.
@@ -218,15 +227,11 @@ impl Meeting {
 }
 
 impl<A: Abi> Installed<A> {
-    /// A communicator of the first ranks of MPI's world, all of which call this.
-    fn communicator_of(&self, size: usize) -> Result<A::Handle> {
+    /// A communicator of the first ranks of MPI's world, all of which call this with the same tag. Others may do so for another
+    /// meanwhile.
+    fn communicator_of(&self, size: usize, tag: c_int) -> Result<A::Handle> {
         let (table, world) = (&self.table, self.constants.comm_world);
         let mut comm = self.constants.comm_null;
-        if self.place_in(world)?.1 == size {
-            // SAFETY: the world is there, and all of its ranks call this.
-            self.about.check("MPI_Comm_dup", unsafe { (table.comm_dup)(world, &mut comm) })?;
-            return Ok(comm);
-        }
         let ranks: Vec<c_int> = (0..size as c_int).collect();
         let (mut all, mut first) = (comm, comm);
         // SAFETY: the world is there.
@@ -235,7 +240,7 @@ impl<A: Abi> Installed<A> {
         let code = unsafe { (table.group_incl)(all, size as c_int, ranks.as_ptr(), &mut first) };
         self.about.check("MPI_Group_incl", code)?;
         // SAFETY: all ranks of the group call this.
-        let code = unsafe { (table.comm_create_group)(world, first, 0, &mut comm) };
+        let code = unsafe { (table.comm_create_group)(world, first, tag, &mut comm) };
         self.about.check("MPI_Comm_create_group", code)?;
         for mut group in [all, first] {
             // SAFETY: nobody else knows it.

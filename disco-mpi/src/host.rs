@@ -113,9 +113,21 @@ impl Host {
         self.world.receive(&mut letter)?;
         match read(&letter) {
             Letter::Invitation(text) => Ok(Some(text)),
-            Letter::End(true) => self.world.finalize().map(|()| None),
-            Letter::End(false) => Ok(None),
+            Letter::End(is_finished) => {
+                if !is_finished {
+                    leave_unfinished();
+                }
+                Ok(None)
+            }
         }
+    }
+
+    /// Finalises MPI, with all other ranks, after the last invitation; not if something of it was left unfinished.
+    ///
+    /// # Errors
+    /// MPI's own.
+    pub fn finish(&self) -> Result<()> {
+        if UNFINISHED.load(Ordering::Acquire) { Ok(()) } else { self.world.finalize() }
     }
 
     /// Sends the other ranks home.
@@ -124,7 +136,7 @@ impl Host {
         for rank in 1..self.size {
             self.world.send(rank, &mut write(if is_finished { 2 } else { 3 }, ""))?;
         }
-        if is_finished { self.world.finalize() } else { Ok(()) }
+        self.finish()
     }
 }
 
