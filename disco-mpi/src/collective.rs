@@ -296,7 +296,7 @@ impl<A: Abi> Communicator<A> {
             Goal::Blocks => src.bytes / size,
             Goal::All | Goal::Root(_) => dst.bytes,
         };
-        match reduction::form(dtype, reduction) {
+        match reduction::form(dtype, reduction, self.mpi.about.saturates()) {
             Form::Native => {
                 self.reduce_native(op, dtype, reduction, goal, (src, dst, is_in_place))?;
                 if let Some(ranks) = ranks {

@@ -16,6 +16,7 @@ use crate::abi::{Abi, UNDEFINED};
 use crate::backend;
 use crate::host;
 use crate::library::Installed;
+use crate::roll::Roll;
 
 /// Looks at a request before other threads are let run in between.
 const SPINS: u32 = 2000;
@@ -39,6 +40,10 @@ pub(crate) struct Communicator<A: Abi> {
     size: usize,
     deadline: Duration,
     flag: Arc<Flag>,
+    /// None for a communicator of no session.
+    roll: Option<Roll>,
+    /// Groups of operations so far.
+    calls: u64,
     /// Why nothing works any more.
     broken: Option<Arc<str>>,
     /// Memory of the operation under way, beside its tensors.
@@ -53,13 +58,14 @@ impl<A: Abi> Communicator<A> {
         comm: A::Handle,
         deadline: Duration,
         flag: Arc<Flag>,
+        roll: Option<Roll>,
     ) -> Result<Self> {
         mpi.return_errors(comm)?;
         let (rank, size) = mpi.place_in(comm)?;
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let spins = if size <= processors { SPINS } else { 0 };
         let rank = Rank::new(rank as u32);
-        Ok(Self { mpi, comm, rank, size, deadline, flag, broken: None, scratch: Vec::new(), spins })
+        Ok(Self { mpi, comm, rank, size, deadline, flag, roll, calls: 0, broken: None, scratch: Vec::new(), spins })
     }
 
     pub(crate) fn me(&self) -> usize {
@@ -120,9 +126,12 @@ impl<A: Abi> Communicator<A> {
                 thread::yield_now();
             }
             if looks.is_multiple_of(TICK) && start.get_or_insert_with(Instant::now).elapsed() > self.deadline {
-                let state = "MPI waits for other ranks, which have not come, or have called something else";
+                let state = match &self.roll {
+                    Some(roll) => roll.call(self.calls),
+                    None => "other ranks have not come, or call something else".to_owned(),
+                };
                 let (operation, after) = (op.signature(self.size), self.deadline);
-                return Err(Error::Deadline { operation, after, state: state.into() });
+                return Err(Error::Deadline { operation, after, state });
             }
         }
         Ok(())
@@ -173,8 +182,10 @@ impl<A: Abi> Communicator<A> {
         if child == self.mpi.constants.comm_null {
             return Ok(None);
         }
+        let (rank, size) = self.mpi.place_in(child)?;
         let flag = Flag { parent: Some(self.flag.clone()), ..Flag::default() };
-        Self::new(self.mpi, child, self.deadline, Arc::new(flag)).map(Some)
+        let roll = self.roll.as_mut().map(|roll| roll.child(color.cast_unsigned(), rank, size));
+        Self::new(self.mpi, child, self.deadline, Arc::new(flag), roll).map(Some)
     }
 }
 
@@ -200,6 +211,7 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
         let Some(first) = group.first() else { return Ok(()) };
         self.check_unbroken(|| first.signature(self.size))?;
         let claims = op::claim(group)?;
+        self.calls += 1;
         let result = match first.kind().is_point_to_point() {
             true => self.transfer(group),
             false => group.iter().try_for_each(|op| self.collective(op)),

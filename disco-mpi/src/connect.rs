@@ -15,6 +15,7 @@ use crate::abi::Abi;
 use crate::communicator::{Communicator, Flag};
 use crate::library::{Installed, Threads};
 use crate::pmi;
+use crate::roll::Roll;
 
 /// Whose rank this process is, of the last rendezvous: MPI has one in each process.
 static TAKEN: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
@@ -59,7 +60,8 @@ pub(crate) fn connect<A: Abi>(
     meeting.await_all("here")?;
     sockets.into_iter().for_each(|socket| seat.link.unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
-    Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag)?))
+    let roll = Roll::new(meeting.store, meeting.key, seat.rank.index(), meeting.size);
+    Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag, Some(roll))?))
 }
 
 /// Whether a launcher has started this process.

@@ -10,6 +10,7 @@ use std::process;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ const TAG: c_int = 2;
 /// Looks at the letter box before a rank that is idle sleeps, and how long.
 const LOOKS: u32 = 1000;
 const NAP: Duration = Duration::from_millis(1);
+/// How long finalising may take after something went wrong.
+const FINALIZE: Duration = Duration::from_secs(5);
 
 /// A communicator has been left with requests under way: finalising would wait for them.
 static UNFINISHED: AtomicBool = AtomicBool::new(false);
@@ -122,12 +125,18 @@ impl Host {
         }
     }
 
-    /// Finalises MPI, with all other ranks, after the last invitation; not if something of it was left unfinished.
+    /// Finalises MPI, with all other ranks, after the last invitation. Where a collective was left unfinished, MPI may wait for
+    /// it for ever: it is left alone after 5 s, and the launcher may complain.
     ///
     /// # Errors
     /// MPI's own.
     pub fn finish(&self) -> Result<()> {
-        if UNFINISHED.load(Ordering::Acquire) { Ok(()) } else { self.world.finalize() }
+        if !UNFINISHED.load(Ordering::Acquire) {
+            return self.world.finalize();
+        }
+        let (world, (tell, told)) = (self.world, mpsc::channel());
+        thread::spawn(move || tell.send(world.finalize()));
+        told.recv_timeout(FINALIZE).unwrap_or(Ok(()))
     }
 
     /// Sends the other ranks home.

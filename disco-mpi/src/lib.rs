@@ -25,6 +25,7 @@ mod host;
 mod library;
 mod pmi;
 mod reduction;
+mod roll;
 mod table;
 
 pub use backend::{BACKEND, Mpi};

@@ -152,6 +152,11 @@ impl About {
         self.version.lines().next().unwrap_or_default().trim()
     }
 
+    /// Whether sums of small integers stop at the largest, rather than wrap around.
+    pub(crate) fn saturates(&self) -> bool {
+        self.is_open_mpi()
+    }
+
     fn is_open_mpi(&self) -> bool {
         self.abi == OpenMpi::NAME || self.version.starts_with("Open MPI")
     }
