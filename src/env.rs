@@ -8,7 +8,7 @@ use crate::{Builder, SessionKind};
 /// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS` and `DISCO_BACKEND` say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where workers live; default threads.
+    /// Where workers live; default [`SessionKind::of`] the backend.
     pub session: SessionKind,
     /// Number of workers; default 1.
     pub workers: usize,
@@ -38,13 +38,9 @@ impl Settings {
             Some(text) => text.parse().map_err(|_| Error::invalid(format!("{name}=`{text}` is no number"))),
         };
         let kind = |name: String| name.parse().map_err(|error| Error::invalid(format!("DISCO_SESSION={error}")));
-        let session = var("DISCO_SESSION").map_or(Ok(SessionKind::default()), kind)?;
-        Ok(Self {
-            session,
-            workers: number("DISCO_WORKERS")?,
-            groups: number("DISCO_GROUPS")?,
-            backend: var("DISCO_BACKEND").unwrap_or_else(|| "local".into()),
-        })
+        let backend = var("DISCO_BACKEND").unwrap_or_else(|| "local".into());
+        let session = var("DISCO_SESSION").map_or(Ok(SessionKind::of(&backend)), kind)?;
+        Ok(Self { session, workers: number("DISCO_WORKERS")?, groups: number("DISCO_GROUPS")?, backend })
     }
 }
 
@@ -68,6 +64,8 @@ mod tests {
     fn an_empty_environment_is_one_local_thread() {
         let settings = read(&[]).unwrap();
         assert_eq!((settings.workers, settings.groups, settings.backend.as_str()), (1, 1, "local"));
+        assert_eq!(settings.session, SessionKind::Threads);
+        assert_eq!(read(&[("DISCO_BACKEND", "mpi")]).unwrap().session, SessionKind::Processes);
     }
 
     #[test]

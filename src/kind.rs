@@ -20,6 +20,11 @@ impl SessionKind {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Threads, Self::Processes];
 
+    /// Where workers live whose data plane is this backend, unless somebody says otherwise: MPI's ranks are processes.
+    pub fn of(backend: &str) -> Self {
+        if backend == "mpi" { Self::Processes } else { Self::default() }
+    }
+
     /// The name in `DISCO_SESSION` and `--session`.
     pub const fn name(self) -> &'static str {
         match self {

@@ -31,4 +31,4 @@ pub use {disco_channel::processes::Invitation, init::serve};
 #[cfg(feature = "local")]
 use disco_local as _;
 #[cfg(feature = "mpi")]
-use disco_mpi as _;
+pub use disco_mpi as mpi;

@@ -1,5 +1,6 @@
 //! `disco run`
 
+use std::ffi::OsString;
 use std::io;
 use std::process::{Command, ExitCode};
 
@@ -21,9 +22,12 @@ pub(crate) struct Run {
     /// Number of equal groups that the workers are split in
     #[arg(long, default_value_t = 1)]
     groups: usize,
-    /// Where the workers live
-    #[arg(long, default_value_t)]
-    session: SessionKind,
+    /// Where the workers live [default: processes for `mpi`, threads for others]
+    #[arg(long)]
+    session: Option<SessionKind>,
+    /// What starts the ranks of `mpi`, up to their program [default: MPI's own launcher, where it needs one]
+    #[arg(long, value_name = "COMMAND")]
+    launcher: Option<String>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<String>,
@@ -33,15 +37,32 @@ impl Run {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         World::new(self.workers, self.groups)?;
         backend::find(&self.backend)?.probe()?;
-        let [program, args @ ..] = &self.program[..] else { anyhow::bail!("no program to run") };
+        let words = self.launcher()?.into_iter().chain(self.program.iter().map(OsString::from));
+        let words: Vec<OsString> = words.collect();
+        let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
+        let session = self.session.unwrap_or(SessionKind::of(&self.backend));
         let mut command = Command::new(program);
         command
             .args(args)
             .env("DISCO_BACKEND", &self.backend)
             .env("DISCO_WORKERS", self.workers.to_string())
             .env("DISCO_GROUPS", self.groups.to_string())
-            .env("DISCO_SESSION", self.session.name());
-        replace(command).with_context(|| format!("can't run `{program}`"))
+            .env("DISCO_SESSION", session.name());
+        replace(command).with_context(|| format!("can't run `{}`", program.display()))
+    }
+}
+
+impl Run {
+    /// What goes before the program.
+    fn launcher(&self) -> anyhow::Result<Vec<OsString>> {
+        if let Some(launcher) = &self.launcher {
+            return Ok(launcher.split_whitespace().map(OsString::from).collect());
+        }
+        #[cfg(feature = "mpi")]
+        if self.backend == "mpi" && self.workers > 1 {
+            return Ok(disco::mpi::launcher(self.workers)?);
+        }
+        Ok(Vec::new())
     }
 }
 

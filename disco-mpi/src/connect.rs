@@ -5,7 +5,7 @@
 use std::env;
 use std::ffi::c_int;
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::link::SharedFd;
@@ -22,6 +22,9 @@ static TAKEN: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
 
 /// Variables by which launchers tell a process its rank.
 const LAUNCHED: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
+
+/// Variables by which a rank finds its process manager.
+const ENTRY: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"];
 
 /// One rank's communicator of the whole world.
 ///
@@ -48,9 +51,16 @@ pub(crate) fn connect<A: Abi>(
         start: Instant::now(),
     };
     let mut sockets = Vec::new();
+    meeting.check_session()?;
     if !mpi.about.is_initialized()? {
+        let is_launched = is_launched();
         sockets = meeting.prepare(mpi, &seat)?;
-        init(mpi, seat.world.size())?;
+        let initialized = init(mpi, seat.world.size());
+        if !is_launched {
+            // They are this rank's, and none of its children's.
+            ENTRY.into_iter().for_each(remove_var);
+        }
+        initialized?;
     }
     check_threads(mpi)?;
     let flag = Arc::new(Flag::default());
@@ -67,6 +77,12 @@ pub(crate) fn connect<A: Abi>(
 /// Whether a launcher has started this process.
 pub(crate) fn is_launched() -> bool {
     LAUNCHED.into_iter().any(|name| env::var_os(name).is_some())
+}
+
+/// The store of the session whose ranks this process has served by PMI.
+fn served() -> MutexGuard<'static, Option<Arc<dyn Store>>> {
+    static SERVED: Mutex<Option<Arc<dyn Store>>> = Mutex::new(None);
+    SERVED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn take_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
@@ -110,6 +126,11 @@ fn set_var(name: &str, value: &str) {
     unsafe { env::set_var(name, value) };
 }
 
+fn remove_var(name: &str) {
+    // SAFETY: as for `set_var`; MPI has read it.
+    unsafe { env::remove_var(name) };
+}
+
 fn check_threads<A: Abi>(mpi: &Installed<A>) -> Result<()> {
     match mpi.about.threads(mpi.constants.thread_serialized, mpi.constants.thread_multiple)? {
         Threads::One => Err(Error::invalid(
@@ -140,14 +161,15 @@ impl Meeting {
         let about = &mpi.about;
         if !about.speaks_pmi() {
             return Err(Error::invalid(format!(
-                "mpi: {} needs its launcher to start ranks: run `mpirun -n {} PROGRAM`",
-                about.name(),
-                self.size
+                "mpi: {1} needs its launcher to start ranks: run `disco run --backend mpi --workers {0} -- PROGRAM` or `mpirun -n {0} PROGRAM`",
+                self.size,
+                about.name()
             )));
         }
         let refused = |error: std::io::Error| Error::invalid(format!("mpi: no process manager: {error}"));
         let mine = match self.rank.index() {
             0 => {
+                *served() = Some(self.store.clone());
                 let mut sockets = pmi::serve(self.size).map_err(refused)?.into_iter();
                 let mine = sockets.next();
                 for (rank, socket) in (1..).zip(sockets) {
@@ -165,6 +187,19 @@ impl Meeting {
         Ok(shared)
     }
 
+    /// Ranks that were started for a session ended with it, and MPI can't be initialised again for others.
+    fn check_session(&self) -> Result<()> {
+        match served().as_ref() {
+            Some(store) if self.size > 1 && !Arc::ptr_eq(store, &self.store) => Err(Error::invalid(format!(
+                "mpi: this process has had a session over MPI, whose ranks are gone, and MPI is initialised once in a \
+                 process: make one session, or run the program under MPI's launcher, as `mpiexec -n {} PROGRAM`, where \
+                 ranks stay",
+                self.size
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     fn receive(&self, seat: &Seat<'_>, rank: usize) -> Result<OwnedFd> {
         let name = self.store.wait(&self.socket(rank), self.left())?;
         let name = name.try_into().map_err(|_| Error::invalid("mpi: the store has no name of a socket"))?;
@@ -174,13 +209,8 @@ impl Meeting {
     /// What a launcher would have put into the environment.
     fn enter(&self, socket: OwnedFd) {
         let (rank, size) = (self.rank.index().to_string(), self.size.to_string());
-        set_var("PMI_FD", &socket.into_raw_fd().to_string());
-        for name in ["PMI_RANK", "MPI_LOCALRANKID"] {
-            set_var(name, &rank);
-        }
-        for name in ["PMI_SIZE", "MPI_LOCALNRANKS"] {
-            set_var(name, &size);
-        }
+        let values = [&socket.into_raw_fd().to_string(), &rank, &rank, &size, &size];
+        ENTRY.into_iter().zip(values).for_each(|(name, value)| set_var(name, value));
     }
 
     /// A launcher of another family makes as many worlds as ranks.

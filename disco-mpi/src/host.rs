@@ -189,6 +189,15 @@ impl<A: Abi> Launched<A> {
             connect::init(mpi, env_size())?;
         }
         let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
+        if size == 1 && env_size() > 1 {
+            return Err(Error::invalid(format!(
+                "mpi: a launcher has started {} ranks, of which {} sees none but this one: it is another MPI's launcher; that \
+                 of this one is {}",
+                env_size(),
+                mpi.about.name(),
+                mpi.about.launcher()
+            )));
+        }
         if size == 1 {
             return Ok(None);
         }

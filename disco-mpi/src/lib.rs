@@ -8,6 +8,7 @@
 //! library        the search; what the library is called, its version, initialisation, the text of its errors
 //! abi, table     handles and constants of three ABIs; the functions
 //! connect        ranks initialise MPI, meet, and make a communicator; pmi serves those without a launcher
+//! launcher       the command that starts ranks
 //! host           ranks of a launcher, invited to one session after the other
 //! communicator   one rank: waiting with deadline and abort, splitting
 //! collective     an operation as MPI's; reduction: what the library can't compute is computed in wider numbers
@@ -22,6 +23,7 @@ mod collective;
 mod communicator;
 mod connect;
 mod host;
+mod launcher;
 mod library;
 mod pmi;
 mod reduction;
@@ -30,3 +32,4 @@ mod table;
 
 pub use backend::{BACKEND, Mpi};
 pub use host::Host;
+pub use launcher::launcher;

@@ -147,6 +147,11 @@ impl About {
         Probe { library: self.library.clone(), version, details }
     }
 
+    /// Where it was loaded from.
+    pub(crate) fn library(&self) -> &str {
+        &self.library
+    }
+
     /// What the first line of its version says.
     pub(crate) fn name(&self) -> &str {
         self.version.lines().next().unwrap_or_default().trim()

@@ -1,5 +1,6 @@
 //! Disco's developer commands: `cargo xtask check` is the gate, `cargo xtask test` runs the tests.
 
+mod libraries;
 mod run;
 mod steps;
 
@@ -22,7 +23,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let steps = match Command::parse() {
+    let command = Command::parse();
+    libraries::fetch(matches!(command, Command::Test { long: true }));
+    let steps = match command {
         Command::Check => [steps::lints(), steps::tests(), steps::documentation()].concat(),
         Command::Test { long: false } => steps::tests(),
         Command::Test { long: true } => [steps::tests(), steps::long_tests()].concat(),

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::libraries;
 use crate::steps::Step;
 
 /// Runs every step in the root of the workspace, up to the first that fails.
@@ -30,6 +31,7 @@ fn cargo(step: &Step) -> Command {
     // The cargo that runs this program, so that a toolchain chosen by the caller holds for every step.
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    command.env(libraries::CACHE, libraries::cache());
     command.args(step.args.split_whitespace()).envs(step.env.iter().copied());
     command
 }
