@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use disco_conformance::Required;
+
 /// A library in the folder of a wheel.
 #[derive(Clone, Copy)]
 struct Library {
@@ -31,7 +33,7 @@ const INTEL_STANDARD: Library = Library { file: "lib/libmpi_abi.so.1", ..INTEL }
 impl Library {
     /// Its folder; none, said or required, where it was not fetched.
     fn folder(self) -> Option<PathBuf> {
-        let is_required = env::var("DISCO_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "mpi"));
+        let is_required = Required::from_env().contains("mpi");
         // The largest one is fetched for the long tests only.
         let is_long = self.wheel == INTEL.wheel;
         let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(self.wheel));
@@ -88,13 +90,21 @@ fn conforms(library: Library) {
 
 const BENCH: [&str; 6] = ["bench", "all_reduce", "--backend", "mpi", "--max-bytes", "65536"];
 
-/// A session of processes whose ranks find each other without a launcher.
+/// Files of MPICH's in shared memory.
+fn shared_files() -> usize {
+    let files = fs::read_dir("/dev/shm").unwrap().filter_map(Result::ok);
+    files.filter(|file| file.file_name().to_string_lossy().starts_with("mpich_shm_")).count()
+}
+
+/// A session of processes whose ranks find each other without a launcher, and leave no file behind.
 fn needs_no_launcher(library: Library) {
     let Some(folder) = library.folder() else { return };
     for workers in ["2", "3"] {
         let args = [&BENCH[..], &["--session", "processes", "--workers", workers]].concat();
+        let before = shared_files();
         let run = library.disco(&folder, &args);
         assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{workers} workers: {}", text(&run));
+        assert!(shared_files() <= before, "a file is left in /dev/shm");
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::env;
 use std::ffi::c_int;
+use std::fs;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,6 +69,9 @@ pub(crate) fn connect<A: Abi>(
     meeting.check_world(mpi)?;
     // Making a communicator can't be given up: nobody starts before all are there.
     meeting.await_all("here")?;
+    if !sockets.is_empty() {
+        unlink_shared_memory();
+    }
     sockets.into_iter().for_each(|socket| seat.link.unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
     let roll = Roll::new(meeting.store, meeting.key, seat.rank.index(), meeting.size);
@@ -138,6 +142,17 @@ fn check_threads<A: Abi>(mpi: &Installed<A>) -> Result<()> {
              MPI_Init_thread for MPI_THREAD_MULTIPLE",
         )),
         Threads::Serialized | Threads::Multiple => Ok(()),
+    }
+}
+
+/// Takes the names of MPICH's shared memory away, which every rank has mapped by now: nobody would, since ranks that were
+/// started without a launcher end without finalising MPI.
+fn unlink_shared_memory() {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let files = maps.lines().filter_map(|line| Some(&line[line.find("/dev/shm/mpich_shm_")?..]));
+    for file in files.filter(|file| !file.ends_with(" (deleted)")) {
+        // One file may be mapped in several pieces.
+        _ = fs::remove_file(file);
     }
 }
 

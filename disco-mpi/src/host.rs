@@ -190,6 +190,8 @@ impl<A: Abi> Launched<A> {
         }
         let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
         if size == 1 && env_size() > 1 {
+            // Nobody else will.
+            mpi.about.finalize()?;
             return Err(Error::invalid(format!(
                 "mpi: a launcher has started {} ranks, of which {} sees none but this one: it is another MPI's launcher; that \
                  of this one is {}",

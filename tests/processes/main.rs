@@ -9,6 +9,8 @@ mod death;
 mod functions;
 mod invited;
 mod life;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod programs;
 mod start;
 
@@ -24,7 +26,11 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They count processes and descriptors, and stop and kill.
     arguments.test_threads = Some(1);
-    let tests = [death::tests(), invited::tests(), life::tests(), start::tests()].into_iter().flatten();
+    #[cfg(feature = "mpi")]
+    let mpi = mpi::tests();
+    #[cfg(not(feature = "mpi"))]
+    let mpi = Tests::new();
+    let tests = [death::tests(), invited::tests(), life::tests(), start::tests(), mpi].into_iter().flatten();
     let trials = tests.map(|(name, test)| {
         let run = move || {
             test();

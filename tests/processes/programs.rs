@@ -11,8 +11,8 @@ use std::{env, fs, thread};
 
 use disco::session::Deadlines;
 use disco::wire::{Hello, Message, StoreCall};
-use disco::{Builder, Invitation, Session, SessionExt, Value, WorkerId, block_on};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use disco::{Builder, DataPlane, Invitation, Session, SessionExt, Value, WorkerId, block_on};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 
 /// Says which program this is.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
@@ -54,6 +54,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         "ahead of its epoch" => liar(Message::Ask { id: 1, epoch: 5, call: StoreCall::Get("key".into()) }),
         "in another's name" => liar(Message::Unshare(7 << 32)),
         "invited" => invited(),
+        "mpi" => mpi(),
         "printer" => printer(),
         "noise" => noise(),
         "logger" => logger(),
@@ -169,6 +170,33 @@ fn liar(message: Message) {
         stream.write_all(&message.encode().unwrap()).unwrap();
     }
     stream.read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// Has a rank of MPI end inside an all-reduce, and says what came of it.
+fn mpi() {
+    disco::init();
+    let how = env::args().next_back().unwrap();
+    let session = Builder::processes(3).silence(Duration::from_millis(700)).start().unwrap();
+    block_on(async {
+        session.init_ccl("mpi", &[]).await.unwrap();
+        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        let Value::Int(pid) = session.get(&pids, WorkerId::new(2)).await.unwrap() else { panic!() };
+        let pid = Pid::from_raw(pid as i32).unwrap();
+        let [reduce, exit] = [session.function("tests.reduce").await, session.function("tests.exit").await];
+        if how == "exit" {
+            session.call(&exit.unwrap(), (2, 3)).await.unwrap();
+        }
+        // Refused already, perhaps.
+        _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, 0, 0.0)).await;
+        thread::sleep(Duration::from_millis(200));
+        match how.as_str() {
+            "KILL" => kill_process(pid, Signal::KILL).unwrap(),
+            "STOP" => kill_process(pid, Signal::STOP).unwrap(),
+            _ => {}
+        }
+        println!("{}", session.sync_all().await.unwrap_err());
+        session.shutdown().await.unwrap();
+    });
 }
 
 /// A worker whose invitation comes as an argument.
