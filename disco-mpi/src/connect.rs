@@ -62,6 +62,9 @@ pub(crate) fn connect<A: Abi>(
             ENTRY.into_iter().for_each(remove_var);
         }
         initialized?;
+        if !sockets.is_empty() {
+            *served() = Some(meeting.store.clone());
+        }
     }
     check_threads(mpi)?;
     let flag = Arc::new(Flag::default());
@@ -184,7 +187,6 @@ impl Meeting {
         let refused = |error: std::io::Error| Error::invalid(format!("mpi: no process manager: {error}"));
         let mine = match self.rank.index() {
             0 => {
-                *served() = Some(self.store.clone());
                 let mut sockets = pmi::serve(self.size).map_err(refused)?.into_iter();
                 let mine = sockets.next();
                 for (rank, socket) in (1..).zip(sockets) {
@@ -196,6 +198,8 @@ impl Meeting {
             }
             rank => Some(self.receive(seat, rank)?),
         };
+        // Initialising can't be given up: nobody starts before all are there.
+        self.await_all("about to initialise")?;
         if let Some(socket) = mine {
             self.enter(socket);
         }
