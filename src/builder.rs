@@ -168,7 +168,7 @@ impl Builder {
         let mut options = processes::Options::new(config);
         (options.start, options.silence) = (self.start_deadline, self.silence);
         #[cfg(feature = "mpi")]
-        let ranks = crate::ranks::launch(self.workers);
+        let ranks = crate::ranks::launch(self.workers)?;
         #[cfg(not(feature = "mpi"))]
         let ranks = None;
         match self.launch.clone().or(ranks) {

@@ -1,24 +1,39 @@
 //! Ranks that an MPI launcher has started, as workers.
 
-use std::process;
+use std::env;
+use std::os::unix::process::CommandExt as _;
+use std::process::{self, Command};
+use std::sync::OnceLock;
 use std::thread;
 
 use disco_channel::processes::{Invitation, Launch};
-use disco_core::Error;
+use disco_core::{Error, Result};
 use disco_mpi::Host;
+
+use crate::Settings;
+
+/// The world whose rank 0 this process is, if a launcher has made one.
+static WORLD: OnceLock<&'static Host> = OnceLock::new();
 
 /// Makes this process what the launcher meant it to be: returns on rank 0 and where there was none. Other ranks serve one
 /// session of rank 0 after the other, and end when it does.
 pub(crate) fn enter() {
     // Ranks for another backend are none of ours.
-    if std::env::var("DISCO_BACKEND").is_ok_and(|backend| backend != "mpi") {
+    if env::var("DISCO_BACKEND").is_ok_and(|backend| backend != "mpi") {
         return;
     }
+    if let Err(error) = become_ranks() {
+        tracing::warn!(%error, "this program is not started again under MPI's launcher");
+    }
     let ended = match Host::enter() {
-        Ok(None | Some(_)) if host().is_none_or(|host| host.rank() == 0) => return,
+        Ok(None) => return,
+        Ok(Some(host)) if host.rank() == 0 => {
+            WORLD.get_or_init(|| host);
+            return;
+        }
         // A launcher of something else, perhaps. Whoever asks for the backend is told why it is not there.
         Err(Error::Unavailable(_)) => return,
-        Ok(_) => host().map_or(Ok(()), serve),
+        Ok(Some(host)) => serve(host),
         Err(error) => Err(error),
     };
     if let Err(error) = &ended {
@@ -27,19 +42,35 @@ pub(crate) fn enter() {
     process::exit(i32::from(ended.is_err()));
 }
 
-/// The world that a launcher has made for this process, if it has.
-pub(crate) fn host() -> Option<&'static Host> {
-    Host::enter().ok().flatten()
+/// Starts this program again under MPI's launcher, where the environment asks for workers over an MPI that needs one: what
+/// `disco run` does. Returns where that is not so, or fails.
+fn become_ranks() -> Result<()> {
+    let settings = Settings::from_env()?;
+    if settings.backend != "mpi" || settings.workers == 1 || disco_mpi::is_launched() {
+        return Ok(());
+    }
+    let launcher = disco_mpi::launcher(settings.workers)?;
+    let [program, options @ ..] = &launcher[..] else { return Ok(()) };
+    let failed = |error| Error::invalid(format!("mpi: `{}` can't be run: {error}", program.display()));
+    let this = env::current_exe().map_err(failed)?;
+    Err(failed(Command::new(program).args(options).arg(this).args(env::args_os().skip(1)).exec()))
 }
 
-/// How workers of a session come about here: as ranks that are there, if there are so many.
-pub(crate) fn launch(workers: usize) -> Option<Launch> {
-    let host = host().filter(|host| host.rank() == 0 && host.size() >= workers)?;
-    Some(Launch::elsewhere(|invitation| host.invite(invitation.worker.index(), &invitation.text())))
+/// How workers of a session come about here: as ranks that are there, if a launcher has started some.
+pub(crate) fn launch(workers: usize) -> Result<Option<Launch>> {
+    let Some(&world) = WORLD.get() else { return Ok(None) };
+    if world.size() < workers {
+        return Err(Error::invalid(format!(
+            "MPI's launcher has started {} ranks, and the session has {workers} workers: start as many ranks, or set \
+             DISCO_BACKEND to another backend, whose workers need none",
+            world.size()
+        )));
+    }
+    Ok(Some(Launch::elsewhere(|invitation| world.invite(invitation.worker.index(), &invitation.text()))))
 }
 
 /// Sessions may overlap: each has a thread.
-fn serve(host: &Host) -> disco_core::Result<()> {
+fn serve(host: &Host) -> Result<()> {
     thread::scope(|sessions| {
         while let Some(text) = host.next_invitation()? {
             sessions.spawn(move || {

@@ -44,7 +44,7 @@ pub(crate) fn measures() -> bool {
 }
 
 /// Whether a comparison is asked for: the command line names none, or a part of its name.
-fn is_asked_for(name: &str) -> bool {
+pub(crate) fn is_asked_for(name: &str) -> bool {
     let args: Vec<String> = std::env::args().collect();
     // What follows an option is its value; cargo's own option has none.
     let is_filter =

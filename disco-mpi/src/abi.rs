@@ -7,11 +7,23 @@ use disco_core::DType;
 use disco_dl::Library;
 
 /// A handle: of communicators, groups, datatypes, operations, requests, error handlers.
-pub(crate) trait Handle: Copy + Eq + Debug + Send + Sync + 'static {}
+pub(crate) trait Handle: Copy + Eq + Debug + Send + Sync + 'static {
+    /// A handle of the program's own.
+    fn from_bits(bits: usize) -> Self;
+}
 
-impl Handle for c_int {}
+impl Handle for c_int {
+    fn from_bits(bits: usize) -> Self {
+        bits as Self
+    }
+}
+
 /// A pointer, or a small constant of its size.
-impl Handle for usize {}
+impl Handle for usize {
+    fn from_bits(bits: usize) -> Self {
+        bits
+    }
+}
 
 /// One ABI.
 pub(crate) trait Abi: Debug + Send + Sync + 'static {
@@ -30,6 +42,7 @@ pub(crate) trait Abi: Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Constants<H> {
     pub(crate) comm_world: H,
+    pub(crate) comm_self: H,
     pub(crate) comm_null: H,
     pub(crate) request_null: H,
     pub(crate) errors_return: H,
@@ -95,6 +108,7 @@ impl Abi for Mpich {
     fn constants(_: &Library, _: &str) -> Result<Constants<c_int>, String> {
         Ok(Constants {
             comm_world: 0x4400_0000,
+            comm_self: 0x4400_0001,
             comm_null: 0x0400_0000,
             request_null: 0x2c00_0000,
             errors_return: 0x5400_0001,
@@ -136,6 +150,7 @@ impl Abi for OpenMpi {
         };
         Ok(Constants {
             comm_world: address(c"ompi_mpi_comm_world")?,
+            comm_self: address(c"ompi_mpi_comm_self")?,
             comm_null: address(c"ompi_mpi_comm_null")?,
             request_null: address(c"ompi_request_null")?,
             errors_return: address(c"ompi_mpi_errors_return")?,
@@ -175,6 +190,7 @@ impl Abi for Standard {
         let errors_return = if version.starts_with("Intel(R) MPI") { 0x142 } else { 0x143 };
         Ok(Constants {
             comm_world: 0x101,
+            comm_self: 0x102,
             comm_null: 0x100,
             request_null: 0x180,
             errors_return,

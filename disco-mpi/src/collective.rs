@@ -22,6 +22,19 @@ const LIMIT: usize = 1 << 30;
 const USER: c_int = 0;
 const OWN: c_int = 1;
 
+/// Calls a function of MPI's, or the form of it that is waited for: both take the same, and then the communicator.
+macro_rules! call {
+    ($self:ident, $op:expr, $names:expr, $blocking:ident, $polled:ident, ($($arg:expr),*)) => {
+        $self.run($names, $op, |mpi, comm, request| match request {
+            // SAFETY: what is passed lies in tensors that are claimed or in this rank's scratch memory: it stays, and what is
+            // written is nobody else's, until the operation is over.
+            None => unsafe { (mpi.table.$blocking)($($arg,)* comm) },
+            // SAFETY: as above.
+            Some(request) => unsafe { (mpi.table.$polled)($($arg,)* comm, request) },
+        })
+    };
+}
+
 /// Bytes of this rank, inside tensors that are claimed or in its scratch memory, until the operation is over.
 #[derive(Clone, Copy, Debug)]
 struct Span {
@@ -107,10 +120,7 @@ impl<A: Abi> Communicator<A> {
         let root = op.root().map_or(0, disco_core::Rank::index);
         let (src, dst) = (op.src().map(Span::of), span(op.dst()));
         match op {
-            Op::Barrier => self.run("MPI_Ibarrier", op, |mpi, comm, request| {
-                // SAFETY: the communicator is there.
-                unsafe { (mpi.table.ibarrier)(comm, request) }
-            }),
+            Op::Barrier => self.barrier(op),
             Op::AllReduce { reduction, .. } => self.reduce(op, *reduction, Goal::All, src.unwrap_or(dst), dst),
             Op::Reduce { reduction, .. } => {
                 let dst = if at_root { dst } else { Span::NONE };
@@ -182,6 +192,11 @@ impl<A: Abi> Communicator<A> {
 
     /// Starts all, the receives first, and waits.
     fn pass(&self, op: &Op, sends: &[Message], recvs: &[Message], tag: c_int) -> Result<()> {
+        match (sends, recvs) {
+            ([(peer, span)], []) if span.bytes <= LIMIT => return self.send(op, *peer, *span, tag),
+            ([], [(peer, span)]) if span.bytes <= LIMIT => return self.recv(op, *peer, *span, tag),
+            _ => {}
+        }
         let (mpi, comm, byte) = (self.mpi, self.comm, self.mpi.constants.byte);
         let mut requests = SmallVec::<[A::Handle; 16]>::new();
         let mut start = |function, call: &mut dyn FnMut(&mut A::Handle) -> c_int| {
@@ -213,12 +228,38 @@ impl<A: Abi> Communicator<A> {
         self.complete(op, &mut requests)
     }
 
-    fn broadcast(&self, op: &Op, piece: Span, root: usize) -> Result<()> {
-        self.run("MPI_Ibcast", op, |mpi, comm, request| {
-            let (bytes, byte) = (piece.bytes as c_int, mpi.constants.byte);
-            // SAFETY: the piece stays, and is nobody else's, until the request is done.
-            unsafe { (mpi.table.ibcast)(piece.write(), bytes, byte, root as c_int, comm, request) }
+    fn send(&self, op: &Op, peer: usize, span: Span, tag: c_int) -> Result<()> {
+        let (from, bytes, byte) = (span.read(), span.bytes as c_int, self.mpi.constants.byte);
+        call!(self, op, ["MPI_Send", "MPI_Isend"], send, isend, (from, bytes, byte, peer as c_int, tag))
+    }
+
+    fn recv(&self, op: &Op, peer: usize, span: Span, tag: c_int) -> Result<()> {
+        let (to, bytes, peer) = (span.write(), span.bytes as c_int, peer as c_int);
+        self.run(["MPI_Recv", "MPI_Irecv"], op, |mpi, comm, request| {
+            let byte = mpi.constants.byte;
+            match request {
+                // SAFETY: as for a `call!`.
+                None => unsafe { (mpi.table.recv)(to, bytes, byte, peer, tag, comm, mpi.status_ignore()) },
+                // SAFETY: as above.
+                Some(request) => unsafe { (mpi.table.irecv)(to, bytes, byte, peer, tag, comm, request) },
+            }
         })
+    }
+
+    pub(crate) fn barrier(&self, op: &Op) -> Result<()> {
+        call!(self, op, ["MPI_Barrier", "MPI_Ibarrier"], barrier, ibarrier, ())
+    }
+
+    fn broadcast(&self, op: &Op, piece: Span, root: usize) -> Result<()> {
+        let byte = self.mpi.constants.byte;
+        call!(
+            self,
+            op,
+            ["MPI_Bcast", "MPI_Ibcast"],
+            bcast,
+            ibcast,
+            (piece.write(), piece.bytes as c_int, byte, root as c_int)
+        )
     }
 
     fn all_gather(&mut self, op: &Op, src: Option<Span>, dst: Span) -> Result<()> {
@@ -230,11 +271,15 @@ impl<A: Abi> Communicator<A> {
             return self.exchange(op, sends, (0..size).map(|peer| (peer, dst.block(peer, size))).collect());
         }
         let from = src.map_or(self.in_place(), |src| src.read());
-        self.run("MPI_Iallgather", op, |mpi, comm, request| {
-            let (bytes, byte) = (block as c_int, mpi.constants.byte);
-            // SAFETY: both stay, and `dst` is nobody else's, until the request is done.
-            unsafe { (mpi.table.iallgather)(from, bytes, byte, dst.write(), bytes, byte, comm, request) }
-        })
+        let (to, bytes, byte) = (dst.write(), block as c_int, self.mpi.constants.byte);
+        call!(
+            self,
+            op,
+            ["MPI_Allgather", "MPI_Iallgather"],
+            allgather,
+            iallgather,
+            (from, bytes, byte, to, bytes, byte)
+        )
     }
 
     fn gather(&mut self, op: &Op, src: Span, is_in_place: bool, dst: Span, root: usize) -> Result<()> {
@@ -247,11 +292,8 @@ impl<A: Abi> Communicator<A> {
             return self.exchange(op, sends, recvs);
         }
         let from = if is_in_place && me == root { self.in_place() } else { src.read() };
-        self.run("MPI_Igather", op, |mpi, comm, request| {
-            let (bytes, byte, root) = (block as c_int, mpi.constants.byte, root as c_int);
-            // SAFETY: as for an all-gather.
-            unsafe { (mpi.table.igather)(from, bytes, byte, dst.write(), bytes, byte, root, comm, request) }
-        })
+        let (to, bytes, byte, root) = (dst.write(), block as c_int, self.mpi.constants.byte, root as c_int);
+        call!(self, op, ["MPI_Gather", "MPI_Igather"], gather, igather, (from, bytes, byte, to, bytes, byte, root))
     }
 
     fn scatter(&mut self, op: &Op, src: Span, dst: Span, is_in_place: bool, root: usize) -> Result<()> {
@@ -264,11 +306,8 @@ impl<A: Abi> Communicator<A> {
             return self.exchange(op, sends, recvs);
         }
         let to = if is_in_place && me == root { self.in_place().cast_mut() } else { dst.write() };
-        self.run("MPI_Iscatter", op, |mpi, comm, request| {
-            let (bytes, byte, root) = (block as c_int, mpi.constants.byte, root as c_int);
-            // SAFETY: as for an all-gather.
-            unsafe { (mpi.table.iscatter)(src.read(), bytes, byte, to, bytes, byte, root, comm, request) }
-        })
+        let (from, bytes, byte, root) = (src.read(), block as c_int, self.mpi.constants.byte, root as c_int);
+        call!(self, op, ["MPI_Scatter", "MPI_Iscatter"], scatter, iscatter, (from, bytes, byte, to, bytes, byte, root))
     }
 
     fn all_to_all(&mut self, op: &Op, src: Span, dst: Span) -> Result<()> {
@@ -278,11 +317,8 @@ impl<A: Abi> Communicator<A> {
             let blocks = |span: Span| (0..size).map(|peer| (peer, span.block(peer, size))).collect();
             return self.exchange(op, blocks(src), blocks(dst));
         }
-        self.run("MPI_Ialltoall", op, |mpi, comm, request| {
-            let (bytes, byte) = (block as c_int, mpi.constants.byte);
-            // SAFETY: as for an all-gather.
-            unsafe { (mpi.table.ialltoall)(src.read(), bytes, byte, dst.write(), bytes, byte, comm, request) }
-        })
+        let (from, to, bytes, byte) = (src.read(), dst.write(), block as c_int, self.mpi.constants.byte);
+        call!(self, op, ["MPI_Alltoall", "MPI_Ialltoall"], alltoall, ialltoall, (from, bytes, byte, to, bytes, byte))
     }
 
     /// Reduces `src` to `dst`, which begin at the same place where that is done in place, and which is empty where this rank
@@ -349,24 +385,33 @@ impl<A: Abi> Communicator<A> {
         let from = |span: Span| if is_in_place { self.in_place() } else { span.read() };
         let to_root = |src: Span, dst: Span, root: usize| {
             src.pieces(most).enumerate().try_for_each(|(index, piece)| {
-                self.run("MPI_Ireduce", op, |mpi, comm, request| {
-                    let (count, root_rank) = ((piece.bytes / width) as c_int, root as c_int);
-                    let (from, to) = match me == root {
-                        true => (from(piece), dst.part(index * most, piece.bytes).write()),
-                        false => (piece.read(), ptr::null_mut()),
-                    };
-                    // SAFETY: both stay, and `dst` is nobody else's, until the request is done.
-                    unsafe { (mpi.table.ireduce)(from, to, count, number, function, root_rank, comm, request) }
-                })
+                let (from, to) = match me == root {
+                    true => (from(piece), dst.part(index * most, piece.bytes).write()),
+                    false => (piece.read(), ptr::null_mut()),
+                };
+                let (count, root) = ((piece.bytes / width) as c_int, root as c_int);
+                call!(
+                    self,
+                    op,
+                    ["MPI_Reduce", "MPI_Ireduce"],
+                    reduce,
+                    ireduce,
+                    (from, to, count, number, function, root)
+                )
             })
         };
         match goal {
             Goal::All => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
-                self.run("MPI_Iallreduce", op, |mpi, comm, request| {
-                    let (count, to) = ((piece.bytes / width) as c_int, dst.part(index * most, piece.bytes).write());
-                    // SAFETY: as above.
-                    unsafe { (mpi.table.iallreduce)(from(piece), to, count, number, function, comm, request) }
-                })
+                let (from, to) = (from(piece), dst.part(index * most, piece.bytes).write());
+                let count = (piece.bytes / width) as c_int;
+                call!(
+                    self,
+                    op,
+                    ["MPI_Allreduce", "MPI_Iallreduce"],
+                    allreduce,
+                    iallreduce,
+                    (from, to, count, number, function)
+                )
             }),
             Goal::Root(root) => to_root(src, dst, root),
             Goal::Blocks if src.bytes / size > most => {
@@ -380,13 +425,11 @@ impl<A: Abi> Communicator<A> {
                 }
                 Ok(())
             }
-            Goal::Blocks => self.run("MPI_Ireduce_scatter_block", op, |mpi, comm, request| {
-                let count = (src.bytes / size / width) as c_int;
-                // SAFETY: as above.
-                unsafe {
-                    (mpi.table.ireduce_scatter_block)(from(src), dst.write(), count, number, function, comm, request)
-                }
-            }),
+            Goal::Blocks => {
+                let (from, to, count) = (from(src), dst.write(), (src.bytes / size / width) as c_int);
+                let names = ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"];
+                call!(self, op, names, reduce_scatter_block, ireduce_scatter_block, (from, to, count, number, function))
+            }
         }
     }
 

@@ -2,9 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::env;
+use std::ffi::c_int;
 use std::fmt;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -18,6 +18,8 @@ use crate::host;
 use crate::library::Installed;
 use crate::roll::Roll;
 
+/// `1`: MPI's blocking calls, which know neither deadline nor abort.
+const BLOCKING: &str = "DISCO_MPI_BLOCKING";
 /// Looks at a request before other threads are let run in between.
 const SPINS: u32 = 2000;
 /// Looks between two at the clock.
@@ -49,6 +51,7 @@ pub(crate) struct Communicator<A: Abi> {
     /// Memory of the operation under way, beside its tensors.
     scratch: Vec<Box<[u64]>>,
     spins: u32,
+    is_blocking: bool,
 }
 
 impl<A: Abi> Communicator<A> {
@@ -65,7 +68,9 @@ impl<A: Abi> Communicator<A> {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let spins = if size <= processors { SPINS } else { 0 };
         let rank = Rank::new(rank as u32);
-        Ok(Self { mpi, comm, rank, size, deadline, flag, roll, calls: 0, broken: None, scratch: Vec::new(), spins })
+        let is_blocking = env::var(BLOCKING).is_ok_and(|value| value == "1");
+        let (calls, broken, scratch) = (0, None, Vec::new());
+        Ok(Self { mpi, comm, rank, size, deadline, flag, roll, calls, broken, scratch, spins, is_blocking })
     }
 
     pub(crate) fn me(&self) -> usize {
@@ -84,32 +89,38 @@ impl<A: Abi> Communicator<A> {
         start
     }
 
-    /// Starts one request and waits for it.
+    /// Runs one call of MPI's: with a request, which is waited for, or without one where calls [block](BLOCKING).
     pub(crate) fn run(
         &self,
-        function: &'static str,
+        [blocking, polled]: [&'static str; 2],
         op: &Op,
-        start: impl FnOnce(&Installed<A>, A::Handle, &mut A::Handle) -> c_int,
+        call: impl FnOnce(&Installed<A>, A::Handle, Option<&mut A::Handle>) -> c_int,
     ) -> Result<()> {
+        if self.is_blocking {
+            return self.mpi.about.check(blocking, call(self.mpi, self.comm, None));
+        }
         let mut request = self.mpi.constants.request_null;
-        self.mpi.about.check(function, start(self.mpi, self.comm, &mut request))?;
+        self.mpi.about.check(polled, call(self.mpi, self.comm, Some(&mut request)))?;
         self.wait(op, || {
             let mut done = 0;
-            let status = ptr::without_provenance_mut::<c_void>(self.mpi.constants.status_ignore);
             // SAFETY: the request was started; what it touches is kept until it is done.
-            let code = unsafe { (self.mpi.table.test)(&mut request, &mut done, status) };
-            self.mpi.about.check(function, code).map(|()| done != 0)
+            let code = unsafe { (self.mpi.table.test)(&mut request, &mut done, self.mpi.status_ignore()) };
+            self.mpi.about.check("MPI_Test", code).map(|()| done != 0)
         })
     }
 
     /// Waits for all of these requests.
     pub(crate) fn complete(&self, op: &Op, requests: &mut [A::Handle]) -> Result<()> {
         let count = c_int::try_from(requests.len()).map_err(|_| Error::invalid("mpi: too many requests"))?;
+        let (requests, status) = (requests.as_mut_ptr(), self.mpi.status_ignore());
+        if self.is_blocking {
+            // SAFETY: the requests were started; what they touch is kept until they are done.
+            return self.mpi.about.check("MPI_Waitall", unsafe { (self.mpi.table.waitall)(count, requests, status) });
+        }
         self.wait(op, || {
             let mut done = 0;
-            let status = ptr::without_provenance_mut::<c_void>(self.mpi.constants.status_ignore);
-            // SAFETY: the requests were started; what they touch is kept until they are done.
-            let code = unsafe { (self.mpi.table.testall)(count, requests.as_mut_ptr(), &mut done, status) };
+            // SAFETY: as above.
+            let code = unsafe { (self.mpi.table.testall)(count, requests, &mut done, status) };
             self.mpi.about.check("MPI_Testall", code).map(|()| done != 0)
         })
     }
@@ -167,10 +178,7 @@ impl<A: Abi> Communicator<A> {
 
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         // Splitting can't be given up: nobody starts before all are there.
-        self.run("MPI_Ibarrier", &Op::Barrier, |mpi, comm, request| {
-            // SAFETY: the communicator is there.
-            unsafe { (mpi.table.ibarrier)(comm, request) }
-        })?;
+        self.barrier(&Op::Barrier)?;
         let color = match color.map(c_int::try_from) {
             None => UNDEFINED,
             Some(color) => color.map_err(|_| Error::invalid("split: MPI's colors end at 2^31 - 1"))?,

@@ -3,26 +3,27 @@
 #![allow(unsafe_code)]
 
 use std::env;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::fs;
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::link::SharedFd;
 use disco_core::{Abort, Error, Rank, Rendezvous, Result, Seat, Store};
 
-use crate::abi::Abi;
+use crate::abi::{Abi, Handle as _};
 use crate::communicator::{Communicator, Flag};
-use crate::library::{Installed, Threads};
+use crate::library::{Installed, Mpi, Threads};
 use crate::pmi;
 use crate::roll::Roll;
 
 /// Whose rank this process is, of the last rendezvous: MPI has one in each process.
 static TAKEN: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
 
-/// Variables by which launchers tell a process its rank.
-const LAUNCHED: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
+/// Variables by which launchers tell a process that it is a rank. Slurm gives ranks to batch scripts, too, but steps to `srun` only.
+const LAUNCHED: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"];
 
 /// Variables by which a rank finds its process manager.
 const ENTRY: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"];
@@ -81,8 +82,43 @@ pub(crate) fn connect<A: Abi>(
     Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag, Some(roll))?))
 }
 
+/// This rank of a communicator that the program has made itself, without a session. `handle` is its `MPI_Comm`: with rsmpi
+/// `comm.as_raw() as usize`, in C `(uintptr_t) comm`.
+///
+/// All of its ranks call this together, since it is duplicated: what goes through one does not meet what goes through the
+/// other. The duplicate is freed when this communicator is dropped, before `MPI_Finalize`. `deadline` is for each
+/// operation. The thread that calls may be any that MPI lets call.
+///
+/// # Safety
+/// It is a communicator of the MPI in this process, and not freed.
+///
+/// # Errors
+/// There is no MPI, or it is not initialised, or its own.
+pub unsafe fn connect_comm(handle: usize, deadline: Duration) -> Result<Box<dyn disco_core::Communicator>> {
+    match Mpi::get()? {
+        Mpi::Mpich(mpi) => duplicate(mpi, handle, deadline),
+        Mpi::Ompi(mpi) => duplicate(mpi, handle, deadline),
+        Mpi::Standard(mpi) => duplicate(mpi, handle, deadline),
+    }
+}
+
+fn duplicate<A: Abi>(
+    mpi: &'static Installed<A>,
+    handle: usize,
+    deadline: Duration,
+) -> Result<Box<dyn disco_core::Communicator>> {
+    if !mpi.about.is_initialized()? {
+        return Err(Error::invalid(format!("mpi: {} is not initialised: is it the program's?", mpi.about.name())));
+    }
+    let mut comm = mpi.constants.comm_null;
+    // SAFETY: the communicator is there, as the caller promises.
+    let code = unsafe { (mpi.table.comm_dup)(A::Handle::from_bits(handle), &mut comm) };
+    mpi.about.check("MPI_Comm_dup", code)?;
+    Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?))
+}
+
 /// Whether a launcher has started this process.
-pub(crate) fn is_launched() -> bool {
+pub fn is_launched() -> bool {
     LAUNCHED.into_iter().any(|name| env::var_os(name).is_some())
 }
 
@@ -308,6 +344,11 @@ impl<A: Abi> Installed<A> {
         // SAFETY: as above.
         self.about.check("MPI_Comm_size", unsafe { (self.table.comm_size)(comm, &mut size) })?;
         Ok((rank as usize, size as usize))
+    }
+
+    /// Where the status of a request goes that nobody wants to know.
+    pub(crate) fn status_ignore(&self) -> *mut c_void {
+        ptr::without_provenance_mut(self.constants.status_ignore)
     }
 
     /// Errors of a communicator come back, rather than end the job.

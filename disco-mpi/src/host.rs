@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::env;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::process;
 use std::ptr;
@@ -31,6 +31,9 @@ const NAP: Duration = Duration::from_millis(1);
 /// How long finalising may take after something went wrong.
 const FINALIZE: Duration = Duration::from_secs(5);
 
+/// This process, once it has looked.
+static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
+
 /// A communicator has been left with requests under way: finalising would wait for them.
 static UNFINISHED: AtomicBool = AtomicBool::new(false);
 
@@ -54,6 +57,8 @@ trait World: Send + Sync {
     fn send(&self, to: usize, letter: &mut [u8; LETTER]) -> Result<()>;
     fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()>;
     fn finalize(&self) -> Result<()>;
+    /// Whether MPI is not finalised yet.
+    fn is_live(&self) -> bool;
 }
 
 struct Launched<A: Abi> {
@@ -63,27 +68,24 @@ struct Launched<A: Abi> {
 }
 
 impl Host {
-    /// Initialises MPI, if a launcher has started this process as one of several ranks; none otherwise. Finalises it when rank
-    /// 0's process ends.
+    /// This process as a rank, if a launcher has started it as one of several; none otherwise. Initialises MPI, if the program
+    /// has not, and then finalises it when rank 0's process ends; if the program has, its own `MPI_Finalize` on rank 0
+    /// sends the other ranks home.
     ///
     /// # Errors
     /// There is no MPI, or its own.
     pub fn enter() -> Result<Option<&'static Self>> {
-        static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
-        let entered = HOST.get_or_init(|| match connect::is_launched() {
+        HOST.get_or_init(|| match connect::is_launched() {
             false => Ok(None),
             true => match Mpi::get()? {
                 Mpi::Mpich(mpi) => Launched::enter(mpi),
                 Mpi::Ompi(mpi) => Launched::enter(mpi),
                 Mpi::Standard(mpi) => Launched::enter(mpi),
             },
-        });
-        if let Ok(Some(Self { rank: 0, .. })) = entered {
-            static AT_EXIT: OnceLock<c_int> = OnceLock::new();
-            // SAFETY: the function may be called at the end of the process.
-            AT_EXIT.get_or_init(|| unsafe { atexit(end) });
-        }
-        entered.as_ref().map(Option::as_ref).map_err(Clone::clone)
+        })
+        .as_ref()
+        .map(Option::as_ref)
+        .map_err(Clone::clone)
     }
 
     /// This process's rank.
@@ -125,7 +127,7 @@ impl Host {
         }
     }
 
-    /// Finalises MPI, with all other ranks, after the last invitation. Where a collective was left unfinished, MPI may wait for
+    /// Finalises MPI, with all other ranks, after the last invitation and before this rank's process ends. Where a collective was left unfinished, MPI may wait for
     /// it for ever: it is left alone after 5 s, and the launcher may complain.
     ///
     /// # Errors
@@ -142,10 +144,7 @@ impl Host {
     /// Sends the other ranks home.
     fn end(&self) -> Result<()> {
         let is_finished = !UNFINISHED.load(Ordering::Acquire);
-        for rank in 1..self.size {
-            self.world.send(rank, &mut write(if is_finished { 2 } else { 3 }, ""))?;
-        }
-        self.finish()
+        (1..self.size).try_for_each(|rank| self.world.send(rank, &mut write(if is_finished { 2 } else { 3 }, "")))
     }
 }
 
@@ -158,13 +157,37 @@ unsafe extern "C" {
     fn atexit(function: extern "C" fn()) -> c_int;
 }
 
-extern "C" fn end() {
-    // A panic must not leave this function; there is none in it but of the allocator.
-    if let Ok(Some(host)) = Host::enter()
-        && let Err(error) = host.end()
+/// The end of rank 0's process, which has initialised MPI here. Nothing in it panics but the allocator.
+extern "C" fn at_exit() {
+    let Some(Ok(Some(host))) = HOST.get() else { return };
+    if host.world.is_live()
+        && let Err(error) = host.finish()
     {
         tracing::warn!(%error, "MPI is not finalised");
     }
+}
+
+/// The beginning of `MPI_Finalize` on rank 0, whoever calls it.
+extern "C" fn at_finalize<H>(_: H, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
+    if let Some(Ok(Some(host))) = HOST.get()
+        && let Err(error) = host.end()
+    {
+        tracing::warn!(%error, "ranks are not told that rank 0 ends");
+    }
+    0
+}
+
+extern "C" fn not_copied<H>(
+    _: H,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: *mut c_void,
+    is_copied: *mut c_int,
+) -> c_int {
+    // SAFETY: MPI asks for an answer here.
+    unsafe { is_copied.write(0) };
+    0
 }
 
 fn write(kind: u8, text: &str) -> [u8; LETTER] {
@@ -185,13 +208,15 @@ fn read(letter: &[u8; LETTER]) -> Letter {
 
 impl<A: Abi> Launched<A> {
     fn enter(mpi: &'static Installed<A>) -> Result<Option<Host>> {
-        if !mpi.about.is_initialized()? {
+        let is_ours = !mpi.about.is_initialized()?;
+        if is_ours {
             connect::init(mpi, env_size())?;
         }
         let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
         if size == 1 && env_size() > 1 {
-            // Nobody else will.
-            mpi.about.finalize()?;
+            if is_ours {
+                mpi.about.finalize()?;
+            }
             return Err(Error::invalid(format!(
                 "mpi: a launcher has started {} ranks, of which {} sees none but this one: it is another MPI's launcher; that \
                  of this one is {}",
@@ -208,16 +233,35 @@ impl<A: Abi> Launched<A> {
         let code = unsafe { (mpi.table.comm_dup)(mpi.constants.comm_world, &mut comm) };
         mpi.about.check("MPI_Comm_dup", code)?;
         mpi.return_errors(comm)?;
+        if rank == 0 {
+            Self::call_at_end(mpi, is_ours)?;
+        }
         Ok(Some(Host { rank, size, world: Box::leak(Box::new(Self { mpi, comm })) }))
+    }
+
+    /// Sees to it that the other ranks hear of rank 0's end.
+    fn call_at_end(mpi: &Installed<A>, is_ours: bool) -> Result<()> {
+        let (mut key, none) = (0, ptr::null_mut());
+        // SAFETY: both functions may be called whenever MPI does that.
+        let code = unsafe { (mpi.table.comm_create_keyval)(not_copied, at_finalize, &mut key, none) };
+        mpi.about.check("MPI_Comm_create_keyval", code)?;
+        // What MPI_Finalize frees before it does anything else.
+        // SAFETY: the key was made here.
+        let code = unsafe { (mpi.table.comm_set_attr)(mpi.constants.comm_self, key, none) };
+        mpi.about.check("MPI_Comm_set_attr", code)?;
+        if is_ours {
+            // SAFETY: the function may be called at the end of the process.
+            unsafe { atexit(at_exit) };
+        }
+        Ok(())
     }
 
     fn wait(&self, request: &mut A::Handle) -> Result<()> {
         let mut looks = 0;
         loop {
             let mut done = 0;
-            let status = ptr::without_provenance_mut(self.mpi.constants.status_ignore);
             // SAFETY: the request was started, and its letter stays until it is done.
-            let code = unsafe { (self.mpi.table.test)(request, &mut done, status) };
+            let code = unsafe { (self.mpi.table.test)(request, &mut done, self.mpi.status_ignore()) };
             self.mpi.about.check("MPI_Test", code)?;
             if done != 0 {
                 return Ok(());
@@ -252,11 +296,15 @@ impl<A: Abi> World for Launched<A> {
     fn finalize(&self) -> Result<()> {
         self.mpi.about.finalize()
     }
+
+    fn is_live(&self) -> bool {
+        self.mpi.about.is_initialized().unwrap_or_default()
+    }
 }
 
 /// How many ranks the launcher says there are.
 fn env_size() -> usize {
-    let names = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_NTASKS"];
+    let names = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"];
     names.into_iter().find_map(|name| env::var(name).ok()?.parse().ok()).unwrap_or(1)
 }
 

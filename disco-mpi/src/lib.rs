@@ -11,7 +11,7 @@
 //! launcher       the command that starts ranks
 //! host           ranks of a launcher, invited to one session after the other
 //! communicator   one rank: waiting with deadline and abort, splitting
-//! collective     an operation as MPI's; reduction: what the library can't compute is computed in wider numbers
+//! collective     an operation as MPI's (raw: as the benchmark calls it); reduction: what the library can't compute is computed in wider numbers
 //! ```
 //!
 //! Ranks are processes: MPI has one in each. Every call is non-blocking and polled, so that a peer that is gone is an
@@ -26,10 +26,13 @@ mod host;
 mod launcher;
 mod library;
 mod pmi;
+#[doc(hidden)]
+pub mod raw;
 mod reduction;
 mod roll;
 mod table;
 
 pub use backend::{BACKEND, Mpi};
+pub use connect::{connect_comm, is_launched};
 pub use host::Host;
 pub use launcher::launcher;

@@ -1,0 +1,186 @@
+//! What does the backend `mpi` add to MPI's own calls, and what would the backend `local` take?
+//!
+//! Runs once for each MPI that the tests have fetched, or on the one that is found.
+
+#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
+#![allow(unsafe_code, reason = "MPI's own calls")]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
+use disco::mpi::raw::{self, Call};
+use disco::{
+    Backend as _, Builder, CommunicatorExt as _, DType, DataPlane, Error, Rank, Reduction, Result, Session, SessionExt,
+    WorkerContext, block_on,
+};
+
+/// Bytes of a tensor.
+const SIZES: [usize; 8] = [8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20];
+const OPERATIONS: [&str; 4] = ["all_reduce", "broadcast", "all_to_all", "ping_pong"];
+/// How long one round of a comparison runs.
+const ROUND: f64 = 0.01;
+/// Rounds of a comparison.
+const ROUNDS: usize = 21;
+/// Who does it.
+const OURS: usize = 0;
+const POLLED: usize = 1;
+const BLOCKING: usize = 2;
+
+disco::register_function!("benches.mpi", run);
+
+/// Seconds that `iters` of them take, here and by the library itself. Broadcasts take turns, so that nobody runs ahead; those
+/// who take turns with a ping-pong are ranks 0 and 1.
+fn run(ctx: &mut WorkerContext, name: String, who: usize, bytes: usize, iters: usize) -> Result<f64> {
+    let mut tensor = || ctx.empty(DType::F32, [(bytes / 4) as i64]);
+    let (src, dst) = (tensor()?, tensor()?);
+    src.view_mut::<f32>()?.fill(1.0);
+    dst.view_mut::<f32>()?.fill(1.0);
+    let comm = ctx.comm()?;
+    let (me, size) = (comm.rank().index(), comm.size());
+    let call = |call| {
+        // SAFETY: the session has initialised MPI; both tensors have so many bytes.
+        unsafe { raw::call(call, who == BLOCKING, src.data(), dst.data(), bytes) }
+    };
+    let mut once = |turn: usize| match (name.as_str(), who) {
+        ("all_reduce", OURS) => comm.all_reduce(&src, &dst, Reduction::Sum),
+        ("all_reduce", _) => call(Call::AllReduce),
+        ("broadcast", OURS) => comm.broadcast(&dst, Rank::new((turn % size) as u32)),
+        ("broadcast", _) => call(Call::Broadcast(turn % size)),
+        ("all_to_all", OURS) => comm.all_to_all(&src, &dst),
+        ("all_to_all", _) => call(Call::AllToAll(size)),
+        (_, OURS) if turn % 2 == me => comm.send(&src, Rank::new(1 - me as u32)),
+        (_, OURS) => comm.recv(&dst, Rank::new(1 - me as u32)),
+        (_, _) if turn % 2 == me => call(Call::Send(1 - me)),
+        (_, _) => call(Call::Recv(1 - me)),
+    };
+    if name == "ping_pong" && me > 1 {
+        return Ok(0.0);
+    }
+    (0..4).try_for_each(&mut once)?;
+    let start = Instant::now();
+    (0..iters).try_for_each(&mut once)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let value = if name == "all_reduce" { size as f32 } else { 1.0 };
+    let is_right = dst.view::<f32>()?.iter().all(|element| *element == value);
+    if is_right { Ok(seconds) } else { Err(Error::invalid(format!("{name}: the result is wrong"))) }
+}
+
+/// The time of `iters` of them on the slowest rank.
+fn time(session: &dyn Session, name: &str, who: usize, bytes: usize, iters: usize) -> Duration {
+    let seconds = block_on(async {
+        let function = session.function("benches.mpi").await?;
+        let times = session.call(&function, (name, who as i64, bytes as i64, iters as i64)).await?;
+        let mut slowest = 0.0f64;
+        for worker in session.world().workers() {
+            slowest = slowest.max(session.get_as(&times, worker).await?);
+        }
+        Ok::<_, Error>(slowest)
+    });
+    Duration::from_secs_f64(seconds.expect("the result is right"))
+}
+
+fn mpi(criterion: &mut Criterion) {
+    let ranks = common::settings(2).workers;
+    let [mpi, local] = ["mpi", "local"].map(|backend| {
+        let session = Builder::processes(ranks).start().expect("workers can be started");
+        if let Err(error) = block_on(session.init_ccl(backend, &[])) {
+            eprintln!("mpi: {error}");
+            process::exit(1);
+        }
+        session
+    });
+    let library = disco::mpi::BACKEND.probe().expect("it is there: a session has it");
+    let blocking = if env::var("DISCO_MPI_BLOCKING").is_ok_and(|value| value == "1") { "blocking" } else { "polled" };
+    println!("\n{} from {}, {ranks} ranks, {blocking}", library.version, library.library);
+    common::print_placement();
+    // So small that all is over soon, where nothing is measured.
+    let sizes = if common::measures() { &SIZES[..] } else { &SIZES[..2] };
+    for name in OPERATIONS {
+        let mut group = criterion.benchmark_group(format!("{name}/mpi {ranks}"));
+        for &bytes in sizes.iter().step_by(2) {
+            group.throughput(Throughput::Bytes(bytes as u64));
+            group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
+                bencher.iter_custom(|iters| time(&mpi, name, OURS, bytes, iters as usize));
+            });
+        }
+        group.finish();
+    }
+    for name in OPERATIONS {
+        compare(&mpi, &local, name, ranks);
+        common::print_placement();
+    }
+    for session in [mpi, local] {
+        block_on(session.shutdown()).expect("live");
+    }
+}
+
+/// Prints ours beside the library's own calls, and beside `local`.
+fn compare(mpi: &dyn Session, local: &dyn Session, name: &str, ranks: usize) {
+    for bytes in SIZES {
+        if !common::is_asked_for(&format!("{name}/mpi {ranks}/{bytes}")) {
+            continue;
+        }
+        let iters = (ROUND / (1e-6 + bytes as f64 / 2e9)).max(3.0) as usize;
+        let mut times = [const { Vec::new() }; 4];
+        for _ in 0..ROUNDS {
+            let who = [(mpi, OURS), (mpi, POLLED), (mpi, BLOCKING), (local, OURS)];
+            for (times, (session, who)) in times.iter_mut().zip(who) {
+                times.push(time(session, name, who, bytes, iters).as_secs_f64() / iters as f64);
+            }
+        }
+        let [ours, polled, blocking, local] = times.map(|mut times| {
+            times.sort_unstable_by(f64::total_cmp);
+            times[ROUNDS / 2] * 1e6
+        });
+        let over = |raw: f64| format!("{:+.0} ns, {:+.1} %", (ours - raw) * 1e3, (ours / raw - 1.0) * 100.0);
+        println!(
+            "{:<24} ours {ours:.2} µs   raw polled {polled:.2} ({})   raw blocking {blocking:.2} ({})   \
+             polled / blocking {:.2}   local {local:.2}, {:.2} of raw blocking",
+            format!("{name}/{bytes}"),
+            over(polled),
+            over(blocking),
+            polled / blocking,
+            local / blocking
+        );
+    }
+}
+
+/// The libraries that `cargo xtask test` has fetched.
+fn fetched() -> Vec<PathBuf> {
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-cache");
+    let cache = env::var_os("DISCO_TEST_CACHE").map_or(cache, PathBuf::from);
+    let folders = fs::read_dir(cache).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let libraries = folders.filter_map(|folder| {
+        let files = ["lib/libmpi.so.12", "lib/libmpi.so.40"].map(|file| folder.join(file));
+        files.into_iter().find(|file| file.is_file())
+    });
+    libraries.collect()
+}
+
+criterion_group!(benches, mpi);
+
+fn main() {
+    let libraries = if env::var_os("DISCO_MPI_LIBRARY").is_some() { Vec::new() } else { fetched() };
+    if libraries.is_empty() {
+        match disco::mpi::BACKEND.probe() {
+            Ok(_) => common::run(benches),
+            Err(error) => eprintln!("mpi: skipped: {error}"),
+        }
+        return;
+    }
+    let ranks = common::settings(2).workers;
+    for library in libraries {
+        let mut this = Command::new(env::current_exe().expect("it runs"));
+        this.args(env::args_os().skip(1)).env("DISCO_MPI_LIBRARY", library).env("DISCO_BACKEND", "mpi");
+        let status = this.env("DISCO_WORKERS", ranks.to_string()).status().expect("it runs");
+        if !status.success() {
+            process::exit(1);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+/* A C program with its own MPI, which uses Disco on its own communicator and then on all of its ranks:
+ *
+ *     cargo build --release --example c_host
+ *     mpicc examples/c_host/host.c -L target/release/examples -lc_host -o host
+ *     LD_LIBRARY_PATH=target/release/examples mpiexec -n 3 ./host
+ */
+#include <mpi.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+int disco_all_reduce(uintptr_t comm, float *data, size_t count);
+void disco_init(void);
+int disco_session(size_t workers);
+
+int main(int argc, char **argv) {
+    /* Workers are threads: sessions need MPI_THREAD_SERIALIZED at least. The communicator alone does not. */
+    int wanted = argc > 1 && strcmp(argv[1], "single") == 0 ? MPI_THREAD_SINGLE : MPI_THREAD_MULTIPLE;
+    int provided, rank, size;
+    MPI_Comm reversed;
+    MPI_Init_thread(&argc, &argv, wanted, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
+
+    float data[] = {1, (float)rank};
+    if (disco_all_reduce((uintptr_t)reversed, data, 2)) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (rank == 0) printf("a communicator's sum: %g ranks, %g\n", data[0], data[1]);
+    fflush(stdout);
+    MPI_Comm_free(&reversed);
+
+    disco_init();
+    int failed = disco_session((size_t)size);
+    /* Ranks that Disco has kept leave with this one. */
+    MPI_Finalize();
+    return failed;
+}
