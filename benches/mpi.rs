@@ -16,8 +16,8 @@ use std::{env, fs};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::mpi::raw::{self, Call};
 use disco::{
-    Backend as _, Builder, CommunicatorExt as _, DType, DataPlane, Error, Rank, Reduction, Result, Session, SessionExt,
-    WorkerContext, block_on,
+    Backend as _, Builder, DType, DataPlane, Error, Op, Rank, Reduction, Result, Session, SessionExt, WorkerContext,
+    block_on,
 };
 
 /// Bytes of a tensor.
@@ -43,21 +43,27 @@ fn run(ctx: &mut WorkerContext, name: String, who: usize, bytes: usize, iters: u
     dst.view_mut::<f32>()?.fill(1.0);
     let comm = ctx.comm()?;
     let (me, size) = (comm.rank().index(), comm.size());
-    let call = |call| {
-        // SAFETY: the session has initialised MPI; both tensors have so many bytes.
-        unsafe { raw::call(call, who == BLOCKING, src.data(), dst.data(), bytes) }
+    let peer = 1usize.wrapping_sub(me);
+    let rank = |index: usize| Rank::new(index as u32);
+    let group = |turn: usize| match name.as_str() {
+        "all_reduce" => [Op::AllReduce { src: Some(src.clone()), dst: dst.clone(), reduction: Reduction::Sum }],
+        "broadcast" => [Op::Broadcast { src: None, dst: dst.clone(), root: rank(turn) }],
+        "all_to_all" => [Op::AllToAll { src: Some(src.clone()), dst: dst.clone() }],
+        _ if turn % 2 == me => [Op::Send { src: src.clone(), to: rank(peer) }],
+        _ => [Op::Recv { dst: dst.clone(), from: rank(peer) }],
     };
-    let mut once = |turn: usize| match (name.as_str(), who) {
-        ("all_reduce", OURS) => comm.all_reduce(&src, &dst, Reduction::Sum),
-        ("all_reduce", _) => call(Call::AllReduce),
-        ("broadcast", OURS) => comm.broadcast(&dst, Rank::new((turn % size) as u32)),
-        ("broadcast", _) => call(Call::Broadcast(turn % size)),
-        ("all_to_all", OURS) => comm.all_to_all(&src, &dst),
-        ("all_to_all", _) => call(Call::AllToAll(size)),
-        (_, OURS) if turn % 2 == me => comm.send(&src, Rank::new(1 - me as u32)),
-        (_, OURS) => comm.recv(&dst, Rank::new(1 - me as u32)),
-        (_, _) if turn % 2 == me => call(Call::Send(1 - me)),
-        (_, _) => call(Call::Recv(1 - me)),
+    let raw = |turn: usize| match name.as_str() {
+        "all_reduce" => Call::AllReduce,
+        "broadcast" => Call::Broadcast(turn),
+        "all_to_all" => Call::AllToAll(size),
+        _ if turn % 2 == me => Call::Send(peer),
+        _ => Call::Recv(peer),
+    };
+    let groups: Vec<[Op; 1]> = (0..size).map(group).collect();
+    let mut once = |turn: usize| match who {
+        OURS => comm.enqueue(&groups[turn % size]),
+        // SAFETY: the session has initialised MPI; both tensors have so many bytes.
+        who => unsafe { raw::call(raw(turn % size), who == BLOCKING, src.data(), dst.data(), bytes) },
     };
     if name == "ping_pong" && me > 1 {
         return Ok(0.0);
@@ -128,10 +134,12 @@ fn compare(mpi: &dyn Session, local: &dyn Session, name: &str, ranks: usize) {
         }
         let iters = (ROUND / (1e-6 + bytes as f64 / 2e9)).max(3.0) as usize;
         let mut times = [const { Vec::new() }; 4];
-        for _ in 0..ROUNDS {
-            let who = [(mpi, OURS), (mpi, POLLED), (mpi, BLOCKING), (local, OURS)];
-            for (times, (session, who)) in times.iter_mut().zip(who) {
-                times.push(time(session, name, who, bytes, iters).as_secs_f64() / iters as f64);
+        let who = [(mpi, OURS), (mpi, POLLED), (mpi, BLOCKING), (local, OURS)];
+        for round in 0..ROUNDS {
+            // Each comes after each other one.
+            for index in (0..who.len()).map(|turn| (round + turn * (1 + 2 * (round / 4 % 2))) % who.len()) {
+                let (session, who) = who[index];
+                times[index].push(time(session, name, who, bytes, iters).as_secs_f64() / iters as f64);
             }
         }
         let [ours, polled, blocking, local] = times.map(|mut times| {

@@ -83,6 +83,7 @@ impl OpState {
 #[derive(Debug)]
 pub struct RunningOp<'a> {
     cell: &'a OpCell,
+    word: u64,
     state: OpState,
 }
 
@@ -127,7 +128,7 @@ impl Activity {
         let word = (number & 0xffff_ffff) << 32 | (op.kind() as u64) << 16 | u64::from(dtype) << 8;
         cell.count.store(op.count(size) as u64, Ordering::Relaxed);
         cell.word.store(word, Ordering::Release);
-        RunningOp { cell, state: OpState::Failed }
+        RunningOp { cell, word, state: OpState::Failed }
     }
 
     /// What the worker is doing now.
@@ -154,7 +155,8 @@ impl RunningOp<'_> {
 
 impl Drop for RunningOp<'_> {
     fn drop(&mut self) {
-        self.cell.word.fetch_or(self.state as u64, Ordering::Release);
+        // Nobody else writes it.
+        self.cell.word.store(self.word | self.state as u64, Ordering::Release);
     }
 }
 

@@ -20,10 +20,9 @@ use crate::roll::Roll;
 
 /// `1`: MPI's blocking calls, which know neither deadline nor abort.
 const BLOCKING: &str = "DISCO_MPI_BLOCKING";
-/// Looks at a request before other threads are let run in between.
-const SPINS: u32 = 2000;
-/// Looks between two at the clock.
-const TICK: u32 = 64;
+/// As many looks at a request but one go without one at the flag and the clock, and without letting others run: a power of two,
+/// less one.
+const SPINS: u32 = 511;
 
 /// The end of waiting, from outside.
 #[derive(Debug, Default)]
@@ -101,11 +100,10 @@ impl<A: Abi> Communicator<A> {
         }
         let mut request = self.mpi.constants.request_null;
         self.mpi.about.check(polled, call(self.mpi, self.comm, Some(&mut request)))?;
-        self.wait(op, || {
-            let mut done = 0;
+        let (test, status) = (self.mpi.table.test, self.mpi.status_ignore());
+        self.wait(op, "MPI_Test", |done| {
             // SAFETY: the request was started; what it touches is kept until it is done.
-            let code = unsafe { (self.mpi.table.test)(&mut request, &mut done, self.mpi.status_ignore()) };
-            self.mpi.about.check("MPI_Test", code).map(|()| done != 0)
+            unsafe { test(&mut request, done, status) }
         })
     }
 
@@ -117,35 +115,44 @@ impl<A: Abi> Communicator<A> {
             // SAFETY: the requests were started; what they touch is kept until they are done.
             return self.mpi.about.check("MPI_Waitall", unsafe { (self.mpi.table.waitall)(count, requests, status) });
         }
-        self.wait(op, || {
-            let mut done = 0;
+        let test = self.mpi.table.testall;
+        self.wait(op, "MPI_Testall", |done| {
             // SAFETY: as above.
-            let code = unsafe { (self.mpi.table.testall)(count, requests, &mut done, status) };
-            self.mpi.about.check("MPI_Testall", code).map(|()| done != 0)
+            unsafe { test(count, requests, done, status) }
         })
     }
 
-    /// Waits until `is_done`, which lets MPI work.
-    fn wait(&self, op: &Op, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
-        let (mut looks, mut start) = (0u32, None);
-        while !is_done()? {
-            if let Some(cause) = self.flag.cause() {
-                return Err(Error::Aborted { cause });
+    /// Waits until `test`, a function of MPI's that lets it work, says that it is done.
+    #[inline]
+    fn wait(&self, op: &Op, function: &'static str, mut test: impl FnMut(&mut c_int) -> c_int) -> Result<()> {
+        let (mut looks, mut start, mut done) = (0u32, None, 0);
+        loop {
+            self.mpi.about.check(function, test(&mut done))?;
+            if done != 0 {
+                return Ok(());
             }
             looks = looks.wrapping_add(1);
-            if looks > self.spins {
+            if looks & self.spins == 0 {
                 thread::yield_now();
-            }
-            if looks.is_multiple_of(TICK) && start.get_or_insert_with(Instant::now).elapsed() > self.deadline {
-                let state = match &self.roll {
-                    Some(roll) => roll.call(self.calls),
-                    None => "other ranks have not come, or call something else".to_owned(),
-                };
-                let (operation, after) = (op.signature(self.size), self.deadline);
-                return Err(Error::Deadline { operation, after, state });
+                self.check_patience(op, *start.get_or_insert_with(Instant::now))?;
             }
         }
-        Ok(())
+    }
+
+    /// Whether to go on waiting.
+    #[cold]
+    fn check_patience(&self, op: &Op, start: Instant) -> Result<()> {
+        if let Some(cause) = self.flag.cause() {
+            return Err(Error::Aborted { cause });
+        }
+        if start.elapsed() <= self.deadline {
+            return Ok(());
+        }
+        let state = match &self.roll {
+            Some(roll) => roll.call(self.calls),
+            None => "other ranks have not come, or call something else".to_owned(),
+        };
+        Err(Error::Deadline { operation: op.signature(self.size), after: self.deadline, state })
     }
 
     fn check(&self, group: &[Op]) -> Result<()> {
@@ -156,9 +163,11 @@ impl<A: Abi> Communicator<A> {
                 return Err(Error::Unsupported { backend: backend::NAME, operation, dtype: None });
             }
         }
-        match group.iter().filter(|op| op.kind().is_point_to_point()).count() {
-            all if all == 0 || all == group.len() => Ok(()),
-            _ => Err(Error::invalid("a group holds either point-to-point operations or collectives, not both")),
+        let mut kinds = group.iter().map(|op| op.kind().is_point_to_point());
+        let first = kinds.next();
+        match kinds.all(|kind| Some(kind) == first) {
+            true => Ok(()),
+            false => Err(Error::invalid("a group holds either point-to-point operations or collectives, not both")),
         }
     }
 

@@ -217,16 +217,19 @@ impl About {
     }
 
     /// Its error, if a function returned one.
+    #[inline]
     pub(crate) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
-        if code == 0 {
-            return Ok(());
-        }
+        if code == 0 { Ok(()) } else { Err(self.error(function, code)) }
+    }
+
+    #[cold]
+    fn error(&self, function: &'static str, code: c_int) -> Error {
         let mut text = [0; TEXT];
         let mut length = 0;
         // SAFETY: no library's text is longer.
         let known = unsafe { (self.early.error_string)(code, text.as_mut_ptr(), &mut length) } == 0;
         let message = if known { string(&text) } else { "an error that it has no text for".to_owned() };
-        Err(Error::Library { backend: NAME, function, code: code.into(), message })
+        Error::Library { backend: NAME, function, code: code.into(), message }
     }
 }
 

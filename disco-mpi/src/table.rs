@@ -44,6 +44,7 @@ disco_dl::functions! {
         group_free: c"MPI_Group_free"(*mut H);
         test: c"MPI_Test"(*mut H, *mut c_int, Status);
         testall: c"MPI_Testall"(c_int, *mut H, *mut c_int, Status);
+        reduce_local: c"MPI_Reduce_local"(In, Out, c_int, H, H);
         waitall: c"MPI_Waitall"(c_int, *mut H, Status);
         allreduce: c"MPI_Allreduce"(In, Out, c_int, H, H, H);
         iallreduce: c"MPI_Iallreduce"(In, Out, c_int, H, H, H, *mut H);

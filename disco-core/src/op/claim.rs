@@ -28,8 +28,9 @@ impl Claims<'_> {
 }
 
 impl Drop for Claims<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.0.drain(..).for_each(|claim| claim.storage.release(claim.writes));
+        self.0.iter().for_each(|claim| claim.storage.release(claim.writes));
     }
 }
 
@@ -37,6 +38,7 @@ impl Drop for Claims<'_> {
 ///
 /// # Errors
 /// [`Error::Busy`](crate::Error::Busy) if somebody views one of them in a way that excludes this.
+#[inline]
 pub fn claim(group: &[Op]) -> Result<Claims<'_>> {
     let mut claims = Claims(SmallVec::new());
     let written = group.iter().filter_map(Op::dst).map(|dst| (dst.storage(), true));
