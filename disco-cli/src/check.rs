@@ -23,9 +23,9 @@ pub(crate) struct Check {
     /// Number of equal groups that the workers are split in
     #[arg(long, default_value_t = 1)]
     groups: usize,
-    /// Where the workers live
-    #[arg(long, default_value_t)]
-    session: SessionKind,
+    /// Where the workers live [default: processes for `mpi`, threads for others]
+    #[arg(long)]
+    session: Option<SessionKind>,
     /// Only checks with this text in their name, which is like `all_reduce::bf16::avg`
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
@@ -99,7 +99,8 @@ impl Check {
         if cases.is_empty() {
             anyhow::bail!("no check has `{}` in its name", self.filter);
         }
-        let suite = Suite::new(Arc::new(Here { backend: self.backend, world, session: self.session }));
+        let session = self.session.unwrap_or(SessionKind::of(&self.backend));
+        let suite = Suite::new(Arc::new(Here { session, backend: self.backend, world }));
         let mut report = Report::default();
         for case in &cases {
             let row = Row::new(case.name(), suite.run(case));

@@ -15,6 +15,7 @@ use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Reduction,
 use crate::abi::{Abi, UNDEFINED};
 use crate::backend;
 use crate::host;
+use crate::launcher;
 use crate::library::Installed;
 use crate::roll::Roll;
 
@@ -64,8 +65,7 @@ impl<A: Abi> Communicator<A> {
     ) -> Result<Self> {
         mpi.return_errors(comm)?;
         let (rank, size) = mpi.place_in(comm)?;
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let spins = if size <= processors { SPINS } else { 0 };
+        let spins = if size <= launcher::processors() { SPINS } else { 0 };
         let rank = Rank::new(rank as u32);
         let is_blocking = env::var(BLOCKING).is_ok_and(|value| value == "1");
         let (calls, broken, scratch) = (0, None, Vec::new());

@@ -15,15 +15,13 @@ use disco_core::{Abort, Error, Rank, Rendezvous, Result, Seat, Store};
 
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::{Communicator, Flag};
+use crate::launcher;
 use crate::library::{Installed, Mpi, Threads};
 use crate::pmi;
 use crate::roll::Roll;
 
 /// Whose rank this process is, of the last rendezvous: MPI has one in each process.
 static TAKEN: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
-
-/// Variables by which launchers tell a process that it is a rank. Slurm gives ranks to batch scripts, too, but steps to `srun` only.
-const LAUNCHED: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"];
 
 /// Variables by which a rank finds its process manager.
 const ENTRY: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"];
@@ -55,7 +53,7 @@ pub(crate) fn connect<A: Abi>(
     let mut sockets = Vec::new();
     meeting.check_session()?;
     if !mpi.about.is_initialized()? {
-        let is_launched = is_launched();
+        let is_launched = launcher::is_launched();
         sockets = meeting.prepare(mpi, &seat)?;
         let initialized = init(mpi, seat.world.size());
         if !is_launched {
@@ -117,11 +115,6 @@ fn duplicate<A: Abi>(
     Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?))
 }
 
-/// Whether a launcher has started this process.
-pub fn is_launched() -> bool {
-    LAUNCHED.into_iter().any(|name| env::var_os(name).is_some())
-}
-
 /// The store of the session whose ranks this process has served by PMI.
 fn served() -> MutexGuard<'static, Option<Arc<dyn Store>>> {
     static SERVED: Mutex<Option<Arc<dyn Store>>> = Mutex::new(None);
@@ -151,8 +144,7 @@ fn tag(at: &Rendezvous) -> c_int {
 
 /// Initialises MPI for all threads of this process.
 pub(crate) fn init<A: Abi>(mpi: &Installed<A>, size: usize) -> Result<()> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if size > processors {
+    if size > launcher::processors() {
         // Whoever waits lets others run; said unless the user has said something else.
         for (name, value) in [("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2"), ("OMPI_MCA_mpi_yield_when_idle", "1")] {
             if env::var_os(name).is_none() {
@@ -209,7 +201,7 @@ impl Meeting {
     /// Sees to it that MPI finds its peers when it is initialised. Returns what this rank has shared for that.
     fn prepare<A: Abi>(&self, mpi: &Installed<A>, seat: &Seat<'_>) -> Result<Vec<SharedFd>> {
         let mut shared = Vec::new();
-        if self.size == 1 || is_launched() {
+        if self.size == 1 || launcher::is_launched() {
             return Ok(shared);
         }
         let about = &mpi.about;

@@ -18,6 +18,7 @@ use disco_core::{Error, Result};
 
 use crate::abi::Abi;
 use crate::connect;
+use crate::launcher;
 use crate::library::{Installed, Mpi};
 
 /// The longest text of an invitation, and what stands before it: what it is and how long.
@@ -75,7 +76,7 @@ impl Host {
     /// # Errors
     /// There is no MPI, or its own.
     pub fn enter() -> Result<Option<&'static Self>> {
-        HOST.get_or_init(|| match connect::is_launched() {
+        HOST.get_or_init(|| match launcher::is_launched() {
             false => Ok(None),
             true => match Mpi::get()? {
                 Mpi::Mpich(mpi) => Launched::enter(mpi),

@@ -1,11 +1,39 @@
-//! The command that starts ranks, where the library needs one.
+//! The command that starts ranks, where the library needs one, and what a rank knows of it.
 
+use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
+use std::thread;
 
 use disco_core::Result;
 
 use crate::library::Mpi;
+
+/// Variables by which launchers tell a process that it is a rank. Slurm gives ranks to batch scripts, too, but steps to `srun`
+/// only.
+const LAUNCHED: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"];
+
+/// Whether a launcher has started this process.
+pub fn is_launched() -> bool {
+    LAUNCHED.into_iter().any(|name| env::var_os(name).is_some())
+}
+
+/// Processors that the ranks of this machine have together: launchers bind each to its own.
+pub(crate) fn processors() -> usize {
+    let mine = || thread::available_parallelism().map_or(1, usize::from);
+    let all = || Some(count(&fs::read_to_string("/sys/devices/system/cpu/online").ok()?));
+    if is_launched() { all().unwrap_or_else(mine) } else { mine() }
+}
+
+/// How many a list of processors has, as in `0-3,8`.
+fn count(list: &str) -> usize {
+    let numbers = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(last.parse::<usize>().ok()?.saturating_sub(first.parse().ok()?) + 1)
+    };
+    list.trim().split(',').filter_map(numbers).sum()
+}
 
 /// What goes before a program and its arguments to start it as so many ranks of this machine; nothing where sessions of
 /// processes start their ranks without a launcher, as with MPICH and Intel MPI.
@@ -22,12 +50,24 @@ pub fn launcher(ranks: usize) -> Result<Vec<OsString>> {
     let beside = Path::new(about.library()).parent().and_then(Path::parent).map(|folder| folder.join("bin/mpirun"));
     let program = beside.filter(|path| path.is_file()).map_or_else(|| "mpirun".into(), Into::into);
     let mut command: Vec<OsString> = vec![program, "-n".into(), ranks.to_string().into()];
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if ranks > processors {
+    // Rank 0 is the controller and a worker, which one processor would be too few for.
+    command.extend(["--bind-to".into(), "none".into()]);
+    if ranks > processors() {
         command.push("--oversubscribe".into());
     }
     if rustix::process::geteuid().is_root() {
         command.push("--allow-run-as-root".into());
     }
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(["0\n", "0-3", "0-3,8", "0,2,4-7\n"].map(count), [1, 4, 5, 6]);
+        assert!(processors() > 0);
+    }
 }

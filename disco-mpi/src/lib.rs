@@ -8,7 +8,7 @@
 //! library        the search; what the library is called, its version, initialisation, the text of its errors
 //! abi, table     handles and constants of three ABIs; the functions
 //! connect        ranks initialise MPI, meet, and make a communicator; pmi serves those without a launcher
-//! launcher       the command that starts ranks
+//! launcher       the command that starts ranks, and what a rank knows of it
 //! host           ranks of a launcher, invited to one session after the other
 //! communicator   one rank: waiting with deadline and abort, splitting
 //! collective     an operation as MPI's (raw: as the benchmark calls it); reduction: what the library can't compute is computed in wider numbers
@@ -33,6 +33,6 @@ mod roll;
 mod table;
 
 pub use backend::{BACKEND, Mpi};
-pub use connect::{connect_comm, is_launched};
+pub use connect::connect_comm;
 pub use host::Host;
-pub use launcher::launcher;
+pub use launcher::{is_launched, launcher};

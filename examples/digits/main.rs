@@ -31,9 +31,9 @@ struct Args {
     /// Backend of the data plane
     #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
     backend: String,
-    /// Where the workers live: threads, processes
-    #[arg(long, env = "DISCO_SESSION", default_value_t)]
-    session: SessionKind,
+    /// Where the workers live: threads, processes [default: processes for `mpi`, threads for others]
+    #[arg(long, env = "DISCO_SESSION")]
+    session: Option<SessionKind>,
     /// Times that all images are trained on
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
     epochs: u16,
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
-    let session = Builder::new(args.session, args.workers).start()?;
+    let session = Builder::new(args.session.unwrap_or(SessionKind::of(&args.backend)), args.workers).start()?;
     let bar = progress(&args);
     let outcome = block_on(async {
         session.init_ccl(&args.backend, &[]).await?;

@@ -1,4 +1,5 @@
-//! Vendors' libraries that tests run against: wheels, pinned by hash, unpacked once.
+//! Vendors' libraries that tests run against: wheels, pinned by hash, and Debian's packages where there is no wheel, unpacked
+//! once.
 
 use std::env;
 use std::fs;
@@ -19,7 +20,11 @@ struct Wheel {
     is_long: bool,
 }
 
-/// `disco-cli/tests/mpi.rs` says what is in them.
+/// A folder, and the packages of Debian that it has for the long tests, with those that they need and the machine lacks.
+const PACKAGES: [(&str, &[&str]); 2] =
+    [("debian-mpich", &["libmpich12", "mpich"]), ("debian-openmpi", &["libopenmpi3", "openmpi-bin"])];
+
+/// `disco-cli/tests/mpi` says what is in them.
 const WHEELS: [Wheel; 3] = [
     Wheel {
         name: "mpich",
@@ -54,22 +59,51 @@ pub(crate) fn fetch(long: bool) {
             eprintln!("== {} {} can't be fetched: {error:#}", wheel.name, wheel.version);
         }
     }
+    for (folder, packages) in PACKAGES.into_iter().filter(|_| long) {
+        if let Err(error) = unpacked_once(&cache(), folder, |parts| unpack_packages(packages, parts)) {
+            eprintln!("== {folder} can't be fetched: {error:#}");
+        }
+    }
+}
+
+/// Makes a folder of the cache that is not there of what `unpack` leaves in the folder that it is given.
+fn unpacked_once(cache: &Path, name: &str, unpack: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
+    let folder = cache.join(name);
+    if folder.is_dir() {
+        return Ok(());
+    }
+    println!("== fetching {name}");
+    let parts = cache.join(format!("{name}.part-{}", std::process::id()));
+    fs::create_dir_all(&parts)?;
+    // Complete, or not there.
+    let kept = unpack(&parts).and_then(|unpacked| Ok(fs::rename(unpacked, &folder)?));
+    fs::remove_dir_all(&parts)?;
+    kept
+}
+
+/// Downloads packages to a folder and unpacks them there, without installing them. Returns what is in them.
+fn unpack_packages(packages: &[&str], folder: &Path) -> Result<PathBuf> {
+    let mut simulate = Command::new("apt-get");
+    simulate.args(["install", "--simulate", "--no-install-recommends"]).args(packages).stdin(Stdio::null());
+    let output = simulate.output().context("apt-get can't be started")?;
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let missing = lines.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
+    let mut download = Command::new("apt-get");
+    run(download.args(["download", "--quiet=2"]).args(missing).current_dir(folder))?;
+    let root = folder.join("root");
+    for entry in fs::read_dir(folder)? {
+        let package = entry?.path();
+        if package.extension().is_some_and(|extension| extension == "deb") {
+            run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root))?;
+        }
+    }
+    ensure!(root.is_dir(), "apt-get has left no package");
+    Ok(root)
 }
 
 impl Wheel {
     fn fetch(&self, cache: &Path) -> Result<()> {
-        let folder = cache.join(format!("{}-{}", self.name, self.version));
-        if folder.is_dir() {
-            return Ok(());
-        }
-        println!("== fetching {} {}", self.name, self.version);
-        let parts = cache.join(format!("{}.part-{}", self.name, std::process::id()));
-        fs::create_dir_all(&parts)?;
-        let unpacked = self.unpack(&parts);
-        // Complete, or not there.
-        let kept = unpacked.and_then(|unpacked| Ok(fs::rename(unpacked, &folder)?));
-        fs::remove_dir_all(&parts)?;
-        kept
+        unpacked_once(cache, &format!("{}-{}", self.name, self.version), |parts| self.unpack(parts))
     }
 
     /// Downloads it to a folder and unpacks it there. Returns what is in it.
@@ -92,8 +126,17 @@ impl Wheel {
 }
 
 fn python(args: &[&str], paths: &[&Path]) -> Result<()> {
-    let mut command = Command::new("python3");
-    let status = command.args(args).args(paths).stdin(Stdio::null()).status().context("python3 can't be started")?;
-    ensure!(status.success(), "python3 {}: {status}", args.join(" "));
+    run(Command::new("python3").args(args).args(paths))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("{program} can't be started"))?;
+    ensure!(
+        output.status.success(),
+        "{program}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(())
 }

