@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::fmt::Debug;
 
-use disco_core::DType;
+use disco_core::{DType, Reduction};
 use disco_dl::Library;
 
 /// A handle: of communicators, groups, datatypes, operations, requests, error handlers.
@@ -60,6 +60,23 @@ pub(crate) struct Constants<H> {
     pub(crate) status_ignore: usize,
     pub(crate) thread_serialized: c_int,
     pub(crate) thread_multiple: c_int,
+}
+
+impl<H: Copy> Constants<H> {
+    /// The datatype and the operation of a reduction, where the library has both. Averages are sums.
+    pub(crate) fn reduction(&self, dtype: DType, reduction: Reduction) -> Option<(H, H)> {
+        let number = self.numbers.get(if dtype == DType::Bool { DType::U8 } else { dtype })?;
+        let function = match (dtype, reduction) {
+            (DType::Bool, Reduction::Sum | Reduction::Max) => self.lor,
+            (DType::Bool, _) => self.land,
+            (_, Reduction::Sum | Reduction::Avg) => self.sum,
+            (_, Reduction::Prod) => self.prod,
+            (_, Reduction::Min) => self.min,
+            (_, Reduction::Max) => self.max,
+            _ => return None,
+        };
+        Some((number, function))
+    }
 }
 
 /// Datatypes that every library can compute with: i8, u8, i16, u16, i32, u32, i64, u64, f32, f64.

@@ -344,7 +344,7 @@ impl<A: Abi> Communicator<A> {
             Goal::Blocks => src.bytes / size,
             Goal::All | Goal::Root(_) => dst.bytes,
         };
-        match reduction::form(dtype, reduction, self.mpi.about.saturates()) {
+        match reduction::form(dtype, reduction, self.wrong) {
             Form::Native => {
                 self.reduce_native(op, dtype, reduction, goal, (src, dst, is_in_place))?;
                 if let Some(ranks) = ranks {
@@ -355,10 +355,10 @@ impl<A: Abi> Communicator<A> {
                 let times = |bytes: usize| bytes / dtype.size() * numbers * wide.size();
                 let bytes = times(src.bytes);
                 let mut widened = Span { data: self.allocate(bytes), bytes };
-                reduction::widen(dtype, src.bytes(), widened.bytes_mut());
+                reduction::widen(dtype, numbers, src.bytes(), widened.bytes_mut());
                 self.reduce_native(op, wide, reduction, goal, (widened, widened, true))?;
                 let sums = widened.part(0, times(result));
-                reduction::narrow(dtype, sums.bytes(), dst.part(0, result).bytes_mut(), ranks);
+                reduction::narrow(dtype, numbers, sums.bytes(), dst.part(0, result).bytes_mut(), ranks);
             }
         }
         Ok(())
@@ -373,18 +373,7 @@ impl<A: Abi> Communicator<A> {
         goal: Goal,
         (src, dst, is_in_place): (Span, Span, bool),
     ) -> Result<()> {
-        let constants = &self.mpi.constants;
-        let number = constants.numbers.get(if dtype == DType::Bool { DType::U8 } else { dtype });
-        let function = match (dtype, reduction) {
-            (DType::Bool, Reduction::Sum | Reduction::Max) => constants.lor,
-            (DType::Bool, _) => constants.land,
-            (_, Reduction::Sum | Reduction::Avg) => constants.sum,
-            (_, Reduction::Prod) => constants.prod,
-            (_, Reduction::Min) => constants.min,
-            (_, Reduction::Max) => constants.max,
-            _ => constants.sum,
-        };
-        let Some(number) = number else {
+        let Some((number, function)) = self.mpi.constants.reduction(dtype, reduction) else {
             let operation = op.kind().to_string();
             return Err(disco_core::Error::Unsupported {
                 backend: crate::backend::NAME,

@@ -17,6 +17,7 @@ use crate::backend;
 use crate::host;
 use crate::launcher;
 use crate::library::Installed;
+use crate::reduction::Wrong;
 use crate::roll::Roll;
 
 /// `1`: MPI's blocking calls, which know neither deadline nor abort.
@@ -52,6 +53,7 @@ pub(crate) struct Communicator<A: Abi> {
     scratch: Vec<Box<[u64]>>,
     spins: u32,
     is_blocking: bool,
+    pub(crate) wrong: Wrong,
 }
 
 impl<A: Abi> Communicator<A> {
@@ -68,8 +70,8 @@ impl<A: Abi> Communicator<A> {
         let spins = if size <= launcher::processors() { SPINS } else { 0 };
         let rank = Rank::new(rank as u32);
         let is_blocking = env::var(BLOCKING).is_ok_and(|value| value == "1");
-        let (calls, broken, scratch) = (0, None, Vec::new());
-        Ok(Self { mpi, comm, rank, size, deadline, flag, roll, calls, broken, scratch, spins, is_blocking })
+        let (wrong, calls, broken, scratch) = (mpi.wrong()?, 0, None, Vec::new());
+        Ok(Self { mpi, comm, rank, size, deadline, flag, roll, calls, broken, scratch, spins, is_blocking, wrong })
     }
 
     pub(crate) fn me(&self) -> usize {

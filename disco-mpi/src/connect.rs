@@ -52,11 +52,11 @@ pub(crate) fn connect<A: Abi>(
     };
     let mut sockets = Vec::new();
     meeting.check_session()?;
+    let has_no_launcher = !mpi.about.is_initialized()? && !launcher::is_launched();
     if !mpi.about.is_initialized()? {
-        let is_launched = launcher::is_launched();
         sockets = meeting.prepare(mpi, &seat)?;
         let initialized = init(mpi, seat.world.size());
-        if !is_launched {
+        if has_no_launcher {
             // They are this rank's, and none of its children's.
             ENTRY.into_iter().for_each(remove_var);
         }
@@ -71,7 +71,7 @@ pub(crate) fn connect<A: Abi>(
     meeting.check_world(mpi)?;
     // Making a communicator can't be given up: nobody starts before all are there.
     meeting.await_all("here")?;
-    if !sockets.is_empty() {
+    if has_no_launcher {
         unlink_shared_memory();
     }
     sockets.into_iter().for_each(|socket| seat.link.unshare(socket));

@@ -12,6 +12,7 @@ use disco_dl::{Candidate, Library};
 
 use crate::abi::{Abi, Constants, Mpich, OpenMpi, Standard};
 use crate::backend::NAME;
+use crate::reduction::Wrong;
 use crate::table::{Early, Table};
 
 /// Names the library, in place of the search.
@@ -24,6 +25,7 @@ pub(crate) struct Installed<A: Abi> {
     pub(crate) about: About,
     pub(crate) table: Table<A::Handle>,
     pub(crate) constants: Constants<A::Handle>,
+    wrong: OnceLock<Wrong>,
 }
 
 /// What is alike in all ABIs.
@@ -96,7 +98,23 @@ impl<A: Abi> Installed<A> {
         // SAFETY: these are MPI's functions, with handles of its ABI.
         let table = unsafe { Table::resolve(library) }?;
         let constants = A::constants(library, &about.version)?;
-        Ok(Self { about, table, constants })
+        Ok(Self { about, table, constants, wrong: OnceLock::new() })
+    }
+
+    /// What it computes wrongly, found out once, after its initialisation.
+    pub(crate) fn wrong(&self) -> Result<Wrong> {
+        if let Some(wrong) = self.wrong.get() {
+            return Ok(*wrong);
+        }
+        let wrong = Wrong::find(|dtype, reduction, from, to| {
+            let Some((number, function)) = self.constants.reduction(dtype, reduction) else { return Ok(()) };
+            let count = (from.len() / dtype.size()) as c_int;
+            let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
+            // SAFETY: both have so many elements.
+            self.about
+                .check("MPI_Reduce_local", unsafe { (self.table.reduce_local)(from, to, count, number, function) })
+        })?;
+        Ok(*self.wrong.get_or_init(|| wrong))
     }
 }
 
@@ -155,11 +173,6 @@ impl About {
     /// What the first line of its version says.
     pub(crate) fn name(&self) -> &str {
         self.version.lines().next().unwrap_or_default().trim()
-    }
-
-    /// Whether sums of small integers stop at the largest, rather than wrap around.
-    pub(crate) fn saturates(&self) -> bool {
-        self.is_open_mpi()
     }
 
     fn is_open_mpi(&self) -> bool {
