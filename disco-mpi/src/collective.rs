@@ -24,6 +24,8 @@ const LIMIT: usize = 1 << 30;
 const PAIRS: usize = 8;
 /// Bytes of a piece of these messages.
 const PIECE: usize = 256 << 10;
+/// Bytes of wider numbers at a time.
+const PIECE_WIDE: usize = 4 << 20;
 /// Tags of messages: of users' sends, and of those that make up a collective.
 const USER: c_int = 0;
 const OWN: c_int = 1;
@@ -340,25 +342,49 @@ impl<A: Abi> Communicator<A> {
         let size = self.ranks();
         let ranks = (reduction == Reduction::Avg).then_some(size);
         let is_in_place = src.data == dst.data;
-        let result = match goal {
-            Goal::Blocks => src.bytes / size,
-            Goal::All | Goal::Root(_) => dst.bytes,
-        };
         match reduction::form(dtype, reduction, self.wrong) {
             Form::Native => {
                 self.reduce_native(op, dtype, reduction, goal, (src, dst, is_in_place))?;
                 if let Some(ranks) = ranks {
+                    let result = if matches!(goal, Goal::Blocks) { src.bytes / size } else { dst.bytes };
                     reduction::divide(dtype, dst.part(0, result).bytes_mut(), ranks);
                 }
             }
-            Form::Wide(wide, numbers) => {
-                let times = |bytes: usize| bytes / dtype.size() * numbers * wide.size();
-                let bytes = times(src.bytes);
-                let mut widened = Span { data: self.allocate(bytes), bytes };
-                reduction::widen(dtype, numbers, src.bytes(), widened.bytes_mut());
-                self.reduce_native(op, wide, reduction, goal, (widened, widened, true))?;
-                let sums = widened.part(0, times(result));
-                reduction::narrow(dtype, numbers, sums.bytes(), dst.part(0, result).bytes_mut(), ranks);
+            Form::Wide(wide, numbers) => self.reduce_wide(op, (dtype, wide, numbers), reduction, goal, (src, dst))?,
+        }
+        Ok(())
+    }
+
+    /// The same, a piece at a time, with `numbers` of `wide` for each element.
+    fn reduce_wide(
+        &mut self,
+        op: &Op,
+        (dtype, wide, numbers): (DType, DType, usize),
+        reduction: Reduction,
+        goal: Goal,
+        (src, dst): (Span, Span),
+    ) -> Result<()> {
+        let size = self.ranks();
+        let ranks = (reduction == Reduction::Avg).then_some(size);
+        let blocks = if matches!(goal, Goal::Blocks) { size } else { 1 };
+        let width = numbers * wide.size();
+        let times = |bytes: usize| bytes / dtype.size() * width;
+        let all = src.part(0, src.bytes / blocks);
+        let most = all.bytes.min((PIECE_WIDE / blocks / width).max(1) * dtype.size());
+        let bytes = times(most) * blocks;
+        let widened = Span { data: self.allocate(bytes), bytes };
+        let kept = self.scratch.len();
+        for (index, piece) in all.pieces(most.max(1)).enumerate() {
+            let widened = widened.part(0, times(piece.bytes) * blocks);
+            for block in 0..blocks {
+                let elements = src.block(block, blocks).part(index * most, piece.bytes);
+                reduction::widen(dtype, numbers, elements.bytes(), widened.block(block, blocks).bytes_mut());
+            }
+            self.reduce_native(op, wide, reduction, goal, (widened, widened, true))?;
+            self.scratch.truncate(kept);
+            if dst.bytes > 0 {
+                let (sums, mut result) = (widened.part(0, times(piece.bytes)), dst.part(index * most, piece.bytes));
+                reduction::narrow(dtype, numbers, sums.bytes(), result.bytes_mut(), ranks);
             }
         }
         Ok(())

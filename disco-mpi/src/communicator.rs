@@ -50,7 +50,7 @@ pub(crate) struct Communicator<A: Abi> {
     /// Why nothing works any more.
     broken: Option<Arc<str>>,
     /// Memory of the operation under way, beside its tensors.
-    scratch: Vec<Box<[u64]>>,
+    pub(crate) scratch: Vec<Box<[u64]>>,
     spins: u32,
     is_blocking: bool,
     pub(crate) wrong: Wrong,
