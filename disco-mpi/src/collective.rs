@@ -9,118 +9,23 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use disco_core::{DType, Op, Reduction, Result, Tensor};
+use disco_core::{DType, Op, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::abi::Abi;
-use crate::communicator::Communicator;
-use crate::reduction::{self, Form};
+use crate::communicator::{Communicator, call};
+use crate::reduction::Goal;
+use crate::span::Span;
 
 /// The most elements or bytes of one call: counts are C ints.
-const LIMIT: usize = 1 << 30;
-/// The most ranks that reduce-scatter by messages between all pairs. Measured with f32 on 2 processors, 2 ranks, µs at 16 KiB,
-/// 256 KiB and 4 MiB: Open MPI 5.0.11 3.9, 22, 536 (its own 8.9, 58, 1210), MPICH 5.0.2 5.5, 41, 764 (10, 57, 862), Intel MPI
-/// 2021.18 3.5, 27, 617 (4.3, 52, 832). With 4 ranks both are about as fast; with many, messages are too many.
-const PAIRS: usize = 8;
-/// Bytes of a piece of these messages.
-const PIECE: usize = 256 << 10;
-/// Bytes of wider numbers at a time.
-const PIECE_WIDE: usize = 4 << 20;
+pub(crate) const LIMIT: usize = 1 << 30;
 /// Tags of messages: of users' sends, and of those that make up a collective.
 const USER: c_int = 0;
-const OWN: c_int = 1;
-
-/// Calls a function of MPI's, or the form of it that is waited for: both take the same, and then the communicator.
-macro_rules! call {
-    ($self:ident, $op:expr, $names:expr, $blocking:ident, $polled:ident, ($($arg:expr),*)) => {
-        $self.run($names, $op, |mpi, comm, request| match request {
-            // SAFETY: what is passed lies in tensors that are claimed or in this rank's scratch memory: it stays, and what is
-            // written is nobody else's, until the operation is over.
-            None => unsafe { (mpi.table.$blocking)($($arg,)* comm) },
-            // SAFETY: as above.
-            Some(request) => unsafe { (mpi.table.$polled)($($arg,)* comm, request) },
-        })
-    };
-}
-
-/// Bytes of this rank, inside tensors that are claimed or in its scratch memory, until the operation is over.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    data: *mut u8,
-    bytes: usize,
-}
-
-/// Who gets the result of a reduction.
-#[derive(Clone, Copy, Debug)]
-enum Goal {
-    All,
-    Root(usize),
-    /// Each a block.
-    Blocks,
-}
+pub(crate) const OWN: c_int = 1;
 
 /// A message to or from a rank.
 type Message = (usize, Span);
-
-impl Span {
-    const NONE: Self = Self { data: ptr::null_mut(), bytes: 0 };
-
-    fn of(tensor: &Tensor) -> Self {
-        Self { data: tensor.data(), bytes: tensor.byte_len() }
-    }
-
-    /// A part, which lies inside.
-    fn part(self, start: usize, bytes: usize) -> Self {
-        debug_assert!(start + bytes <= self.bytes, "{start} + {bytes} of {self:?}");
-        Self { data: self.data.wrapping_add(start), bytes }
-    }
-
-    fn block(self, index: usize, size: usize) -> Self {
-        let bytes = self.bytes / size;
-        self.part(index * bytes, bytes)
-    }
-
-    /// Pieces of at most so many bytes.
-    fn pieces(self, most: usize) -> impl Iterator<Item = Self> {
-        let mut start = 0;
-        std::iter::from_fn(move || {
-            let bytes = most.min(self.bytes - start);
-            let piece = self.part(start, bytes);
-            start += bytes;
-            (bytes > 0).then_some(piece)
-        })
-    }
-
-    fn read(&self) -> *const c_void {
-        self.data.cast_const().cast()
-    }
-
-    fn write(&self) -> *mut c_void {
-        self.data.cast()
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self.bytes {
-            0 => &[],
-            // SAFETY: the bytes are this rank's, and nobody writes to them meanwhile.
-            bytes => unsafe { std::slice::from_raw_parts(self.data, bytes) },
-        }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match self.bytes {
-            0 => &mut [],
-            // SAFETY: the bytes are this rank's, and nobody else uses them meanwhile.
-            bytes => unsafe { std::slice::from_raw_parts_mut(self.data, bytes) },
-        }
-    }
-
-    /// Copies from bytes that may overlap.
-    fn copy(self, from: Self) {
-        // SAFETY: as in `bytes` and `bytes_mut`; both have as many.
-        unsafe { ptr::copy(from.data, self.data, self.bytes.min(from.bytes)) };
-    }
-}
+type Messages = SmallVec<[Message; 4]>;
 
 fn span(tensor: Option<&Tensor>) -> Span {
     tensor.map_or(Span::NONE, Span::of)
@@ -190,7 +95,8 @@ impl<A: Abi> Communicator<A> {
             Op::Recv { dst, from } => Some((from.index(), Span::of(dst))),
             _ => None,
         });
-        self.pass(first, &sends.collect::<Vec<_>>(), &recvs.collect::<Vec<_>>(), USER)
+        let (sends, recvs): (Messages, Messages) = (sends.collect(), recvs.collect());
+        self.pass(first, &sends, &recvs, USER)
     }
 
     /// Messages between pairs, of which those to oneself are copied.
@@ -205,7 +111,7 @@ impl<A: Abi> Communicator<A> {
     }
 
     /// Starts all, the receives first, and waits.
-    fn pass(&self, op: &Op, sends: &[Message], recvs: &[Message], tag: c_int) -> Result<()> {
+    pub(crate) fn pass(&self, op: &Op, sends: &[Message], recvs: &[Message], tag: c_int) -> Result<()> {
         match (sends, recvs) {
             ([(peer, span)], []) if span.bytes <= LIMIT => return self.send(op, *peer, *span, tag),
             ([], [(peer, span)]) if span.bytes <= LIMIT => return self.recv(op, *peer, *span, tag),
@@ -335,158 +241,6 @@ impl<A: Abi> Communicator<A> {
         call!(self, op, ["MPI_Alltoall", "MPI_Ialltoall"], alltoall, ialltoall, (from, bytes, byte, to, bytes, byte))
     }
 
-    /// Reduces `src` to `dst`, which begin at the same place where that is done in place, and which is empty where this rank
-    /// gets nothing.
-    fn reduce(&mut self, op: &Op, reduction: Reduction, goal: Goal, src: Span, dst: Span) -> Result<()> {
-        let Some(dtype) = op.dtype() else { return Ok(()) };
-        let size = self.ranks();
-        let ranks = (reduction == Reduction::Avg).then_some(size);
-        let is_in_place = src.data == dst.data;
-        match reduction::form(dtype, reduction, self.wrong) {
-            Form::Native => {
-                self.reduce_native(op, dtype, reduction, goal, (src, dst, is_in_place))?;
-                if let Some(ranks) = ranks {
-                    let result = if matches!(goal, Goal::Blocks) { src.bytes / size } else { dst.bytes };
-                    reduction::divide(dtype, dst.part(0, result).bytes_mut(), ranks);
-                }
-            }
-            Form::Wide(wide, numbers) => self.reduce_wide(op, (dtype, wide, numbers), reduction, goal, (src, dst))?,
-        }
-        Ok(())
-    }
-
-    /// The same, a piece at a time, with `numbers` of `wide` for each element.
-    fn reduce_wide(
-        &mut self,
-        op: &Op,
-        (dtype, wide, numbers): (DType, DType, usize),
-        reduction: Reduction,
-        goal: Goal,
-        (src, dst): (Span, Span),
-    ) -> Result<()> {
-        let size = self.ranks();
-        let ranks = (reduction == Reduction::Avg).then_some(size);
-        let blocks = if matches!(goal, Goal::Blocks) { size } else { 1 };
-        let width = numbers * wide.size();
-        let times = |bytes: usize| bytes / dtype.size() * width;
-        let all = src.part(0, src.bytes / blocks);
-        let most = all.bytes.min((PIECE_WIDE / blocks / width).max(1) * dtype.size());
-        let bytes = times(most) * blocks;
-        let widened = Span { data: self.allocate(bytes), bytes };
-        let kept = self.scratch.len();
-        for (index, piece) in all.pieces(most.max(1)).enumerate() {
-            let widened = widened.part(0, times(piece.bytes) * blocks);
-            for block in 0..blocks {
-                let elements = src.block(block, blocks).part(index * most, piece.bytes);
-                reduction::widen(dtype, numbers, elements.bytes(), widened.block(block, blocks).bytes_mut());
-            }
-            self.reduce_native(op, wide, reduction, goal, (widened, widened, true))?;
-            self.scratch.truncate(kept);
-            if dst.bytes > 0 {
-                let (sums, mut result) = (widened.part(0, times(piece.bytes)), dst.part(index * most, piece.bytes));
-                reduction::narrow(dtype, numbers, sums.bytes(), result.bytes_mut(), ranks);
-            }
-        }
-        Ok(())
-    }
-
-    /// The same for numbers that MPI knows.
-    fn reduce_native(
-        &mut self,
-        op: &Op,
-        dtype: DType,
-        reduction: Reduction,
-        goal: Goal,
-        (src, dst, is_in_place): (Span, Span, bool),
-    ) -> Result<()> {
-        let Some((number, function)) = self.mpi.constants.reduction(dtype, reduction) else {
-            let operation = op.kind().to_string();
-            return Err(disco_core::Error::Unsupported {
-                backend: crate::backend::NAME,
-                operation,
-                dtype: Some(dtype),
-            });
-        };
-        let (me, size, width) = (self.me(), self.ranks(), dtype.size());
-        let most = LIMIT * width;
-        let from = |span: Span| if is_in_place { self.in_place() } else { span.read() };
-        let to_root = |src: Span, dst: Span, root: usize| {
-            src.pieces(most).enumerate().try_for_each(|(index, piece)| {
-                let (from, to) = match me == root {
-                    true => (from(piece), dst.part(index * most, piece.bytes).write()),
-                    false => (piece.read(), ptr::null_mut()),
-                };
-                let (count, root) = ((piece.bytes / width) as c_int, root as c_int);
-                call!(
-                    self,
-                    op,
-                    ["MPI_Reduce", "MPI_Ireduce"],
-                    reduce,
-                    ireduce,
-                    (from, to, count, number, function, root)
-                )
-            })
-        };
-        match goal {
-            Goal::All => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
-                let (from, to) = (from(piece), dst.part(index * most, piece.bytes).write());
-                let count = (piece.bytes / width) as c_int;
-                call!(
-                    self,
-                    op,
-                    ["MPI_Allreduce", "MPI_Iallreduce"],
-                    allreduce,
-                    iallreduce,
-                    (from, to, count, number, function)
-                )
-            }),
-            Goal::Root(root) => to_root(src, dst, root),
-            Goal::Blocks if size <= PAIRS || src.bytes / size > most => {
-                let mine = src.block(me, size);
-                let sum = if is_in_place { mine } else { dst };
-                sum.copy(mine);
-                self.sum_blocks(op, src, sum, (number, function, width))?;
-                dst.part(0, mine.bytes).copy(sum);
-                Ok(())
-            }
-            Goal::Blocks => {
-                let (from, to, count) = (from(src), dst.write(), (src.bytes / size / width) as c_int);
-                let names = ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"];
-                call!(self, op, names, reduce_scatter_block, ireduce_scatter_block, (from, to, count, number, function))
-            }
-        }
-    }
-
-    /// Reduces this rank's block of all ranks to `sum`, which has its own already: each piece of a block goes to its rank, which
-    /// computes.
-    fn sum_blocks(
-        &mut self,
-        op: &Op,
-        src: Span,
-        sum: Span,
-        (number, function, width): (A::Handle, A::Handle, usize),
-    ) -> Result<()> {
-        let (me, size) = (self.me(), self.ranks());
-        let peers = (1..size).map(|step| (me + step) % size);
-        let most = PIECE.min(sum.bytes);
-        let scratch = Span { data: self.allocate(most * (size - 1)), bytes: most * (size - 1) };
-        for (index, piece) in sum.pieces(most).enumerate() {
-            let parts = peers.clone().enumerate();
-            let recvs: Vec<_> = parts.clone().map(|(at, peer)| (peer, scratch.part(at * most, piece.bytes))).collect();
-            let theirs = |peer| src.block(peer, size).part(index * most, piece.bytes);
-            let sends: Vec<_> = peers.clone().map(|peer| (peer, theirs(peer))).collect();
-            self.pass(op, &sends, &recvs, OWN)?;
-            for (_, part) in recvs {
-                let count = (piece.bytes / width) as c_int;
-                // SAFETY: both have so many elements; they are this rank's.
-                let code =
-                    unsafe { (self.mpi.table.reduce_local)(part.read(), piece.write(), count, number, function) };
-                self.mpi.about.check("MPI_Reduce_local", code)?;
-            }
-        }
-        Ok(())
-    }
-
     /// A copy that stays until the operation is over.
     fn copied(&mut self, span: Span) -> Span {
         let copy = Span { data: self.allocate(span.bytes), bytes: span.bytes };
@@ -494,7 +248,7 @@ impl<A: Abi> Communicator<A> {
         copy
     }
 
-    fn in_place(&self) -> *const c_void {
+    pub(crate) fn in_place(&self) -> *const c_void {
         ptr::without_provenance(self.mpi.constants.in_place)
     }
 }

@@ -17,7 +17,7 @@ use crate::backend;
 use crate::host;
 use crate::launcher;
 use crate::library::Installed;
-use crate::reduction::Wrong;
+use crate::numbers::Wrong;
 use crate::roll::Roll;
 
 /// `1`: MPI's blocking calls, which know neither deadline nor abort.
@@ -55,6 +55,20 @@ pub(crate) struct Communicator<A: Abi> {
     is_blocking: bool,
     pub(crate) wrong: Wrong,
 }
+
+/// Calls a function of MPI's, or the form of it that is waited for: both take the same, and then the communicator.
+macro_rules! call {
+    ($self:ident, $op:expr, $names:expr, $blocking:ident, $polled:ident, ($($arg:expr),*)) => {
+        $self.run($names, $op, |mpi, comm, request| match request {
+            // SAFETY: what is passed lies in tensors that are claimed or in this rank's scratch memory: it stays, and what is
+            // written is nobody else's, until the operation is over.
+            None => unsafe { (mpi.table.$blocking)($($arg,)* comm) },
+            // SAFETY: as above.
+            Some(request) => unsafe { (mpi.table.$polled)($($arg,)* comm, request) },
+        })
+    };
+}
+pub(crate) use call;
 
 impl<A: Abi> Communicator<A> {
     /// This rank of `comm`, which it owns.

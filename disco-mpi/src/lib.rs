@@ -11,11 +11,12 @@
 //! launcher       the command that starts ranks, and what a rank knows of it
 //! host           ranks of a launcher, invited to one session after the other
 //! communicator   one rank: waiting with deadline and abort, splitting
-//! collective     an operation as MPI's (raw: as the benchmark calls it); reduction: what the library can't compute is computed in wider numbers
+//! collective     an operation as MPI's (raw: as the benchmark calls it), on spans of bytes
+//! reduction      of numbers that the library knows and of others, which go as wider numbers
 //! ```
 //!
 //! Ranks are processes: MPI has one in each. Every call is non-blocking and polled, so that a peer that is gone is an
-//! error and not a hang.
+//! error and not a hang; with `DISCO_MPI_BLOCKING=1` it blocks, and the launcher alone ends what hangs.
 
 mod abi;
 mod backend;
@@ -25,11 +26,13 @@ mod connect;
 mod host;
 mod launcher;
 mod library;
+mod numbers;
 mod pmi;
 #[doc(hidden)]
 pub mod raw;
 mod reduction;
 mod roll;
+mod span;
 mod table;
 
 pub use backend::{BACKEND, Mpi};

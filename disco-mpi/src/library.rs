@@ -12,7 +12,7 @@ use disco_dl::{Candidate, Library};
 
 use crate::abi::{Abi, Constants, Mpich, OpenMpi, Standard};
 use crate::backend::NAME;
-use crate::reduction::Wrong;
+use crate::numbers::Wrong;
 use crate::table::{Early, Table};
 
 /// Names the library, in place of the search.

@@ -1,0 +1,262 @@
+//! What MPI can't compute with, in numbers that it can: halves and eighths in f32, averages of integers in i64.
+//!
+//! Sums of widened numbers are rounded once, and averages of integers are exact and truncate toward zero: those of 64 bits are
+//! summed as two halves of 32.
+
+use disco_core::{DType, Reduction};
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
+
+/// How the elements of a reduction go through MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As they are.
+    Native,
+    /// Each as so many numbers of this dtype.
+    Wide(DType, usize),
+}
+
+/// Which reductions of integers a library computes wrongly. Open MPI 5.0.11 does not wrap sums of 8 and 16 bits around, on
+/// processors with AVX (100i8 + 100i8 = 127); Debian's MPICH 4.0.2 compares unsigned numbers as if they were signed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wrong(u128);
+
+impl Wrong {
+    /// Looks at examples. `reduce` is the library's: it reduces elements to others in place.
+    ///
+    /// # Errors
+    /// Those of `reduce`.
+    pub(crate) fn find<E>(
+        mut reduce: impl FnMut(DType, Reduction, &[u8], &mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut wrong = Self::default();
+        for dtype in DType::all().filter(|dtype| !dtype.is_float() && *dtype != DType::Bool) {
+            // As many as a vector unit takes at once; every pattern but the smallest and the largest comes up.
+            let any = |seed: u64| {
+                let word =
+                    |index: u64| (seed + index).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_ne_bytes();
+                (0..128).flat_map(|index| word(index)[..dtype.size()].to_vec()).collect::<Vec<u8>>()
+            };
+            let (a, b) = (any(1), any(1000));
+            for reduction in [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max] {
+                let mut result = b.clone();
+                reduce(dtype, reduction, &a, &mut result)?;
+                let elements = a.chunks_exact(dtype.size()).zip(b.chunks_exact(dtype.size()));
+                let expected: Vec<u8> = elements.flat_map(|(a, b)| computed(dtype, reduction, a, b)).collect();
+                if result != expected {
+                    wrong.0 |= Self::bit(dtype, reduction);
+                }
+            }
+        }
+        Ok(wrong)
+    }
+
+    fn has(self, dtype: DType, reduction: Reduction) -> bool {
+        self.0 & Self::bit(dtype, reduction) != 0
+    }
+
+    fn bit(dtype: DType, reduction: Reduction) -> u128 {
+        1 << (dtype as u32 * 5 + reduction as u32)
+    }
+}
+
+/// One element, reduced as integers of this size are here.
+fn computed(dtype: DType, reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8> {
+    let number = |bytes: &[u8]| {
+        let is_negative = is_signed(dtype) && bytes[bytes.len() - 1] > 127;
+        let mut wide = [if is_negative { 255 } else { 0 }; 16];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        i128::from_le_bytes(wide)
+    };
+    let (a, b) = (number(a), number(b));
+    let result = match reduction {
+        Reduction::Prod => a.wrapping_mul(b),
+        Reduction::Min => a.min(b),
+        Reduction::Max => a.max(b),
+        _ => a.wrapping_add(b),
+    };
+    result.to_le_bytes()[..dtype.size()].to_vec()
+}
+
+fn is_signed(dtype: DType) -> bool {
+    matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+}
+
+/// The form of a reduction.
+pub(crate) fn form(dtype: DType, reduction: Reduction, wrong: Wrong) -> Form {
+    match dtype {
+        dtype if wrong.has(dtype, reduction) => Form::Wide(DType::I64, 1),
+        DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => Form::Wide(DType::F32, 1),
+        DType::I64 | DType::U64 if reduction == Reduction::Avg => Form::Wide(DType::I64, 2),
+        dtype if reduction == Reduction::Avg && !dtype.is_float() => Form::Wide(DType::I64, 1),
+        _ => Form::Native,
+    }
+}
+
+/// Writes elements as wider numbers, so many for each. One number for an unsigned one of 64 bits keeps its order, not its value.
+pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
+    match dtype {
+        DType::I64 if numbers == 1 => to.copy_from_slice(from),
+        DType::U64 if numbers == 1 => each::<8, 8>(from, to, flipped),
+        DType::F16 => each::<2, 4>(from, to, |bytes| f16::from_ne_bytes(bytes).to_f32().to_ne_bytes()),
+        DType::BF16 => each::<2, 4>(from, to, |bytes| bf16::from_ne_bytes(bytes).to_f32().to_ne_bytes()),
+        DType::F8E4M3 => each::<1, 4>(from, to, |[bits]| F8E4M3::from_bits(bits).to_f32().to_ne_bytes()),
+        DType::F8E5M2 => each::<1, 4>(from, to, |[bits]| F8E5M2::from_bits(bits).to_f32().to_ne_bytes()),
+        DType::I8 => each::<1, 8>(from, to, |bytes| i64::from(i8::from_ne_bytes(bytes)).to_ne_bytes()),
+        DType::U8 => each::<1, 8>(from, to, |bytes| i64::from(u8::from_ne_bytes(bytes)).to_ne_bytes()),
+        DType::I16 => each::<2, 8>(from, to, |bytes| i64::from(i16::from_ne_bytes(bytes)).to_ne_bytes()),
+        DType::U16 => each::<2, 8>(from, to, |bytes| i64::from(u16::from_ne_bytes(bytes)).to_ne_bytes()),
+        DType::I32 => each::<4, 8>(from, to, |bytes| i64::from(i32::from_ne_bytes(bytes)).to_ne_bytes()),
+        DType::U32 => each::<4, 8>(from, to, |bytes| i64::from(u32::from_ne_bytes(bytes)).to_ne_bytes()),
+        DType::I64 => each::<8, 16>(from, to, |bytes| halves(i64::from_ne_bytes(bytes).into())),
+        DType::U64 => each::<8, 16>(from, to, |bytes| halves(u64::from_ne_bytes(bytes).into())),
+        // Never asked for: see `form`.
+        _ => {}
+    }
+}
+
+/// Writes results back as elements; averages are over `ranks`.
+pub(crate) fn narrow(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8], ranks: Option<usize>) {
+    let float = |bytes: [u8; 4]| f32::from_ne_bytes(bytes) / ranks.unwrap_or(1) as f32;
+    let int = |bytes: [u8; 8]| i64::from_ne_bytes(bytes) / ranks.unwrap_or(1) as i64;
+    let wide = |bytes: [u8; 16]| whole(bytes) / ranks.unwrap_or(1) as i128;
+    match dtype {
+        DType::I64 if numbers == 1 => to.copy_from_slice(from),
+        DType::U64 if numbers == 1 => each::<8, 8>(from, to, flipped),
+        DType::F16 => each::<4, 2>(from, to, |bytes| f16::from_f32(float(bytes)).to_ne_bytes()),
+        DType::BF16 => each::<4, 2>(from, to, |bytes| bf16::from_f32(float(bytes)).to_ne_bytes()),
+        DType::F8E4M3 => each::<4, 1>(from, to, |bytes| [F8E4M3::from_f32(float(bytes)).to_bits()]),
+        DType::F8E5M2 => each::<4, 1>(from, to, |bytes| [eighth(float(bytes))]),
+        DType::I8 | DType::U8 => each::<8, 1>(from, to, |bytes| (int(bytes) as u8).to_ne_bytes()),
+        DType::I16 | DType::U16 => each::<8, 2>(from, to, |bytes| (int(bytes) as u16).to_ne_bytes()),
+        DType::I32 | DType::U32 => each::<8, 4>(from, to, |bytes| (int(bytes) as u32).to_ne_bytes()),
+        DType::I64 | DType::U64 => each::<16, 8>(from, to, |bytes| (wide(bytes) as u64).to_ne_bytes()),
+        _ => {}
+    }
+}
+
+/// Makes averages of sums that MPI has computed.
+pub(crate) fn divide(dtype: DType, sums: &mut [u8], ranks: usize) {
+    match dtype {
+        DType::F32 => sums.as_chunks_mut().0.iter_mut().for_each(|bytes: &mut [u8; 4]| {
+            *bytes = (f32::from_ne_bytes(*bytes) / ranks as f32).to_ne_bytes();
+        }),
+        DType::F64 => sums.as_chunks_mut().0.iter_mut().for_each(|bytes: &mut [u8; 8]| {
+            *bytes = (f64::from_ne_bytes(*bytes) / ranks as f64).to_ne_bytes();
+        }),
+        _ => {}
+    }
+}
+
+/// float8's own conversion knows no infinity.
+fn eighth(value: f32) -> u8 {
+    match value {
+        f32::INFINITY => 0x7c,
+        f32::NEG_INFINITY => 0xfc,
+        value => F8E5M2::from_f32(value).to_bits(),
+    }
+}
+
+fn each<const N: usize, const M: usize>(from: &[u8], to: &mut [u8], convert: impl Fn([u8; N]) -> [u8; M]) {
+    for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
+        *to = convert(*from);
+    }
+}
+
+/// What is in the order of signed numbers as this is in that of unsigned ones, and the other way round.
+fn flipped(bytes: [u8; 8]) -> [u8; 8] {
+    (u64::from_ne_bytes(bytes) ^ 1 << 63).to_ne_bytes()
+}
+
+/// The upper and the lower 32 bits, so that sums of each fit 64.
+fn halves(value: i128) -> [u8; 16] {
+    let (upper, lower) = ((value >> 32) as i64, (value & 0xffff_ffff) as i64);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&upper.to_ne_bytes());
+    bytes[8..].copy_from_slice(&lower.to_ne_bytes());
+    bytes
+}
+
+fn whole(bytes: [u8; 16]) -> i128 {
+    let half = |at: usize| i64::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]));
+    (i128::from(half(0)) << 32) + i128::from(half(8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_of_64_bits_are_exact() {
+        let values = [i64::MIN, i64::MAX, -1, 0, 7];
+        for value in values {
+            let bytes = halves(value.into());
+            assert_eq!(whole(bytes), i128::from(value));
+        }
+        let bytes = [i64::MIN; 1].map(i64::to_ne_bytes).concat();
+        let mut wide = [0; 16];
+        widen(DType::I64, 2, &bytes, &mut wide);
+        // Three of them.
+        let (upper, lower) = (wide[..8].try_into().unwrap(), wide[8..].try_into().unwrap());
+        let sum = [3 * i64::from_ne_bytes(upper), 3 * i64::from_ne_bytes(lower)].map(i64::to_ne_bytes).concat();
+        let mut average = [0; 8];
+        narrow(DType::I64, 2, &sum, &mut average, Some(3));
+        assert_eq!(i64::from_ne_bytes(average), i64::MIN);
+    }
+
+    #[test]
+    fn what_is_widened_comes_back() {
+        let wrong = Wrong::find(library(|_, _| true)).unwrap();
+        for (dtype, reduction) in DType::all().flat_map(|dtype| [(dtype, Reduction::Avg), (dtype, Reduction::Min)]) {
+            let Form::Wide(wide, numbers) = form(dtype, reduction, wrong) else { continue };
+            // Which has no average.
+            if dtype == DType::Bool {
+                continue;
+            }
+            // No pattern is a NaN's, which may change.
+            let bytes: Vec<u8> = (0..10 * dtype.size()).map(|at| (at * 7 % 100) as u8).collect();
+            let mut widened = vec![0; bytes.len() / dtype.size() * wide.size() * numbers];
+            widen(dtype, numbers, &bytes, &mut widened);
+            let mut back = vec![0; bytes.len()];
+            narrow(dtype, numbers, &widened, &mut back, None);
+            assert_eq!(back, bytes, "{dtype}");
+        }
+    }
+
+    /// A library that knows everything but what `is_wrong` says, where it keeps what it has.
+    fn library(
+        is_wrong: impl Fn(DType, Reduction) -> bool,
+    ) -> impl FnMut(DType, Reduction, &[u8], &mut [u8]) -> Result<(), ()> {
+        move |dtype, reduction, from, to| {
+            for (a, b) in from.chunks_exact(dtype.size()).zip(to.chunks_exact_mut(dtype.size())) {
+                if !is_wrong(dtype, reduction) {
+                    b.copy_from_slice(&computed(dtype, reduction, a, b));
+                }
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_a_library_gets_wrong_is_found_and_computed_in_wider_numbers() {
+        assert_eq!(Wrong::find(library(|_, _| false)), Ok(Wrong::default()));
+        let unsigned = |dtype: DType| !is_signed(dtype);
+        let orders = |reduction: Reduction| matches!(reduction, Reduction::Min | Reduction::Max);
+        let wrong = Wrong::find(library(|dtype, reduction| unsigned(dtype) && orders(reduction))).unwrap();
+        for reduction in [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max] {
+            for dtype in [DType::U8, DType::I16, DType::U32, DType::I64, DType::U64] {
+                let is_wrong = unsigned(dtype) && orders(reduction);
+                let expected = if is_wrong { Form::Wide(DType::I64, 1) } else { Form::Native };
+                assert_eq!(form(dtype, reduction, wrong), expected, "{reduction} of {dtype}");
+            }
+        }
+    }
+
+    #[test]
+    fn unsigned_numbers_of_64_bits_keep_their_order() {
+        let mut numbers = [0, 1, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX];
+        let wide = |number: &u64| i64::from_ne_bytes(flipped(number.to_ne_bytes()));
+        numbers.sort_unstable_by_key(wide);
+        assert!(numbers.is_sorted());
+    }
+}

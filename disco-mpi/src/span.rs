@@ -1,0 +1,75 @@
+//! Bytes of one rank that MPI reads or writes.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr;
+
+use disco_core::Tensor;
+
+/// Bytes of this rank, inside tensors that are claimed or in its scratch memory, until the operation is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) data: *mut u8,
+    pub(crate) bytes: usize,
+}
+
+impl Span {
+    pub(crate) const NONE: Self = Self { data: ptr::null_mut(), bytes: 0 };
+
+    pub(crate) fn of(tensor: &Tensor) -> Self {
+        Self { data: tensor.data(), bytes: tensor.byte_len() }
+    }
+
+    /// A part, which lies inside.
+    pub(crate) fn part(self, start: usize, bytes: usize) -> Self {
+        debug_assert!(start + bytes <= self.bytes, "{start} + {bytes} of {self:?}");
+        Self { data: self.data.wrapping_add(start), bytes }
+    }
+
+    pub(crate) fn block(self, index: usize, size: usize) -> Self {
+        let bytes = self.bytes / size;
+        self.part(index * bytes, bytes)
+    }
+
+    /// Pieces of at most so many bytes.
+    pub(crate) fn pieces(self, most: usize) -> impl Iterator<Item = Self> {
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let bytes = most.min(self.bytes - start);
+            let piece = self.part(start, bytes);
+            start += bytes;
+            (bytes > 0).then_some(piece)
+        })
+    }
+
+    pub(crate) fn read(&self) -> *const c_void {
+        self.data.cast_const().cast()
+    }
+
+    pub(crate) fn write(&self) -> *mut c_void {
+        self.data.cast()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self.bytes {
+            0 => &[],
+            // SAFETY: the bytes are this rank's, and nobody writes to them meanwhile.
+            bytes => unsafe { std::slice::from_raw_parts(self.data, bytes) },
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.bytes {
+            0 => &mut [],
+            // SAFETY: the bytes are this rank's, and nobody else uses them meanwhile.
+            bytes => unsafe { std::slice::from_raw_parts_mut(self.data, bytes) },
+        }
+    }
+
+    /// Copies from bytes that may overlap.
+    pub(crate) fn copy(self, from: Self) {
+        // SAFETY: as in `bytes` and `bytes_mut`; both have as many.
+        unsafe { ptr::copy(from.data, self.data, self.bytes.min(from.bytes)) };
+    }
+}
