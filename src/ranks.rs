@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{self, Command};
 use std::sync::OnceLock;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use disco_channel::processes::{Invitation, Launch};
 use disco_core::{Error, Result};
@@ -14,6 +15,9 @@ use crate::Settings;
 
 /// The world whose rank 0 this process is, if a launcher has made one.
 static WORLD: OnceLock<&'static Host> = OnceLock::new();
+
+/// How long sessions may take to end when rank 0 does.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Makes this process what the launcher meant it to be: returns on rank 0 and where there was none. Other ranks serve one
 /// session of rank 0 after the other, and end when it does.
@@ -71,17 +75,20 @@ pub(crate) fn launch(workers: usize) -> Result<Option<Launch>> {
 
 /// Sessions may overlap: each has a thread.
 fn serve(host: &Host) -> Result<()> {
-    thread::scope(|sessions| {
-        while let Some(text) = host.next_invitation()? {
-            sessions.spawn(move || {
-                let served = Invitation::parse(&text).and_then(|invitation| crate::serve(&invitation));
-                if let Err(error) = served {
-                    // The controller knows, and may start another session.
-                    eprintln!("disco: {error}");
-                }
-            });
-        }
-        Ok::<_, Error>(())
-    })?;
+    let mut sessions = Vec::new();
+    while let Some(text) = host.next_invitation()? {
+        sessions.push(thread::spawn(move || {
+            let served = Invitation::parse(&text).and_then(|invitation| crate::serve(&invitation));
+            if let Err(error) = served {
+                // The controller knows, and may start another session.
+                eprintln!("disco: {error}");
+            }
+        }));
+    }
+    // Rank 0 ends, perhaps in the middle of a session, which would go on as long as MPI lets rank 0's process wait for this one.
+    let end = Instant::now();
+    while sessions.iter().any(|session| !session.is_finished()) && end.elapsed() < LINGER {
+        thread::sleep(Duration::from_millis(1));
+    }
     host.finish()
 }

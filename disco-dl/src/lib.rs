@@ -7,8 +7,9 @@
 #![allow(unsafe_code)]
 
 use std::error::Error as _;
-use std::ffi::{CStr, OsString, c_void};
+use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::fmt;
+use std::path::PathBuf;
 
 use disco_core::Unavailable;
 use libloading::os::unix::{self, RTLD_LAZY, RTLD_LOCAL};
@@ -89,6 +90,15 @@ impl Library {
         &self.name
     }
 
+    /// The file that has a symbol, as the system's loader found it.
+    pub fn file(&self, symbol: &CStr) -> Option<PathBuf> {
+        let mut found = Found { file: std::ptr::null(), _rest: [0; 3] };
+        // SAFETY: the loader fills in what it knows of an address.
+        let known = unsafe { dladdr(self.address(symbol)?, &mut found) } != 0 && !found.file.is_null();
+        // SAFETY: it is the name of a library, which is never closed.
+        known.then(|| unsafe { CStr::from_ptr(found.file) }.to_string_lossy().into_owned().into())
+    }
+
     /// The address of a function or variable.
     pub fn address(&self, symbol: &CStr) -> Option<*mut c_void> {
         // SAFETY: the address is not used here.
@@ -107,6 +117,17 @@ impl Library {
             unsafe { std::mem::transmute_copy(&address) }
         })
     }
+}
+
+/// The loader's `Dl_info`.
+#[repr(C)]
+struct Found {
+    file: *const c_char,
+    _rest: [usize; 3],
+}
+
+unsafe extern "C" {
+    fn dladdr(address: *const c_void, found: *mut Found) -> c_int;
 }
 
 impl fmt::Debug for Library {

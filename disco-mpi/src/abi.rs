@@ -30,6 +30,8 @@ pub(crate) trait Abi: Debug + Send + Sync + 'static {
     type Handle: Handle;
     /// As users know it.
     const NAME: &'static str;
+    /// Bytes of a status.
+    const STATUS: usize;
 
     /// Its constants. `version` is the library's own text.
     ///
@@ -121,6 +123,7 @@ pub(crate) struct Standard;
 impl Abi for Mpich {
     type Handle = c_int;
     const NAME: &'static str = "MPICH";
+    const STATUS: usize = 20;
 
     fn constants(_: &Library, _: &str) -> Result<Constants<c_int>, String> {
         Ok(Constants {
@@ -159,6 +162,7 @@ impl Abi for Mpich {
 impl Abi for OpenMpi {
     type Handle = usize;
     const NAME: &'static str = "Open MPI";
+    const STATUS: usize = 24;
 
     fn constants(library: &Library, _: &str) -> Result<Constants<usize>, String> {
         let address = |symbol: &CStr| {
@@ -201,6 +205,7 @@ impl Abi for OpenMpi {
 impl Abi for Standard {
     type Handle = usize;
     const NAME: &'static str = "MPI 5 standard";
+    const STATUS: usize = 32;
 
     fn constants(_: &Library, version: &str) -> Result<Constants<usize>, String> {
         // Intel's has this one and MPI_ERRORS_ABORT the other way round.

@@ -9,7 +9,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use disco_core::{DType, Op, Result, Tensor};
+use disco_core::{DType, Error, Op, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::abi::Abi;
@@ -17,7 +17,8 @@ use crate::communicator::{Communicator, call};
 use crate::reduction::Goal;
 use crate::span::Span;
 
-/// The most elements or bytes of one call: counts are C ints.
+/// The most elements or bytes of one call, those of all ranks together: counts are C ints, and older libraries compute offsets
+/// with them.
 pub(crate) const LIMIT: usize = 1 << 30;
 /// Tags of messages: of users' sends, and of those that make up a collective.
 const USER: c_int = 0;
@@ -79,7 +80,7 @@ impl<A: Abi> Communicator<A> {
             }
             op => {
                 let operation = op.kind().to_string();
-                Err(disco_core::Error::Unsupported { backend: crate::backend::NAME, operation, dtype: op.dtype() })
+                Err(Error::Unsupported { backend: crate::backend::NAME, operation, dtype: op.dtype() })
             }
         }
     }
@@ -145,7 +146,14 @@ impl<A: Abi> Communicator<A> {
                 })?;
             }
         }
-        self.complete(op, &mut requests)
+        let size = A::STATUS;
+        let mut statuses = vec![0u64; (requests.len() * size).div_ceil(size_of::<u64>())];
+        let statuses = statuses.as_mut_ptr().cast::<u8>();
+        self.complete(op, &mut requests, statuses.cast())?;
+        let received = recvs.iter().flat_map(|(peer, span)| pieces(*span).map(move |piece| (*peer, piece)));
+        received
+            .enumerate()
+            .try_for_each(|(at, (peer, piece))| self.check_received(op, statuses.wrapping_add(at * size), peer, piece))
     }
 
     fn send(&self, op: &Op, peer: usize, span: Span, tag: c_int) -> Result<()> {
@@ -154,16 +162,32 @@ impl<A: Abi> Communicator<A> {
     }
 
     fn recv(&self, op: &Op, peer: usize, span: Span, tag: c_int) -> Result<()> {
-        let (to, bytes, peer) = (span.write(), span.bytes as c_int, peer as c_int);
-        self.run(["MPI_Recv", "MPI_Irecv"], op, |mpi, comm, request| {
+        let mut status = [0u64; 4];
+        let status = status.as_mut_ptr().cast::<c_void>();
+        let (to, bytes, from) = (span.write(), span.bytes as c_int, peer as c_int);
+        self.run(["MPI_Recv", "MPI_Irecv"], op, status, |mpi, comm, request| {
             let byte = mpi.constants.byte;
             match request {
-                // SAFETY: as for a `call!`.
-                None => unsafe { (mpi.table.recv)(to, bytes, byte, peer, tag, comm, mpi.status_ignore()) },
+                // SAFETY: as for a `call!`; there is room for a status of any library.
+                None => unsafe { (mpi.table.recv)(to, bytes, byte, from, tag, comm, status) },
                 // SAFETY: as above.
-                Some(request) => unsafe { (mpi.table.irecv)(to, bytes, byte, peer, tag, comm, request) },
+                Some(request) => unsafe { (mpi.table.irecv)(to, bytes, byte, from, tag, comm, request) },
             }
-        })
+        })?;
+        self.check_received(op, status.cast(), peer, span)
+    }
+
+    /// Whether as much has come as there was room for.
+    fn check_received(&self, op: &Op, status: *const u8, peer: usize, room: Span) -> Result<()> {
+        let mut bytes = 0;
+        // SAFETY: MPI has filled in the status.
+        let code = unsafe { (self.mpi.table.get_count)(status.cast(), self.mpi.constants.byte, &mut bytes) };
+        self.mpi.about.check("MPI_Get_count", code)?;
+        if bytes as usize == room.bytes {
+            return Ok(());
+        }
+        let detail = format!("rank {peer} has sent {bytes} bytes, {} are expected", room.bytes);
+        Err(Error::Mismatch { operation: op.kind().to_string(), detail })
     }
 
     pub(crate) fn barrier(&self, op: &Op) -> Result<()> {
@@ -185,7 +209,7 @@ impl<A: Abi> Communicator<A> {
     fn all_gather(&mut self, op: &Op, src: Option<Span>, dst: Span) -> Result<()> {
         let size = self.ranks();
         let block = dst.bytes / size;
-        if block > LIMIT {
+        if block * size > LIMIT {
             let mine = src.unwrap_or_else(|| dst.block(self.me(), size));
             let sends = (0..size).map(|peer| (peer, mine)).collect();
             return self.exchange(op, sends, (0..size).map(|peer| (peer, dst.block(peer, size))).collect());
@@ -202,10 +226,22 @@ impl<A: Abi> Communicator<A> {
         )
     }
 
+    /// The same bytes of all ranks, by rank.
+    pub(crate) fn gathered(&mut self, mine: &[u8]) -> Result<Vec<u8>> {
+        let bytes = mine.len() * self.ranks();
+        let mut all = Span { data: self.allocate(bytes), bytes };
+        let mut own = all.block(self.me(), self.ranks());
+        own.bytes_mut().copy_from_slice(mine);
+        self.all_gather(&Op::Barrier, None, all)?;
+        let all = all.bytes_mut().to_vec();
+        self.scratch.clear();
+        Ok(all)
+    }
+
     fn gather(&mut self, op: &Op, src: Span, is_in_place: bool, dst: Span, root: usize) -> Result<()> {
         let (me, size) = (self.me(), self.ranks());
         let block = if me == root { dst.bytes / size } else { src.bytes };
-        if block > LIMIT {
+        if block * size > LIMIT {
             let blocks = |peer| (peer, dst.block(peer, size));
             let recvs = if me == root { (0..size).map(blocks).collect() } else { Vec::new() };
             let sends = if is_in_place { Vec::new() } else { vec![(root, src)] };
@@ -219,7 +255,7 @@ impl<A: Abi> Communicator<A> {
     fn scatter(&mut self, op: &Op, src: Span, dst: Span, is_in_place: bool, root: usize) -> Result<()> {
         let (me, size) = (self.me(), self.ranks());
         let block = if me == root { src.bytes / size } else { dst.bytes };
-        if block > LIMIT {
+        if block * size > LIMIT {
             let blocks = |peer| (peer, src.block(peer, size));
             let sends = if me == root { (0..size).map(blocks).collect() } else { Vec::new() };
             let recvs = if is_in_place { Vec::new() } else { vec![(root, dst)] };
@@ -233,7 +269,7 @@ impl<A: Abi> Communicator<A> {
     fn all_to_all(&mut self, op: &Op, src: Span, dst: Span) -> Result<()> {
         let size = self.ranks();
         let block = dst.bytes / size;
-        if block > LIMIT {
+        if block * size > LIMIT {
             let blocks = |span: Span| (0..size).map(|peer| (peer, span.block(peer, size))).collect();
             return self.exchange(op, blocks(src), blocks(dst));
         }

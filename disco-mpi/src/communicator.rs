@@ -2,8 +2,9 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::env;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,6 +21,8 @@ use crate::library::Installed;
 use crate::numbers::Wrong;
 use crate::roll::Roll;
 
+/// The longest that a rank waits in silence, times four.
+const LONG: Duration = Duration::from_secs(4);
 /// `1`: MPI's blocking calls, which know neither deadline nor abort.
 const BLOCKING: &str = "DISCO_MPI_BLOCKING";
 /// As many looks at a request but one go without one at the flag and the clock, and without letting others run: a power of two,
@@ -47,6 +50,8 @@ pub(crate) struct Communicator<A: Abi> {
     roll: Option<Roll>,
     /// Groups of operations so far.
     calls: u64,
+    /// Since when the one under way has been waited for, once that has been looked at.
+    since: Cell<Option<Instant>>,
     /// Why nothing works any more.
     broken: Option<Arc<str>>,
     /// Memory of the operation under way, beside its tensors.
@@ -59,7 +64,7 @@ pub(crate) struct Communicator<A: Abi> {
 /// Calls a function of MPI's, or the form of it that is waited for: both take the same, and then the communicator.
 macro_rules! call {
     ($self:ident, $op:expr, $names:expr, $blocking:ident, $polled:ident, ($($arg:expr),*)) => {
-        $self.run($names, $op, |mpi, comm, request| match request {
+        $self.run($names, $op, $self.mpi.status_ignore(), |mpi, comm, request| match request {
             // SAFETY: what is passed lies in tensors that are claimed or in this rank's scratch memory: it stays, and what is
             // written is nobody else's, until the operation is over.
             None => unsafe { (mpi.table.$blocking)($($arg,)* comm) },
@@ -81,11 +86,40 @@ impl<A: Abi> Communicator<A> {
     ) -> Result<Self> {
         mpi.return_errors(comm)?;
         let (rank, size) = mpi.place_in(comm)?;
+        host::count(1);
         let spins = if size <= launcher::processors() { SPINS } else { 0 };
         let rank = Rank::new(rank as u32);
         let is_blocking = env::var(BLOCKING).is_ok_and(|value| value == "1");
-        let (wrong, calls, broken, scratch) = (mpi.wrong()?, 0, None, Vec::new());
-        Ok(Self { mpi, comm, rank, size, deadline, flag, roll, calls, broken, scratch, spins, is_blocking, wrong })
+        let (wrong, calls, since, broken, scratch) = (Wrong::default(), 0, Cell::default(), None, Vec::new());
+        Ok(Self {
+            mpi,
+            comm,
+            rank,
+            size,
+            deadline,
+            flag,
+            roll,
+            calls,
+            since,
+            broken,
+            scratch,
+            spins,
+            is_blocking,
+            wrong,
+        })
+    }
+
+    /// The same, after all ranks have told each other what their library computes wrongly: their processors may differ.
+    pub(crate) fn agreed(mut self) -> Result<Self> {
+        let mine = self.mpi.wrong()?.to_bytes();
+        match self.gathered(&mine) {
+            Ok(all) => self.wrong = Wrong::any(&all),
+            Err(error) => {
+                self.break_off(&error);
+                return Err(error);
+            }
+        }
+        Ok(self)
     }
 
     pub(crate) fn me(&self) -> usize {
@@ -104,11 +138,12 @@ impl<A: Abi> Communicator<A> {
         start
     }
 
-    /// Runs one call of MPI's: with a request, which is waited for, or without one where calls [block](BLOCKING).
+    /// Runs one call of MPI's, which leaves its status there: with a request, which is waited for, or without one where calls [block](BLOCKING).
     pub(crate) fn run(
         &self,
         [blocking, polled]: [&'static str; 2],
         op: &Op,
+        status: *mut c_void,
         call: impl FnOnce(&Installed<A>, A::Handle, Option<&mut A::Handle>) -> c_int,
     ) -> Result<()> {
         if self.is_blocking {
@@ -116,17 +151,17 @@ impl<A: Abi> Communicator<A> {
         }
         let mut request = self.mpi.constants.request_null;
         self.mpi.about.check(polled, call(self.mpi, self.comm, Some(&mut request)))?;
-        let (test, status) = (self.mpi.table.test, self.mpi.status_ignore());
+        let test = self.mpi.table.test;
         self.wait(op, "MPI_Test", |done| {
             // SAFETY: the request was started; what it touches is kept until it is done.
             unsafe { test(&mut request, done, status) }
         })
     }
 
-    /// Waits for all of these requests.
-    pub(crate) fn complete(&self, op: &Op, requests: &mut [A::Handle]) -> Result<()> {
+    /// Waits for all of these requests, which have as many statuses.
+    pub(crate) fn complete(&self, op: &Op, requests: &mut [A::Handle], status: *mut c_void) -> Result<()> {
         let count = c_int::try_from(requests.len()).map_err(|_| Error::invalid("mpi: too many requests"))?;
-        let (requests, status) = (requests.as_mut_ptr(), self.mpi.status_ignore());
+        let requests = requests.as_mut_ptr();
         if self.is_blocking {
             // SAFETY: the requests were started; what they touch is kept until they are done.
             return self.mpi.about.check("MPI_Waitall", unsafe { (self.mpi.table.waitall)(count, requests, status) });
@@ -141,7 +176,7 @@ impl<A: Abi> Communicator<A> {
     /// Waits until `test`, a function of MPI's that lets it work, says that it is done.
     #[inline]
     fn wait(&self, op: &Op, function: &'static str, mut test: impl FnMut(&mut c_int) -> c_int) -> Result<()> {
-        let (mut looks, mut start, mut done) = (0u32, None, 0);
+        let (mut looks, mut done) = (0u32, 0);
         loop {
             self.mpi.about.check(function, test(&mut done))?;
             if done != 0 {
@@ -150,19 +185,25 @@ impl<A: Abi> Communicator<A> {
             looks = looks.wrapping_add(1);
             if looks & self.spins == 0 {
                 thread::yield_now();
-                self.check_patience(op, *start.get_or_insert_with(Instant::now))?;
+                self.check_patience(op)?;
             }
         }
     }
 
     /// Whether to go on waiting.
     #[cold]
-    fn check_patience(&self, op: &Op, start: Instant) -> Result<()> {
+    fn check_patience(&self, op: &Op) -> Result<()> {
         if let Some(cause) = self.flag.cause() {
             return Err(Error::Aborted { cause });
         }
-        if start.elapsed() <= self.deadline {
-            return Ok(());
+        let since = self.since.get().unwrap_or_else(Instant::now);
+        self.since.set(Some(since));
+        if since.elapsed() <= self.deadline {
+            // Ranks that wait say so in good time for those that have waited longer.
+            match &self.roll {
+                Some(roll) if since.elapsed() > self.deadline.min(LONG) / 4 => return roll.tell(self.calls),
+                _ => return Ok(()),
+            }
         }
         let state = match &self.roll {
             Some(roll) => roll.call(self.calls),
@@ -202,23 +243,27 @@ impl<A: Abi> Communicator<A> {
     }
 
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
-        // Splitting can't be given up: nobody starts before all are there.
+        self.since.set(None);
+        // Splitting can't be given up: nobody starts before all are there, and whoever can't take part is there, too.
         self.barrier(&Op::Barrier)?;
-        let color = match color.map(c_int::try_from) {
-            None => UNDEFINED,
-            Some(color) => color.map_err(|_| Error::invalid("split: MPI's colors end at 2^31 - 1"))?,
-        };
+        let number = color.map_or(Ok(UNDEFINED), c_int::try_from);
+        let color = number.unwrap_or(UNDEFINED);
         let mut child = self.mpi.constants.comm_null;
         // SAFETY: the communicator is there, and all of its ranks call this.
         let code = unsafe { (self.mpi.table.comm_split)(self.comm, color, key, &mut child) };
         self.mpi.about.check("MPI_Comm_split", code)?;
+        if number.is_err() {
+            return Err(Error::invalid("split: MPI's colors end at 2^31 - 1"));
+        }
         if child == self.mpi.constants.comm_null {
             return Ok(None);
         }
         let (rank, size) = self.mpi.place_in(child)?;
         let flag = Flag { parent: Some(self.flag.clone()), ..Flag::default() };
         let roll = self.roll.as_mut().map(|roll| roll.child(color.cast_unsigned(), rank, size));
-        Self::new(self.mpi, child, self.deadline, Arc::new(flag), roll).map(Some)
+        let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), roll)?;
+        child.wrong = self.wrong;
+        Ok(Some(child))
     }
 }
 
@@ -245,6 +290,7 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
         self.check_unbroken(|| first.signature(self.size))?;
         let claims = op::claim(group)?;
         self.calls += 1;
+        self.since.set(None);
         let result = match first.kind().is_point_to_point() {
             true => self.transfer(group),
             false => group.iter().try_for_each(|op| self.collective(op)),
@@ -261,7 +307,13 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
         self.check_unbroken(|| "split".into())?;
-        let child = self.split_off(color, key).inspect_err(|error| self.broken = Some(error.to_string().into()))?;
+        let child = match self.split_off(color, key) {
+            Ok(child) => child,
+            Err(error) => {
+                self.break_off(&error);
+                return Err(error);
+            }
+        };
         Ok(child.map(|child| Box::new(child) as _))
     }
 
@@ -276,6 +328,7 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
 
 impl<A: Abi> Drop for Communicator<A> {
     fn drop(&mut self) {
+        host::count(-1);
         // One with requests under way can't be freed.
         if self.broken.is_some() || self.flag.cause().is_some() || !self.mpi.about.is_initialized().unwrap_or_default()
         {
@@ -307,6 +360,8 @@ impl Flag {
 impl Abort for Flag {
     fn abort(&self, cause: &Arc<str>) {
         self.cause.get_or_init(|| cause.clone());
+        // Whether this rank has anything under way or not, others have.
+        host::leave_unfinished();
         self.aborted.store(true, Ordering::Release);
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn connect<A: Abi>(
     sockets.into_iter().for_each(|socket| seat.link.unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
     let roll = Roll::new(meeting.store, meeting.key, seat.rank.index(), meeting.size);
-    Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag, Some(roll))?))
+    Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag, Some(roll))?.agreed()?))
 }
 
 /// This rank of a communicator that the program has made itself, without a session. `handle` is its `MPI_Comm`: with rsmpi
@@ -112,7 +112,7 @@ fn duplicate<A: Abi>(
     // SAFETY: the communicator is there, as the caller promises.
     let code = unsafe { (mpi.table.comm_dup)(A::Handle::from_bits(handle), &mut comm) };
     mpi.about.check("MPI_Comm_dup", code)?;
-    Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?))
+    Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?.agreed()?))
 }
 
 /// The store of the session whose ranks this process has served by PMI.
@@ -166,12 +166,16 @@ fn remove_var(name: &str) {
     unsafe { env::remove_var(name) };
 }
 
+/// Workers are threads; where a launcher has started ranks, each has another thread that listens for invitations.
 fn check_threads<A: Abi>(mpi: &Installed<A>) -> Result<()> {
     match mpi.about.threads(mpi.constants.thread_serialized, mpi.constants.thread_multiple)? {
         Threads::One => Err(Error::invalid(
             "mpi: this program has initialised MPI for one thread alone, and the worker is another: ask \
              MPI_Init_thread for MPI_THREAD_MULTIPLE",
         )),
+        Threads::Serialized if launcher::is_launched() => {
+            Err(Error::invalid("mpi: MPI has no MPI_THREAD_MULTIPLE here: ask MPI_Init_thread for it"))
+        }
         Threads::Serialized | Threads::Multiple => Ok(()),
     }
 }
@@ -264,6 +268,13 @@ impl Meeting {
     fn check_world<A: Abi>(&self, mpi: &Installed<A>) -> Result<()> {
         let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
         let about = &mpi.about;
+        if size < self.size && !launcher::is_launched() {
+            return Err(Error::invalid(format!(
+                "mpi: MPI was initialised in this process before, for {size} ranks, and can't be for {}: make the                  largest session first, or start ranks by {}",
+                self.size,
+                about.launcher()
+            )));
+        }
         if size < self.size {
             return Err(Error::invalid(format!(
                 "mpi: MPI's world has {size} ranks, the session {}: were they started by another MPI's launcher? That of {} \

@@ -3,13 +3,12 @@
 
 #![allow(unsafe_code)]
 
-use std::env;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::process;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -37,11 +36,15 @@ static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
 
 /// A communicator has been left with requests under way: finalising would wait for them.
 static UNFINISHED: AtomicBool = AtomicBool::new(false);
+/// Communicators that are there: whoever ends with one may be inside a collective.
+static COMMUNICATORS: AtomicIsize = AtomicIsize::new(0);
 
 /// This process as a rank of MPI's world.
 pub struct Host {
     rank: usize,
     size: usize,
+    /// Which its children are not.
+    process: u32,
     world: &'static dyn World,
 }
 
@@ -134,7 +137,7 @@ impl Host {
     /// # Errors
     /// MPI's own.
     pub fn finish(&self) -> Result<()> {
-        if !UNFINISHED.load(Ordering::Acquire) {
+        if is_finished() {
             return self.world.finalize();
         }
         let (world, (tell, told)) = (self.world, mpsc::channel());
@@ -144,14 +147,24 @@ impl Host {
 
     /// Sends the other ranks home.
     fn end(&self) -> Result<()> {
-        let is_finished = !UNFINISHED.load(Ordering::Acquire);
-        (1..self.size).try_for_each(|rank| self.world.send(rank, &mut write(if is_finished { 2 } else { 3 }, "")))
+        let kind = if is_finished() { 2 } else { 3 };
+        (1..self.size).try_for_each(|rank| self.world.send(rank, &mut write(kind, "")))
     }
 }
 
-/// A communicator was broken with requests under way.
+/// A collective was left, by this rank or another: MPI may wait for those who were in it.
 pub(crate) fn leave_unfinished() {
     UNFINISHED.store(true, Ordering::Release);
+}
+
+/// So many more communicators are there.
+pub(crate) fn count(more: isize) {
+    COMMUNICATORS.fetch_add(more, Ordering::AcqRel);
+}
+
+/// Whether nobody is inside a collective here.
+fn is_finished() -> bool {
+    !UNFINISHED.load(Ordering::Acquire) && COMMUNICATORS.load(Ordering::Acquire) == 0
 }
 
 unsafe extern "C" {
@@ -161,7 +174,8 @@ unsafe extern "C" {
 /// The end of rank 0's process, which has initialised MPI here. Nothing in it panics but the allocator.
 extern "C" fn at_exit() {
     let Some(Ok(Some(host))) = HOST.get() else { return };
-    if host.world.is_live()
+    if host.process == process::id()
+        && host.world.is_live()
         && let Err(error) = host.finish()
     {
         tracing::warn!(%error, "MPI is not finalised");
@@ -211,17 +225,17 @@ impl<A: Abi> Launched<A> {
     fn enter(mpi: &'static Installed<A>) -> Result<Option<Host>> {
         let is_ours = !mpi.about.is_initialized()?;
         if is_ours {
-            connect::init(mpi, env_size())?;
+            connect::init(mpi, launcher::ranks())?;
         }
         let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
-        if size == 1 && env_size() > 1 {
+        if size == 1 && launcher::ranks() > 1 {
             if is_ours {
                 mpi.about.finalize()?;
             }
             return Err(Error::invalid(format!(
                 "mpi: a launcher has started {} ranks, of which {} sees none but this one: it is another MPI's launcher; that \
-                 of this one is {}",
-                env_size(),
+                 of this one is {}. Or set DISCO_BACKEND to a backend without MPI",
+                launcher::ranks(),
                 mpi.about.name(),
                 mpi.about.launcher()
             )));
@@ -237,7 +251,8 @@ impl<A: Abi> Launched<A> {
         if rank == 0 {
             Self::call_at_end(mpi, is_ours)?;
         }
-        Ok(Some(Host { rank, size, world: Box::leak(Box::new(Self { mpi, comm })) }))
+        let process = process::id();
+        Ok(Some(Host { rank, size, process, world: Box::leak(Box::new(Self { mpi, comm })) }))
     }
 
     /// Sees to it that the other ranks hear of rank 0's end.
@@ -301,12 +316,6 @@ impl<A: Abi> World for Launched<A> {
     fn is_live(&self) -> bool {
         self.mpi.about.is_initialized().unwrap_or_default()
     }
-}
-
-/// How many ranks the launcher says there are.
-fn env_size() -> usize {
-    let names = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"];
-    names.into_iter().find_map(|name| env::var(name).ok()?.parse().ok()).unwrap_or(1)
 }
 
 impl fmt::Debug for Host {

@@ -10,19 +10,27 @@ use disco_core::Result;
 
 use crate::library::Mpi;
 
-/// Variables by which launchers tell a process that it is a rank. Slurm gives ranks to batch scripts, too, but steps to `srun`
-/// only.
-const LAUNCHED: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"];
+/// Variables by which launchers tell a process how many ranks there are. Slurm gives a number to batch scripts, too, but steps to
+/// `srun` only.
+const RANKS: [&str; 4] = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"];
 
-/// Whether a launcher has started this process.
+/// How many ranks a launcher has started, this process among them; 1 where there was none.
+pub(crate) fn ranks() -> usize {
+    RANKS.into_iter().find_map(|name| env::var(name).ok()?.parse().ok()).unwrap_or(1)
+}
+
+/// Whether a launcher has started this process as one of several.
 pub fn is_launched() -> bool {
-    LAUNCHED.into_iter().any(|name| env::var_os(name).is_some())
+    ranks() > 1
 }
 
 /// Processors that the ranks of this machine have together: launchers bind each to its own.
 pub(crate) fn processors() -> usize {
     let mine = || thread::available_parallelism().map_or(1, usize::from);
-    let all = || Some(count(&fs::read_to_string("/sys/devices/system/cpu/online").ok()?));
+    // Those of a container, or of the machine.
+    let lists = ["/sys/fs/cgroup/cpuset.cpus.effective", "/sys/devices/system/cpu/online"];
+    let all =
+        || lists.into_iter().map(|list| count(&fs::read_to_string(list).unwrap_or_default())).find(|all| *all > 0);
     if is_launched() { all().unwrap_or_else(mine) } else { mine() }
 }
 

@@ -74,7 +74,9 @@ impl Mpi {
         // SAFETY: these are MPI's functions, whose arguments are the same in every ABI.
         let early = unsafe { Early::resolve(&library) }?;
         let version = early.library_version().ok_or("MPI_Get_library_version says nothing")?;
-        let about = |abi| About { library: library.name().to_owned(), version: version.clone(), abi, early };
+        let file = library.file(c"MPI_Init_thread").map(|file| file.display().to_string());
+        let name = file.unwrap_or_else(|| library.name().to_owned());
+        let about = |abi| About { library: name.clone(), version: version.clone(), abi, early };
         if is_standard(&library) {
             return Installed::new(&library, about(Standard::NAME)).map(Self::Standard);
         }
@@ -124,7 +126,7 @@ fn candidates() -> Vec<Candidate> {
         return vec![Candidate::file(file)];
     }
     let mut names = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi.so"];
-    if env::vars_os().any(|(name, _)| name.to_string_lossy().starts_with("OMPI_")) {
+    if env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
         names.swap(0, 3);
     }
     std::iter::once(Candidate::Process).chain(names.map(Candidate::file)).collect()

@@ -32,7 +32,7 @@ impl Wrong {
         let mut wrong = Self::default();
         for dtype in DType::all().filter(|dtype| !dtype.is_float() && *dtype != DType::Bool) {
             let (a, b) = (examples(dtype, 1), examples(dtype, 2));
-            for reduction in [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max] {
+            for reduction in Reduction::ALL.into_iter().filter(|reduction| has_wider(dtype, *reduction)) {
                 let mut result = b.clone();
                 reduce(dtype, reduction, &a, &mut result)?;
                 let elements = a.chunks_exact(dtype.size()).zip(b.chunks_exact(dtype.size()));
@@ -45,12 +45,31 @@ impl Wrong {
         Ok(wrong)
     }
 
+    /// As bytes, and back.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_ne_bytes()
+    }
+
+    /// What any of several libraries computes wrongly.
+    pub(crate) fn any(all: &[u8]) -> Self {
+        Self(all.as_chunks().0.iter().fold(0, |any, bytes| any | u128::from_ne_bytes(*bytes)))
+    }
+
     fn has(self, dtype: DType, reduction: Reduction) -> bool {
         self.0 & Self::bit(dtype, reduction) != 0
     }
 
     fn bit(dtype: DType, reduction: Reduction) -> u128 {
         1 << (dtype as u32 * 5 + reduction as u32)
+    }
+}
+
+/// Whether wider numbers give the right result: those of 64 bits have none, but unsigned ones can be compared as signed ones.
+fn has_wider(dtype: DType, reduction: Reduction) -> bool {
+    match dtype {
+        DType::I64 => false,
+        DType::U64 => matches!(reduction, Reduction::Min | Reduction::Max),
+        _ => reduction != Reduction::Avg,
     }
 }
 
@@ -100,7 +119,6 @@ pub(crate) fn form(dtype: DType, reduction: Reduction, wrong: Wrong) -> Form {
 /// Writes elements as wider numbers, so many for each. One number for an unsigned one of 64 bits keeps its order, not its value.
 pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
     match dtype {
-        DType::I64 if numbers == 1 => to.copy_from_slice(from),
         DType::U64 if numbers == 1 => each::<8, 8>(from, to, flipped),
         DType::F16 => each::<2, 4>(from, to, |bytes| f16::from_ne_bytes(bytes).to_f32().to_ne_bytes()),
         DType::BF16 => each::<2, 4>(from, to, |bytes| bf16::from_ne_bytes(bytes).to_f32().to_ne_bytes()),
@@ -125,7 +143,6 @@ pub(crate) fn narrow(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8], r
     let int = |bytes: [u8; 8]| i64::from_ne_bytes(bytes) / ranks.unwrap_or(1) as i64;
     let wide = |bytes: [u8; 16]| whole(bytes) / ranks.unwrap_or(1) as i128;
     match dtype {
-        DType::I64 if numbers == 1 => to.copy_from_slice(from),
         DType::U64 if numbers == 1 => each::<8, 8>(from, to, flipped),
         DType::F16 => each::<4, 2>(from, to, |bytes| f16::from_f32(float(bytes)).to_ne_bytes()),
         DType::BF16 => each::<4, 2>(from, to, |bytes| bf16::from_f32(float(bytes)).to_ne_bytes()),

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -21,8 +22,13 @@ const LINE: usize = 64 << 10;
 pub(crate) fn serve(ranks: usize) -> io::Result<Vec<OwnedFd>> {
     let pairs: Vec<_> = (0..ranks).map(|_| UnixStream::pair()).collect::<io::Result<_>>()?;
     let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-    let clients =
-        ours.into_iter().map(|socket| Client { socket, unread: Vec::new(), is_in_barrier: false, is_open: true });
+    let clients = ours.into_iter().map(|socket| Client {
+        socket,
+        unread: Vec::new(),
+        is_in_barrier: false,
+        is_open: true,
+        has_finalized: false,
+    });
     let manager =
         Manager { clients: clients.collect(), values: HashMap::new(), name: format!("disco-{}", std::process::id()) };
     thread::Builder::new().name("disco-pmi".into()).spawn(|| manager.run())?;
@@ -42,6 +48,7 @@ struct Client {
     unread: Vec<u8>,
     is_in_barrier: bool,
     is_open: bool,
+    has_finalized: bool,
 }
 
 impl Manager {
@@ -49,8 +56,15 @@ impl Manager {
         while self.clients.iter().any(|client| client.is_open) {
             for index in self.wait() {
                 // A rank that is gone, or that speaks another language, is no longer served.
-                if self.listen(index).is_err() {
-                    self.clients[index].is_open = false;
+                if let Err(error) = self.listen(index) {
+                    let client = &mut self.clients[index];
+                    client.is_open = false;
+                    // Nor does it wait for answers.
+                    _ = client.socket.shutdown(Shutdown::Both);
+                    if error.kind() != io::ErrorKind::UnexpectedEof {
+                        tracing::warn!(rank = index, %error, "a rank of MPI asks its process manager for what it has not");
+                    }
+                    self.end_barrier_without(index);
                 }
             }
         }
@@ -104,9 +118,12 @@ impl Manager {
                 self.clients[index].is_in_barrier = true;
                 return self.end_barrier();
             }
-            "finalize" => "cmd=finalize_ack rc=0".to_owned(),
+            "finalize" => {
+                self.clients[index].has_finalized = true;
+                "cmd=finalize_ack rc=0".to_owned()
+            }
             // Abort, and what nobody asks for.
-            _ => return Err(io::ErrorKind::InvalidInput.into()),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, line.to_owned())),
         };
         self.clients[index].say(&answer)
     }
@@ -116,6 +133,15 @@ impl Manager {
             // One host has all ranks.
             "PMI_process_mapping" => Some(format!("(vector,(0,1,{}))", self.clients.len())),
             key => self.values.get(key).cloned(),
+        }
+    }
+
+    /// Lets nobody wait in a barrier that a rank will not come to.
+    fn end_barrier_without(&mut self, index: usize) {
+        if !self.clients[index].has_finalized {
+            for client in self.clients.iter().filter(|client| client.is_in_barrier) {
+                _ = client.socket.shutdown(Shutdown::Both);
+            }
         }
     }
 

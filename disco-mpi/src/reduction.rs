@@ -103,23 +103,6 @@ impl<A: Abi> Communicator<A> {
         let (me, size, width) = (self.me(), self.ranks(), dtype.size());
         let most = LIMIT * width;
         let from = |span: Span| if is_in_place { self.in_place() } else { span.read() };
-        let to_root = |src: Span, dst: Span, root: usize| {
-            src.pieces(most).enumerate().try_for_each(|(index, piece)| {
-                let (from, to) = match me == root {
-                    true => (from(piece), dst.part(index * most, piece.bytes).write()),
-                    false => (piece.read(), ptr::null_mut()),
-                };
-                let (count, root) = ((piece.bytes / width) as c_int, root as c_int);
-                call!(
-                    self,
-                    op,
-                    ["MPI_Reduce", "MPI_Ireduce"],
-                    reduce,
-                    ireduce,
-                    (from, to, count, number, function, root)
-                )
-            })
-        };
         match goal {
             Goal::All => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
                 let (from, to) = (from(piece), dst.part(index * most, piece.bytes).write());
@@ -133,13 +116,25 @@ impl<A: Abi> Communicator<A> {
                     (from, to, count, number, function)
                 )
             }),
-            Goal::Root(root) => to_root(src, dst, root),
-            Goal::Blocks if size <= PAIRS || src.bytes / size > most => {
+            Goal::Root(root) => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
+                let (from, to) = match me == root {
+                    true => (from(piece), dst.part(index * most, piece.bytes).write()),
+                    false => (piece.read(), ptr::null_mut()),
+                };
+                let (names, count) = (["MPI_Reduce", "MPI_Ireduce"], (piece.bytes / width) as c_int);
+                call!(self, op, names, reduce, ireduce, (from, to, count, number, function, root as c_int))
+            }),
+            Goal::Blocks if size <= PAIRS || src.bytes > most => {
                 let mine = src.block(me, size);
+                // In place, the first block is another rank's until it is sent.
                 let sum = if is_in_place { mine } else { dst };
-                sum.copy(mine);
+                if !is_in_place {
+                    sum.copy(mine);
+                }
                 self.sum_blocks(op, src, sum, (number, function, width))?;
-                dst.part(0, mine.bytes).copy(sum);
+                if is_in_place {
+                    dst.part(0, mine.bytes).copy(sum);
+                }
                 Ok(())
             }
             Goal::Blocks => {

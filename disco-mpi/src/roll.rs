@@ -1,12 +1,14 @@
-//! Who has come: MPI does not say whom it waits for, so ranks that have waited too long tell each other through the session's
-//! store that they did come.
+//! Who has come: MPI does not say whom it waits for, so ranks that wait for long tell each other through the session's store that
+//! they did come.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::{Rank, Store};
+use disco_core::{Rank, Result, Store};
 
-/// How long others may take to say that they have waited as long.
+/// How long others may take to say so, who have come just now.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// The ranks of one communicator, as far as they can be asked.
@@ -18,11 +20,13 @@ pub(crate) struct Roll {
     rank: usize,
     size: usize,
     splits: u64,
+    /// The operation that this rank has last said that it waits in.
+    told: Cell<u64>,
 }
 
 impl Roll {
     pub(crate) fn new(store: Arc<dyn Store>, name: String, rank: usize, size: usize) -> Self {
-        Self { store, name, rank, size, splits: 0 }
+        Self { store, name, rank, size, splits: 0, told: Cell::new(0) }
     }
 
     /// That of a communicator which is split off this one, and of which this rank is another.
@@ -31,20 +35,47 @@ impl Roll {
         Self::new(self.store.clone(), format!("{}, split {} color {color}", self.name, self.splits), rank, size)
     }
 
+    /// Says, once, that this rank waits in operation `number`.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn tell(&self, number: u64) -> Result<()> {
+        if self.told.replace(number) == number {
+            return Ok(());
+        }
+        self.store.set(&self.key(self.rank), &number.to_le_bytes())
+    }
+
     /// In words, who is not in operation `number`, which this rank has waited in for too long.
     pub(crate) fn call(&self, number: u64) -> String {
-        let key = |rank: usize| format!("{}: rank {rank} waits in {number}", self.name);
-        if let Err(error) = self.store.set(&key(self.rank), b"") {
-            return format!("who has not come can't be found out: {error}");
+        match self.missing(number).as_deref() {
+            Err(error) => format!("who has not come can't be found out: {error}"),
+            Ok([]) => "all ranks have come; DISCO_CHECK=1 tells whether they call the same".to_owned(),
+            Ok([one]) => format!("{one} has not come"),
+            Ok(several) => {
+                format!("{} have not come", several.iter().map(Rank::to_string).collect::<Vec<_>>().join(", "))
+            }
         }
-        let start = Instant::now();
-        let is_missing = |rank: &usize| self.store.wait(&key(*rank), GRACE.saturating_sub(start.elapsed())).is_err();
-        let missing: Vec<String> =
-            (0..self.size).filter(is_missing).map(|rank| Rank::new(rank as u32).to_string()).collect();
-        match missing.as_slice() {
-            [] => "all ranks have come; DISCO_CHECK=1 tells whether they call the same".to_owned(),
-            [one] => format!("{one} has not come"),
-            several => format!("{} have not come", several.join(", ")),
+    }
+
+    fn missing(&self, number: u64) -> Result<Vec<Rank>> {
+        self.tell(number)?;
+        let (start, mut missing) = (Instant::now(), (0..self.size).collect::<Vec<_>>());
+        loop {
+            for index in (0..missing.len()).rev() {
+                let said = self.store.get(&self.key(missing[index]))?.and_then(|bytes| bytes.try_into().ok());
+                if said.is_some_and(|bytes| u64::from_le_bytes(bytes) >= number) {
+                    missing.remove(index);
+                }
+            }
+            if missing.is_empty() || start.elapsed() > GRACE {
+                return Ok(missing.into_iter().map(|rank| Rank::new(rank as u32)).collect());
+            }
+            thread::sleep(GRACE / 10);
         }
+    }
+
+    fn key(&self, rank: usize) -> String {
+        format!("{}: rank {rank} waits in", self.name)
     }
 }

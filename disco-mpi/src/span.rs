@@ -67,7 +67,7 @@ impl Span {
         }
     }
 
-    /// Copies from bytes that may overlap.
+    /// Copies from bytes that may overlap, or be these.
     pub(crate) fn copy(self, from: Self) {
         // SAFETY: as in `bytes` and `bytes_mut`; both have as many.
         unsafe { ptr::copy(from.data, self.data, self.bytes.min(from.bytes)) };

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 type In = *const c_void;
 /// Memory that is written.
 type Out = *mut c_void;
-/// A status, which nobody wants.
+/// A status, or the address that stands for none.
 type Status = *mut c_void;
 /// What is called when a communicator with an attribute is duplicated.
 type Copied<H> = extern "C" fn(H, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
@@ -45,6 +45,7 @@ disco_dl::functions! {
         test: c"MPI_Test"(*mut H, *mut c_int, Status);
         testall: c"MPI_Testall"(c_int, *mut H, *mut c_int, Status);
         reduce_local: c"MPI_Reduce_local"(In, Out, c_int, H, H);
+        get_count: c"MPI_Get_count"(*const c_void, H, *mut c_int);
         waitall: c"MPI_Waitall"(c_int, *mut H, Status);
         allreduce: c"MPI_Allreduce"(In, Out, c_int, H, H, H);
         iallreduce: c"MPI_Iallreduce"(In, Out, c_int, H, H, H, *mut H);

@@ -15,7 +15,7 @@ void disco_init(void);
 int disco_session(size_t workers);
 
 int main(int argc, char **argv) {
-    /* Workers are threads: sessions need MPI_THREAD_SERIALIZED at least. The communicator alone does not. */
+    /* Sessions have threads; the communicator alone has none. */
     int wanted = argc > 1 && strcmp(argv[1], "single") == 0 ? MPI_THREAD_SINGLE : MPI_THREAD_MULTIPLE;
     int provided, rank, size;
     MPI_Comm reversed;

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
-use disco::{Builder, CommunicatorExt, DType, Reduction, Session, WorkerContext};
+use disco::{Builder, CommunicatorExt, DType, Reduction, Session, Tensor, WorkerContext};
 
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.exit", exit);
@@ -24,6 +24,7 @@ disco::register_function!("tests.opaque", opaque);
 disco::register_function!("tests.reduce", reduce);
 disco::register_function!("tests.resident", resident_here);
 disco::register_function!("tests.noise", noise);
+disco::register_function!("tests.unequal", unequal);
 
 fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
     Ok(process::id().into())
@@ -149,6 +150,16 @@ fn reduce(ctx: &mut WorkerContext, elements: i64, times: i64, late: u32, seconds
         ctx.comm()?.all_reduce(&x, &y, Reduction::Sum)?;
     }
     Ok(y.view::<f32>()?.iter().map(|y| f64::from(*y)).sum())
+}
+
+/// Worker 1 sends less than worker 0 expects.
+fn unequal(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let [two, four] = [2, 4].map(|elements| Tensor::zeros(DType::F32, [elements]));
+    match ctx.worker().index() {
+        0 => ctx.comm()?.recv(&four?, 1.into()),
+        1 => ctx.comm()?.send(&two?, 0.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Resident memory of this process, in bytes.

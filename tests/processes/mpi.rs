@@ -1,6 +1,7 @@
-//! Ranks of a real MPI that die: the library that `cargo xtask test` fetches, whose ranks a session of processes starts itself.
+//! Ranks of a real MPI that die, and other ends: the library that `cargo xtask test` fetches, whose ranks a session of processes starts itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use disco_conformance::Required;
 
@@ -10,17 +11,24 @@ crate::tests!(
     a_rank_killed_inside_a_collective_of_mpi_is_named,
     a_rank_stopped_inside_a_collective_of_mpi_is_named,
     a_rank_that_exits_without_finalizing_is_named,
+    a_message_over_mpi_that_is_too_short_is_an_error,
+    a_program_that_exits_inside_a_collective_takes_its_ranks_along,
 );
 
-/// What the program prints whose worker 2 comes to this end inside an all-reduce; none if there is no MPI.
-fn end_of(how: &str) -> Option<String> {
+/// The folder of an MPI; none if there is none.
+fn mpich() -> Option<PathBuf> {
     let cache = std::env::var_os("DISCO_TEST_CACHE");
-    let library = cache.map(|cache| Path::new(&cache).join("mpich-5.0.2/lib/libmpi.so.12"));
-    let Some(library) = library.filter(|library| library.is_file()) else {
+    let folder = cache.map(|cache| Path::new(&cache).join("mpich-5.0.2")).filter(|folder| folder.is_dir());
+    if folder.is_none() {
         assert!(!Required::from_env().contains("mpi"), "MPI is required: run `cargo xtask test`");
         eprintln!("skipped: there is no MPI; `cargo xtask test` fetches one");
-        return None;
-    };
+    }
+    folder
+}
+
+/// What the program prints that does this; none if there is no MPI.
+fn end_of(how: &str) -> Option<String> {
+    let library = mpich()?.join("lib/libmpi.so.12");
     let output = programs::command("mpi").arg(how).env("DISCO_MPI_LIBRARY", library).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8(output.stdout).unwrap())
@@ -39,4 +47,19 @@ fn a_rank_stopped_inside_a_collective_of_mpi_is_named() {
 fn a_rank_that_exits_without_finalizing_is_named() {
     let Some(said) = end_of("exit") else { return };
     assert_eq!(said, "worker 2 lost: its process ended: exit status: 3\n");
+}
+
+fn a_message_over_mpi_that_is_too_short_is_an_error() {
+    let Some(said) = end_of("short") else { return };
+    assert!(said.contains("recv: ranks disagree: rank 1 has sent 8 bytes, 16 are expected"), "{said}");
+}
+
+fn a_program_that_exits_inside_a_collective_takes_its_ranks_along() {
+    let Some(folder) = mpich() else { return };
+    let program = programs::command("mpi");
+    let mut launcher = Command::new(folder.join("bin/mpiexec"));
+    launcher.args(["-n", "3"]).arg(program.get_program()).arg("leave");
+    launcher.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = launcher.env("DISCO_MPI_LIBRARY", folder.join("lib/libmpi.so.12")).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
 }

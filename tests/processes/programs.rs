@@ -172,13 +172,24 @@ fn liar(message: Message) {
     stream.read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Has a rank of MPI end inside an all-reduce, and says what came of it.
+/// Has a rank of MPI end inside an all-reduce, or this program with all ranks inside one, or a message that is too short, and
+/// says what came of it.
 fn mpi() {
     disco::init();
     let how = env::args().next_back().unwrap();
     let session = Builder::processes(3).silence(Duration::from_millis(700)).start().unwrap();
     block_on(async {
         session.init_ccl("mpi", &[]).await.unwrap();
+        if how == "leave" {
+            let reduce = session.function("tests.reduce").await.unwrap();
+            session.call(&reduce, (1 << 20, 1_000_000, 0, 0.0)).await.unwrap();
+            std::process::exit(3);
+        }
+        if how == "short" {
+            session.call(&session.function("tests.unequal").await.unwrap(), ()).await.unwrap();
+            println!("{}", session.sync_all().await.unwrap_err());
+            return session.shutdown().await.unwrap();
+        }
         let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
         let Value::Int(pid) = session.get(&pids, WorkerId::new(2)).await.unwrap() else { panic!() };
         let pid = Pid::from_raw(pid as i32).unwrap();
