@@ -34,10 +34,6 @@ impl Backend for Mpi {
     }
 
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        match library::Mpi::get()? {
-            library::Mpi::Mpich(mpi) => connect::connect(mpi, seat, at),
-            library::Mpi::Ompi(mpi) => connect::connect(mpi, seat, at),
-            library::Mpi::Standard(mpi) => connect::connect(mpi, seat, at),
-        }
+        library::with!(library::Mpi::get()?, mpi => connect::connect(mpi, seat, at))
     }
 }

@@ -16,7 +16,7 @@ use disco_core::{Abort, Error, Rank, Rendezvous, Result, Seat, Store};
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::{Communicator, Flag};
 use crate::launcher;
-use crate::library::{Installed, Mpi, Threads};
+use crate::library::{self, Installed, Mpi, Threads};
 use crate::pmi;
 use crate::roll::Roll;
 
@@ -93,11 +93,7 @@ pub(crate) fn connect<A: Abi>(
 /// # Errors
 /// There is no MPI, or it is not initialised, or its own.
 pub unsafe fn connect_comm(handle: usize, deadline: Duration) -> Result<Box<dyn disco_core::Communicator>> {
-    match Mpi::get()? {
-        Mpi::Mpich(mpi) => duplicate(mpi, handle, deadline),
-        Mpi::Ompi(mpi) => duplicate(mpi, handle, deadline),
-        Mpi::Standard(mpi) => duplicate(mpi, handle, deadline),
-    }
+    library::with!(Mpi::get()?, mpi => duplicate(mpi, handle, deadline))
 }
 
 fn duplicate<A: Abi>(

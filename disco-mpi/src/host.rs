@@ -18,7 +18,7 @@ use disco_core::{Error, Result};
 use crate::abi::Abi;
 use crate::connect;
 use crate::launcher;
-use crate::library::{Installed, Mpi};
+use crate::library::{self, Installed, Mpi};
 
 /// The longest text of an invitation, and what stands before it: what it is and how long.
 const TEXT: usize = 509;
@@ -81,11 +81,7 @@ impl Host {
     pub fn enter() -> Result<Option<&'static Self>> {
         HOST.get_or_init(|| match launcher::is_launched() {
             false => Ok(None),
-            true => match Mpi::get()? {
-                Mpi::Mpich(mpi) => Launched::enter(mpi),
-                Mpi::Ompi(mpi) => Launched::enter(mpi),
-                Mpi::Standard(mpi) => Launched::enter(mpi),
-            },
+            true => library::with!(Mpi::get()?, mpi => Launched::enter(mpi)),
         })
         .as_ref()
         .map(Option::as_ref)

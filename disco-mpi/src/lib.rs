@@ -15,7 +15,7 @@
 //! reduction      of numbers that the library knows and of others, which go as wider numbers
 //! ```
 //!
-//! Ranks are processes: MPI has one in each. Every call is non-blocking and polled, so that a peer that is gone is an
+//! Ranks are processes: MPI has one in each. Every operation is non-blocking and polled, so that a peer that is gone is an
 //! error and not a hang; with `DISCO_MPI_BLOCKING=1` it blocks, and the launcher alone ends what hangs.
 
 mod abi;

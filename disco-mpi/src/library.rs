@@ -46,6 +46,18 @@ pub(crate) enum Mpi {
     Standard(Installed<Standard>),
 }
 
+/// An expression for the library of any ABI.
+macro_rules! with {
+    ($library:expr, $mpi:ident => $call:expr) => {
+        match $library {
+            $crate::library::Mpi::Mpich($mpi) => $call,
+            $crate::library::Mpi::Ompi($mpi) => $call,
+            $crate::library::Mpi::Standard($mpi) => $call,
+        }
+    };
+}
+pub(crate) use with;
+
 /// What MPI does with threads of a process that has initialised it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
@@ -87,11 +99,7 @@ impl Mpi {
     }
 
     pub(crate) fn about(&self) -> &About {
-        match self {
-            Self::Mpich(mpi) => &mpi.about,
-            Self::Ompi(mpi) => &mpi.about,
-            Self::Standard(mpi) => &mpi.about,
-        }
+        with!(self, mpi => &mpi.about)
     }
 }
 

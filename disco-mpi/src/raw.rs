@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use disco_core::{DType, Result};
 
 use crate::abi::{Abi, Constants};
-use crate::library::{Installed, Mpi};
+use crate::library::{self, Installed, Mpi};
 
 /// What is called.
 #[allow(clippy::exhaustive_enums, reason = "for the benchmark alone")]
@@ -35,11 +35,7 @@ pub enum Call {
 /// There is no MPI; its own.
 pub unsafe fn call(call: Call, is_blocking: bool, src: *const u8, dst: *mut u8, bytes: usize) -> Result<()> {
     let tensors = (src.cast(), dst.cast(), bytes);
-    match Mpi::get()? {
-        Mpi::Mpich(mpi) => mpi.call(call, is_blocking, tensors),
-        Mpi::Ompi(mpi) => mpi.call(call, is_blocking, tensors),
-        Mpi::Standard(mpi) => mpi.call(call, is_blocking, tensors),
-    }
+    library::with!(Mpi::get()?, mpi => mpi.call(call, is_blocking, tensors))
 }
 
 impl<A: Abi> Installed<A> {
