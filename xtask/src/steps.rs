@@ -15,12 +15,13 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "disco",
     "disco-core",
     "disco-channel",
     "disco-local",
     "disco-dl",
+    "disco-ccl",
     "disco-mpi",
     "disco-conformance",
     "disco-cli",

@@ -1,0 +1,183 @@
+//! A library of either vendor: searched for, gated by its version, asked for the text of its errors.
+
+#![allow(unsafe_code)]
+
+use std::env;
+use std::ffi::{CStr, c_char};
+use std::fmt;
+use std::ptr;
+
+use disco_core::{Error, Result, Unavailable};
+use disco_dl::Candidate;
+
+use crate::abi::{Code, Comm, UniqueId};
+use crate::table::Table;
+
+/// Whose library, and where it may be.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
+pub struct Vendor {
+    /// The backend, as users name it: `nccl`, `rccl`.
+    pub backend: &'static str,
+    /// The library, as its makers do: `NCCL`.
+    pub name: &'static str,
+    /// The variable that names a file in place of the search.
+    pub variable: &'static str,
+    /// Files, and names that the system's loader looks for, in order.
+    pub candidates: &'static [&'static str],
+}
+
+/// A library's version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// The first number.
+    pub major: u32,
+    /// The second.
+    pub minor: u32,
+    /// The third.
+    pub patch: u32,
+}
+
+/// A library that will do.
+#[derive(Debug)]
+pub struct Library {
+    vendor: Vendor,
+    version: Version,
+    /// Where it is.
+    file: String,
+    /// Its functions.
+    pub table: Table,
+}
+
+/// The first version with sends and receives, which much is made of.
+const LEAST: Version = Version { major: 2, minor: 7, patch: 0 };
+
+impl Library {
+    /// Finds the vendor's library. What it leaves running stays with the process.
+    ///
+    /// # Errors
+    /// Every candidate and why it would not do: not there, no such library, too old.
+    pub fn find(vendor: Vendor) -> Result<Self, Unavailable> {
+        let candidates = match env::var_os(vendor.variable) {
+            Some(file) => vec![Candidate::file(file)],
+            None => vendor.candidates.iter().map(Candidate::file).collect(),
+        };
+        disco_dl::find(vendor.name, candidates, |library| Self::accept(vendor, &library))
+    }
+
+    fn accept(vendor: Vendor, library: &disco_dl::Library) -> Result<Self, String> {
+        if library.address(c"ncclGetVersion").is_none() {
+            return Err(format!("there is no {} in it", vendor.name));
+        }
+        // SAFETY: this function has been the same in all versions.
+        let get_version: Option<unsafe extern "C" fn(*mut i32) -> Code> =
+            unsafe { library.function(c"ncclGetVersion") };
+        let mut number = 0;
+        // SAFETY: the number is there.
+        let code = get_version.map(|get_version| unsafe { get_version(&mut number) });
+        let version = Version::from_number(number);
+        if code != Some(Code::SUCCESS) || version < LEAST {
+            return Err(format!("it is {} {version}; {LEAST} or later is needed", vendor.name));
+        }
+        // SAFETY: these are the functions of the interface.
+        let table = unsafe { Table::resolve(library) }?;
+        let file = library.file(c"ncclGetVersion").map(|file| file.display().to_string());
+        let file = file.unwrap_or_else(|| library.name().to_owned());
+        Ok(Self { vendor, version, file, table })
+    }
+
+    /// Its version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Where it was loaded from.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// A new place for ranks to meet.
+    ///
+    /// # Errors
+    /// The library finds no network to listen on.
+    pub fn unique_id(&self) -> Result<UniqueId> {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the id is there.
+        let code = unsafe { (self.table.get_unique_id)(&mut id) };
+        self.check("ncclGetUniqueId", code).map(|()| id)
+    }
+
+    /// The error of a function, in the library's words: what the code means, and what it has said last.
+    ///
+    /// # Errors
+    /// The code is another than success.
+    pub fn check(&self, function: &'static str, code: Code) -> Result<()> {
+        if code == Code::SUCCESS { Ok(()) } else { Err(self.error(function, code)) }
+    }
+
+    #[cold]
+    fn error(&self, function: &'static str, code: Code) -> Error {
+        // SAFETY: any number may be asked for.
+        let meaning = text(unsafe { (self.table.get_error_string)(code) });
+        let none: Comm = ptr::null_mut();
+        // SAFETY: the last error of this process needs no communicator.
+        let last = self.table.get_last_error.map(|last| text(unsafe { last(none) })).filter(|last| !last.is_empty());
+        let message = [Some(meaning), last].into_iter().flatten().collect::<Vec<_>>().join(": ");
+        Error::Library { backend: self.vendor.backend, function, code: code.0.into(), message }
+    }
+}
+
+/// What the library says, on one line.
+fn text(words: *const c_char) -> String {
+    if words.is_null() {
+        return String::new();
+    }
+    // SAFETY: the library's texts end with a zero, and stay until it is asked again.
+    let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl Version {
+    /// From the library's number: 2708 until 2.8, 22809 from 2.9 on.
+    pub fn from_number(number: i32) -> Self {
+        let number = u32::try_from(number).unwrap_or_default();
+        let (major, rest) =
+            if number < 10_000 { (number / 1000, number % 1000) } else { (number / 10_000, number % 10_000) };
+        Self { major, minor: rest / 100, patch: rest % 100 }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<functions>")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_in_both_forms() {
+        let text = |number| Version::from_number(number).to_string();
+        assert_eq!(
+            [2708, 2804, 20903, 22809, 0, -1].map(text),
+            ["2.7.8", "2.8.4", "2.9.3", "2.28.9", "0.0.0", "0.0.0"]
+        );
+    }
+
+    #[test]
+    fn an_absent_library_is_a_value() {
+        let candidates = &["libdisco-absent.so.2", "libm.so.6"];
+        let vendor = Vendor { backend: "nccl", name: "NCCL", variable: "DISCO_NO_VARIABLE", candidates };
+        let absent = Library::find(vendor).unwrap_err().to_string();
+        assert!(absent.starts_with("NCCL is not available; tried libdisco-absent.so.2: "), "{absent}");
+        assert!(absent.ends_with("; tried libm.so.6: there is no NCCL in it"), "{absent}");
+    }
+}

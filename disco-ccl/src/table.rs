@@ -1,0 +1,69 @@
+//! The functions. Those that every version has which is taken (2.7) are required; others came later.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::abi::{Code, Comm, DataType, RedOp, Stream, UniqueId};
+use crate::config::Config;
+
+/// Memory that is read.
+type In = *const c_void;
+/// Memory that is written.
+type Out = *mut c_void;
+
+disco_dl::functions! {
+    /// What the library exports.
+    pub struct Table {
+        /// `ncclGetVersion(int *version)`
+        get_version: c"ncclGetVersion"(*mut c_int) -> Code;
+        /// `ncclGetUniqueId(ncclUniqueId *id)`
+        get_unique_id: c"ncclGetUniqueId"(*mut UniqueId) -> Code;
+        /// `const char *ncclGetErrorString(ncclResult_t)`
+        get_error_string: c"ncclGetErrorString"(Code) -> *const c_char;
+        /// `ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)`
+        comm_init_rank: c"ncclCommInitRank"(*mut Comm, c_int, UniqueId, c_int) -> Code;
+        /// `ncclCommDestroy(ncclComm_t)`
+        comm_destroy: c"ncclCommDestroy"(Comm) -> Code;
+        /// `ncclCommAbort(ncclComm_t)`
+        comm_abort: c"ncclCommAbort"(Comm) -> Code;
+        /// `ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)`
+        comm_get_async_error: c"ncclCommGetAsyncError"(Comm, *mut Code) -> Code;
+        /// `ncclReduce(send, recv, size_t count, ncclDataType_t, ncclRedOp_t, int root, ncclComm_t, cudaStream_t)`
+        reduce: c"ncclReduce"(In, Out, usize, DataType, RedOp, c_int, Comm, Stream) -> Code;
+        /// `ncclBroadcast(send, recv, size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t)`
+        broadcast: c"ncclBroadcast"(In, Out, usize, DataType, c_int, Comm, Stream) -> Code;
+        /// `ncclAllReduce(send, recv, size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)`
+        all_reduce: c"ncclAllReduce"(In, Out, usize, DataType, RedOp, Comm, Stream) -> Code;
+        /// `ncclReduceScatter(send, recv, size_t recvcount, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)`
+        reduce_scatter: c"ncclReduceScatter"(In, Out, usize, DataType, RedOp, Comm, Stream) -> Code;
+        /// `ncclAllGather(send, recv, size_t sendcount, ncclDataType_t, ncclComm_t, cudaStream_t)`
+        all_gather: c"ncclAllGather"(In, Out, usize, DataType, Comm, Stream) -> Code;
+        /// `ncclSend(send, size_t count, ncclDataType_t, int peer, ncclComm_t, cudaStream_t)`
+        send: c"ncclSend"(In, usize, DataType, c_int, Comm, Stream) -> Code;
+        /// `ncclRecv(recv, size_t count, ncclDataType_t, int peer, ncclComm_t, cudaStream_t)`
+        recv: c"ncclRecv"(Out, usize, DataType, c_int, Comm, Stream) -> Code;
+        /// `ncclGroupStart()`
+        group_start: c"ncclGroupStart"() -> Code;
+        /// `ncclGroupEnd()`
+        group_end: c"ncclGroupEnd"() -> Code;
+    }
+    optional {
+        /// `const char *ncclGetLastError(ncclComm_t)`, since 2.13
+        get_last_error: c"ncclGetLastError"(Comm) -> *const c_char;
+        /// `ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *)`, since 2.14
+        comm_init_rank_config: c"ncclCommInitRankConfig"(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> Code;
+        /// `ncclCommFinalize(ncclComm_t)`, since 2.14
+        comm_finalize: c"ncclCommFinalize"(Comm) -> Code;
+        /// `ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t *child, ncclConfig_t *)`, since 2.18
+        comm_split: c"ncclCommSplit"(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
+        /// `ncclAlltoAll(send, recv, size_t count, ncclDataType_t, ncclComm_t, cudaStream_t)`, since NCCL 2.28
+        all_to_all: c"ncclAlltoAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
+        /// The same as RCCL spells it.
+        all_to_all_rccl: c"ncclAllToAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
+        /// `ncclGather(send, recv, size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t)`, since 2.28
+        gather: c"ncclGather"(In, Out, usize, DataType, c_int, Comm, Stream) -> Code;
+        /// `ncclScatter(send, recv, size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t)`, since 2.28
+        scatter: c"ncclScatter"(In, Out, usize, DataType, c_int, Comm, Stream) -> Code;
+    }
+}
