@@ -154,8 +154,8 @@ fn main() -> ExitCode {
     let required = Required::from_env();
     let local = AmongThreads { backend: "local", is_own: true };
     let names = ["local", "local-private", "local-processes", "threads", "processes", "processes-over-sockets"];
-    // `mpi` is for tests of processes and of the command.
-    if let Some(unknown) = required.unknown(&names).find(|name| *name != "mpi") {
+    // Others are for tests of their crates, of processes and of the command.
+    if let Some(unknown) = required.unknown(&names).find(|name| !["mpi", "nccl"].contains(name)) {
         println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", names.join(", "));
         return ExitCode::FAILURE;
     }

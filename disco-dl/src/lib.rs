@@ -176,7 +176,6 @@ macro_rules! functions {
         })?
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Copy)]
         $vis struct $name $(<$handle>)? {
             $($(#[$row])* $vis $field: unsafe extern "C" fn($($arg),*) -> $crate::functions!(@result $($result)?),)*
             $($(
@@ -185,6 +184,14 @@ macro_rules! functions {
                     unsafe extern "C" fn($($other_arg),*) -> $crate::functions!(@result $($other_result)?)
                 >,
             )*)?
+        }
+
+        impl $(<$handle>)? ::std::marker::Copy for $name $(<$handle>)? {}
+
+        impl $(<$handle>)? ::std::clone::Clone for $name $(<$handle>)? {
+            fn clone(&self) -> Self {
+                *self
+            }
         }
 
         impl $(<$handle>)? $name $(<$handle>)? {
