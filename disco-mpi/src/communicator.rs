@@ -138,7 +138,8 @@ impl<A: Abi> Communicator<A> {
         start
     }
 
-    /// Runs one call of MPI's, which leaves its status there: with a request, which is waited for, or without one where calls [block](BLOCKING).
+    /// Runs one call of MPI's, which leaves its status there: with a request, which is waited for, or without one where calls
+    /// [block](BLOCKING).
     pub(crate) fn run(
         &self,
         [blocking, polled]: [&'static str; 2],

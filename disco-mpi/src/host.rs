@@ -127,8 +127,8 @@ impl Host {
         }
     }
 
-    /// Finalises MPI, with all other ranks, after the last invitation and before this rank's process ends. Where a collective was left unfinished, MPI may wait for
-    /// it for ever: it is left alone after 5 s, and the launcher may complain.
+    /// Finalises MPI, with all other ranks, after the last invitation and before this rank's process ends. Where a collective
+    /// was left unfinished, MPI may wait for it for ever: it is left alone after 5 s, and the launcher may complain.
     ///
     /// # Errors
     /// MPI's own.
