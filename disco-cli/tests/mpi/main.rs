@@ -37,6 +37,24 @@ fn conforms_on(library: Library, ranks: usize, parts: &[(&str, &str)]) {
 
 pub(crate) const BENCH: [&str; 6] = ["bench", "all_reduce", "--backend", "mpi", "--max-bytes", "65536"];
 
+/// The suite's tensors are small: these are reduced in several pieces.
+#[test]
+fn large_tensors_go_in_pieces() {
+    let Some(folder) = MPICH.folder() else { return };
+    for (operation, dtype, reduction) in [
+        ("all_reduce", "bf16", "avg"),
+        ("reduce", "u64", "avg"),
+        ("reduce_scatter", "bf16", "sum"),
+        ("reduce_scatter", "i32", "avg"),
+        ("reduce_scatter", "f32", "sum"),
+    ] {
+        let size = ["--min-bytes", "12M", "--max-bytes", "12M"];
+        let args = [&["bench", operation, "--backend", "mpi", "--dtype", dtype, "--op", reduction], &size[..]].concat();
+        let run = MPICH.disco(&folder, &args);
+        assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{args:?}: {}", text(&run));
+    }
+}
+
 /// Files of MPICH's in shared memory.
 fn shared_files() -> usize {
     let files = fs::read_dir("/dev/shm").unwrap().filter_map(Result::ok);
