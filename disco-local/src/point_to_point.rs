@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use disco_core::{DType, Error, Op, Result, Tensor};
+use smallvec::SmallVec;
 
 use crate::board::{Board, Letter, SLOTS};
 use crate::failure::Failure;
@@ -35,13 +36,16 @@ struct Parcel {
     staged: usize,
 }
 
+/// Several, of which most groups have one or two: those need no allocation.
+type Parcels = SmallVec<[Parcel; 2]>;
+
 /// What a group still has to do.
 struct Post {
     me: usize,
-    sends: Vec<Parcel>,
-    recvs: Vec<Parcel>,
+    sends: Parcels,
+    recvs: Parcels,
     /// Ranks that may have letters to take, of which nothing is left to send.
-    sent: Vec<usize>,
+    sent: SmallVec<[usize; 2]>,
 }
 
 /// What a group can do now.
@@ -63,14 +67,11 @@ pub(crate) fn check(group: &[Op], me: usize) -> Result<()> {
         let (x, y) = (a.byte_range(), b.byte_range());
         Arc::ptr_eq(a.storage(), b.storage()) && x.start.max(y.start) < x.end.min(y.end)
     };
-    for dst in group.iter().filter_map(Op::dst) {
+    for (index, dst) in group.iter().enumerate().filter_map(|(index, op)| Some((index, op.dst()?))) {
         if let Some(src) = group.iter().filter_map(Op::src).find(|src| overlap(src, dst)) {
             return Err(Error::invalid(format!("one group sends {src} and receives into {dst}, which overlap")));
         }
-    }
-    let received: Vec<&Tensor> = group.iter().filter_map(Op::dst).collect();
-    for (index, dst) in received.iter().enumerate() {
-        if let Some(other) = received[..index].iter().find(|other| overlap(other, dst)) {
+        if let Some(other) = group[..index].iter().filter_map(Op::dst).find(|other| overlap(other, dst)) {
             return Err(Error::invalid(format!("one group receives into {other} and into {dst}, which overlap")));
         }
     }
@@ -103,7 +104,7 @@ impl Post {
             let (region, dtype, elements) = (Region::of(tensor), tensor.dtype(), tensor.elements());
             Parcel { peer, region, dtype, elements, place: turn.place(region), staged: 0 }
         };
-        let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+        let (mut sends, mut recvs) = (Parcels::new(), Parcels::new());
         for op in ops {
             match op {
                 Op::Send { src, to } => sends.push(parcel(to.index(), src)),
@@ -111,7 +112,7 @@ impl Post {
                 _ => {}
             }
         }
-        Self { me: turn.rank(), sends, recvs, sent: Vec::new() }
+        Self { me: turn.rank(), sends, recvs, sent: SmallVec::new() }
     }
 
     /// What can be done now, if anything.
