@@ -36,6 +36,8 @@ pub(crate) struct Flag {
     cause: OnceLock<Arc<str>>,
     /// That of the communicator that this one was split off.
     parent: Option<Arc<Flag>>,
+    /// Whether its thread calls MPI now.
+    is_inside: AtomicBool,
 }
 
 /// One rank.
@@ -86,7 +88,7 @@ impl<A: Abi> Communicator<A> {
     ) -> Result<Self> {
         mpi.return_errors(comm)?;
         let (rank, size) = mpi.place_in(comm)?;
-        host::count(1);
+        host::watch(&flag);
         let spins = if size <= launcher::processors() { SPINS } else { 0 };
         let rank = Rank::new(rank as u32);
         let is_blocking = env::var(BLOCKING).is_ok_and(|value| value == "1");
@@ -243,6 +245,25 @@ impl<A: Abi> Communicator<A> {
         std::mem::forget(std::mem::take(&mut self.scratch));
     }
 
+    fn run_group(&mut self, group: &[Op], first: &Op) -> Result<()> {
+        self.check_unbroken(|| first.signature(self.size))?;
+        let claims = op::claim(group)?;
+        self.calls += 1;
+        self.since.set(None);
+        let result = match first.kind().is_point_to_point() {
+            true => self.transfer(group),
+            false => group.iter().try_for_each(|op| self.collective(op)),
+        };
+        match &result {
+            Ok(()) => self.scratch.clear(),
+            Err(error) => {
+                self.break_off(error);
+                std::mem::forget(claims.keep());
+            }
+        }
+        result
+    }
+
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         self.since.set(None);
         // Splitting can't be given up: nobody starts before all are there, and whoever can't take part is there, too.
@@ -288,34 +309,19 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         self.check(group)?;
         let Some(first) = group.first() else { return Ok(()) };
-        self.check_unbroken(|| first.signature(self.size))?;
-        let claims = op::claim(group)?;
-        self.calls += 1;
-        self.since.set(None);
-        let result = match first.kind().is_point_to_point() {
-            true => self.transfer(group),
-            false => group.iter().try_for_each(|op| self.collective(op)),
-        };
-        match &result {
-            Ok(()) => self.scratch.clear(),
-            Err(error) => {
-                self.break_off(error);
-                std::mem::forget(claims.keep());
-            }
-        }
+        self.flag.enter();
+        let result = self.run_group(group, first);
+        self.flag.leave();
         result
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
-        self.check_unbroken(|| "split".into())?;
-        let child = match self.split_off(color, key) {
-            Ok(child) => child,
-            Err(error) => {
-                self.break_off(&error);
-                return Err(error);
-            }
-        };
-        Ok(child.map(|child| Box::new(child) as _))
+        self.flag.enter();
+        let child = self
+            .check_unbroken(|| "split".into())
+            .and_then(|()| self.split_off(color, key).inspect_err(|error| self.break_off(error)));
+        self.flag.leave();
+        Ok(child?.map(|child| Box::new(child) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {
@@ -329,17 +335,17 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
 
 impl<A: Abi> Drop for Communicator<A> {
     fn drop(&mut self) {
-        host::count(-1);
+        self.flag.enter();
         // One with requests under way can't be freed.
-        if self.broken.is_some() || self.flag.cause().is_some() || !self.mpi.about.is_initialized().unwrap_or_default()
-        {
-            return;
+        let is_whole = self.broken.is_none() && self.flag.cause().is_none();
+        if is_whole && self.mpi.about.is_initialized().unwrap_or_default() {
+            // SAFETY: it was made by this rank, and nothing is under way.
+            let code = unsafe { (self.mpi.table.comm_free)(&mut self.comm) };
+            if let Err(error) = self.mpi.about.check("MPI_Comm_free", code) {
+                tracing::warn!(%error, "a communicator is left behind");
+            }
         }
-        // SAFETY: it was made by this rank, and nothing is under way.
-        let code = unsafe { (self.mpi.table.comm_free)(&mut self.comm) };
-        if let Err(error) = self.mpi.about.check("MPI_Comm_free", code) {
-            tracing::warn!(%error, "a communicator is left behind");
-        }
+        self.flag.leave();
     }
 }
 
@@ -350,8 +356,23 @@ impl<A: Abi> fmt::Debug for Communicator<A> {
 }
 
 impl Flag {
+    /// Its thread is about to look whether it may call MPI.
+    fn enter(&self) {
+        // Before that look, for `host`, which ends what may be called before it looks whether somebody is inside.
+        self.is_inside.swap(true, Ordering::SeqCst);
+    }
+
+    fn leave(&self) {
+        self.is_inside.store(false, Ordering::Release);
+    }
+
+    /// Whether its thread may be inside MPI.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.is_inside.load(Ordering::SeqCst)
+    }
+
     fn cause(&self) -> Option<Arc<str>> {
-        match self.aborted.load(Ordering::Acquire) {
+        match self.aborted.load(Ordering::SeqCst) {
             true => self.cause.get().cloned(),
             false => self.parent.as_ref().and_then(|parent| parent.cause()),
         }
@@ -363,6 +384,6 @@ impl Abort for Flag {
         self.cause.get_or_init(|| cause.clone());
         // Whether this rank has anything under way or not, others have.
         host::leave_unfinished();
-        self.aborted.store(true, Ordering::Release);
+        self.aborted.store(true, Ordering::SeqCst);
     }
 }

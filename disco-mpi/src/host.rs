@@ -7,15 +7,15 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::process;
 use std::ptr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use disco_core::{Error, Result};
+use disco_core::{Abort as _, Error, Result};
 
 use crate::abi::Abi;
+use crate::communicator::Flag;
 use crate::connect;
 use crate::launcher;
 use crate::library::{self, Installed, Mpi};
@@ -36,8 +36,10 @@ static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
 
 /// A communicator has been left with requests under way: finalising would wait for them.
 static UNFINISHED: AtomicBool = AtomicBool::new(false);
-/// Communicators that are there: whoever ends with one may be inside a collective.
-static COMMUNICATORS: AtomicIsize = AtomicIsize::new(0);
+/// Communicators, some of which are gone.
+static FLAGS: Mutex<Vec<Weak<Flag>>> = Mutex::new(Vec::new());
+/// How long their threads may take to leave MPI.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// This process as a rank of MPI's world.
 pub struct Host {
@@ -133,6 +135,9 @@ impl Host {
     /// # Errors
     /// MPI's own.
     pub fn finish(&self) -> Result<()> {
+        if !leave_all() {
+            return Err(Error::invalid("mpi: a worker does not leave MPI, which is not finalised"));
+        }
         if is_finished() {
             return self.world.finalize();
         }
@@ -143,6 +148,7 @@ impl Host {
 
     /// Sends the other ranks home.
     fn end(&self) -> Result<()> {
+        leave_all();
         let kind = if is_finished() { 2 } else { 3 };
         (1..self.size).try_for_each(|rank| self.world.send(rank, &mut write(kind, "")))
     }
@@ -153,14 +159,30 @@ pub(crate) fn leave_unfinished() {
     UNFINISHED.store(true, Ordering::Release);
 }
 
-/// So many more communicators are there.
-pub(crate) fn count(more: isize) {
-    COMMUNICATORS.fetch_add(more, Ordering::AcqRel);
+/// Another communicator.
+pub(crate) fn watch(flag: &Arc<Flag>) {
+    let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
+    flags.retain(|flag| flag.strong_count() > 0);
+    flags.push(Arc::downgrade(flag));
 }
 
-/// Whether nobody is inside a collective here.
+/// Ends what communicators of this process do, so that MPI can be finalised: none calls it any more. Says whether that is so.
+fn leave_all() -> bool {
+    let flags = std::mem::take(&mut *FLAGS.lock().unwrap_or_else(PoisonError::into_inner));
+    let flags: Vec<Arc<Flag>> = flags.iter().filter_map(Weak::upgrade).collect();
+    flags.iter().for_each(|flag| flag.abort(&"MPI is finalised".into()));
+    let start = Instant::now();
+    while flags.iter().any(|flag| flag.is_inside()) {
+        if start.elapsed() > LEAVE {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
 fn is_finished() -> bool {
-    !UNFINISHED.load(Ordering::Acquire) && COMMUNICATORS.load(Ordering::Acquire) == 0
+    !UNFINISHED.load(Ordering::Acquire)
 }
 
 unsafe extern "C" {
