@@ -136,16 +136,7 @@ fn run(ctx: &mut WorkerContext, job: Rc<Job>, iters: u64) -> Result<f64> {
 
 /// The time of `iters` runs on the slowest rank.
 fn time(session: &dyn Session, job: &DRef, iters: u64) -> Duration {
-    let seconds = block_on(async {
-        let run = session.function("benches.run").await?;
-        let times = session.call(&run, (job, iters as i64)).await?;
-        let mut slowest = 0.0f64;
-        for worker in session.world().workers() {
-            slowest = slowest.max(session.get_as(&times, worker).await?);
-        }
-        Ok::<_, Error>(slowest)
-    });
-    Duration::from_secs_f64(seconds.expect("live"))
+    common::slowest(session, "benches.run", (job, iters as i64))
 }
 
 /// A job that gave the right result once.

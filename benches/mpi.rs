@@ -16,8 +16,7 @@ use std::{env, fs};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::mpi::raw::{self, Call};
 use disco::{
-    Backend as _, Builder, DType, DataPlane, Error, Op, Rank, Reduction, Result, Session, SessionExt, WorkerContext,
-    block_on,
+    Backend as _, Builder, DType, DataPlane, Error, Op, Rank, Reduction, Result, Session, WorkerContext, block_on,
 };
 
 /// Bytes of a tensor.
@@ -79,16 +78,7 @@ fn run(ctx: &mut WorkerContext, name: String, who: usize, bytes: usize, iters: u
 
 /// The time of `iters` of them on the slowest rank.
 fn time(session: &dyn Session, name: &str, who: usize, bytes: usize, iters: usize) -> Duration {
-    let seconds = block_on(async {
-        let function = session.function("benches.mpi").await?;
-        let times = session.call(&function, (name, who as i64, bytes as i64, iters as i64)).await?;
-        let mut slowest = 0.0f64;
-        for worker in session.world().workers() {
-            slowest = slowest.max(session.get_as(&times, worker).await?);
-        }
-        Ok::<_, Error>(slowest)
-    });
-    Duration::from_secs_f64(seconds.expect("the result is right"))
+    common::slowest(session, "benches.mpi", (name, who as i64, bytes as i64, iters as i64))
 }
 
 fn mpi(criterion: &mut Criterion) {
@@ -136,8 +126,9 @@ fn compare(mpi: &dyn Session, local: &dyn Session, name: &str, ranks: usize) {
         let mut times = [const { Vec::new() }; 4];
         let who = [(mpi, OURS), (mpi, POLLED), (mpi, BLOCKING), (local, OURS)];
         for round in 0..ROUNDS {
-            // Each comes after each other one.
-            for index in (0..who.len()).map(|turn| (round + turn * (1 + 2 * (round / 4 % 2))) % who.len()) {
+            // Forward and backward, so that none always follows the same one.
+            for turn in 0..who.len() {
+                let index = if round % 2 == 0 { turn } else { who.len() - 1 - turn };
                 let (session, who) = who[index];
                 times[index].push(time(session, name, who, bytes, iters).as_secs_f64() / iters as f64);
             }

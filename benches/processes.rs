@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane, Error, Reduction, Result, Session, SessionExt, SessionKind,
-    Tensor, WorkerContext, block_on,
+    Builder, CommunicatorExt as _, DType, DataPlane, Error, Reduction, Result, Session, SessionKind, Tensor,
+    WorkerContext, block_on,
 };
 
 /// Bytes of a tensor.
@@ -45,16 +45,7 @@ fn all_reduce(ctx: &mut WorkerContext, count: usize, is_private: bool, iters: u6
 
 /// The time of so many on the slowest rank.
 fn time(session: &dyn Session, bytes: usize, is_private: bool, iters: u64) -> Duration {
-    let seconds = block_on(async {
-        let function = session.function("benches.all_reduce").await?;
-        let times = session.call(&function, ((bytes / 4) as i64, is_private, iters as i64)).await?;
-        let mut slowest = 0.0f64;
-        for worker in session.world().workers() {
-            slowest = slowest.max(session.get_as(&times, worker).await?);
-        }
-        Ok::<_, Error>(slowest)
-    });
-    Duration::from_secs_f64(seconds.expect("the result is right"))
+    common::slowest(session, "benches.all_reduce", ((bytes / 4) as i64, is_private, iters as i64))
 }
 
 fn processes(criterion: &mut Criterion) {

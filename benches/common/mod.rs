@@ -9,8 +9,8 @@ pub(crate) mod spin;
 use std::time::Duration;
 
 use criterion::Criterion;
-use disco::session::LaneSession;
-use disco::{SessionKind, Settings, placement};
+use disco::session::{IntoArgs, LaneSession};
+use disco::{Error, Session, SessionExt as _, SessionKind, Settings, block_on, placement};
 
 /// Rounds of a comparison.
 const ROUNDS: usize = 15;
@@ -29,6 +29,20 @@ pub(crate) fn session() -> (LaneSession, usize, SessionKind) {
     let settings = settings(4);
     let session = settings.builder().start().expect("workers can be started");
     (session, settings.workers, settings.session)
+}
+
+/// The time on the slowest worker, as a worker function gives it in seconds, which looks at its results itself.
+pub(crate) fn slowest(session: &dyn Session, function: &str, args: impl IntoArgs) -> Duration {
+    let seconds = block_on(async {
+        let function = session.function(function).await?;
+        let times = session.call(&function, args).await?;
+        let mut slowest = 0.0f64;
+        for worker in session.world().workers() {
+            slowest = slowest.max(session.get_as(&times, worker).await?);
+        }
+        Ok::<_, Error>(slowest)
+    });
+    Duration::from_secs_f64(seconds.expect("workers live and results are right"))
 }
 
 /// The program around a group of benchmarks, which may be its own workers.

@@ -62,6 +62,15 @@ impl Capabilities {
     pub const NONE: Self =
         Self { ops: [DTypeSet::EMPTY; OpKind::ALL.len()], reductions: [DTypeSet::EMPTY; Reduction::ALL.len()] };
 
+    /// Every operation and reduction of every dtype, but averages of bools, which are none.
+    pub fn all() -> Self {
+        let ops = OpKind::ALL.into_iter().fold(Self::NONE, |caps, op| caps.with_op(op, DType::all()));
+        Reduction::ALL.into_iter().fold(ops, |caps, reduction| {
+            let reduces = |dtype: &DType| (reduction, *dtype) != (Reduction::Avg, DType::Bool);
+            caps.with_reduction(reduction, DType::all().filter(reduces))
+        })
+    }
+
     /// The same, and `op` on these dtypes.
     #[must_use]
     pub fn with_op(mut self, op: OpKind, dtypes: impl IntoIterator<Item = DType>) -> Self {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Reduction, Rendezvous, Result, Seat, op};
+use disco_core::{Abort, Capabilities, Error, Op, Rank, Rendezvous, Result, Seat, op};
 
 use crate::agree::Call;
 use crate::backend;
@@ -64,22 +64,6 @@ impl Communicator {
         let buffer = vec![0; collective::buffer(group.size())].into();
         Self { group, rank, deadline, counts: Counts::default(), buffer }
     }
-
-    /// What can't be run, whatever the peers do.
-    fn check(&self, group: &[Op]) -> Result<()> {
-        for op in group {
-            op.check(self.rank, self.group.size())?;
-            if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| !tensor.device().is_host()) {
-                let operation = format!("{} on {}", op.kind(), tensor.device());
-                return Err(Error::Unsupported { backend: backend::NAME, operation, dtype: None });
-            }
-        }
-        match group.iter().filter(|op| op.kind().is_point_to_point()).count() {
-            0 => Ok(()),
-            all if all == group.len() => point_to_point::check(group, self.rank.index()),
-            _ => Err(Error::invalid("a group holds either point-to-point operations or collectives, not both")),
-        }
-    }
 }
 
 impl disco_core::Communicator for Communicator {
@@ -92,15 +76,12 @@ impl disco_core::Communicator for Communicator {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let ops = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
-        Reduction::ALL.into_iter().fold(ops, |caps, reduction| {
-            let reduces = |dtype: &DType| (reduction, *dtype) != (Reduction::Avg, DType::Bool);
-            caps.with_reduction(reduction, DType::all().filter(reduces))
-        })
+        Capabilities::all()
     }
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        self.check(group)?;
+        op::check_group(group, self.rank, self.group.size())?;
+        op::check_host(group, backend::NAME)?;
         let Some(first) = group.first() else { return Ok(()) };
         let claims = op::claim(group)?;
         let seat = (&self.group, self.rank.index(), &mut self.counts);

@@ -9,7 +9,6 @@
 //! letter's number says in which half of the pair's part of the area it is.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use disco_core::{DType, Error, Op, Result, Tensor};
 use smallvec::SmallVec;
@@ -55,34 +54,6 @@ enum Step {
     /// There is a letter for a receive.
     Take(usize, u64, Letter),
     Done,
-}
-
-/// What [`run`] can't run, whatever the peers do.
-///
-/// # Errors
-/// [`Error::Invalid`]: something that is received into is also sent or received into, by the same group; or a rank sends to itself without
-/// receiving it in the same group, or the other way round, which nobody could ever match.
-pub(crate) fn check(group: &[Op], me: usize) -> Result<()> {
-    let overlap = |a: &Tensor, b: &Tensor| {
-        let (x, y) = (a.byte_range(), b.byte_range());
-        Arc::ptr_eq(a.storage(), b.storage()) && x.start.max(y.start) < x.end.min(y.end)
-    };
-    for (index, dst) in group.iter().enumerate().filter_map(|(index, op)| Some((index, op.dst()?))) {
-        if let Some(src) = group.iter().filter_map(Op::src).find(|src| overlap(src, dst)) {
-            return Err(Error::invalid(format!("one group sends {src} and receives into {dst}, which overlap")));
-        }
-        if let Some(other) = group[..index].iter().filter_map(Op::dst).find(|other| overlap(other, dst)) {
-            return Err(Error::invalid(format!("one group receives into {other} and into {dst}, which overlap")));
-        }
-    }
-    let sent = group.iter().filter(|op| matches!(op, Op::Send { to, .. } if to.index() == me)).count();
-    let received = group.iter().filter(|op| matches!(op, Op::Recv { from, .. } if from.index() == me)).count();
-    match sent == received {
-        true => Ok(()),
-        false => Err(Error::invalid(format!(
-            "rank {me} sends {sent} tensors to itself and receives {received}; a group must do both alike"
-        ))),
-    }
 }
 
 /// Runs a group of sends and receives.

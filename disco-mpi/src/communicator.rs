@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Reduction, Result, op};
+use disco_core::{Abort, Capabilities, Error, Op, Rank, Result, op};
 
 use crate::abi::{Abi, UNDEFINED};
 use crate::backend;
@@ -215,22 +215,6 @@ impl<A: Abi> Communicator<A> {
         Err(Error::Deadline { operation: op.signature(self.size), after: self.deadline, state })
     }
 
-    fn check(&self, group: &[Op]) -> Result<()> {
-        for op in group {
-            op.check(self.rank, self.size)?;
-            if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| !tensor.device().is_host()) {
-                let operation = format!("{} on {}", op.kind(), tensor.device());
-                return Err(Error::Unsupported { backend: backend::NAME, operation, dtype: None });
-            }
-        }
-        let mut kinds = group.iter().map(|op| op.kind().is_point_to_point());
-        let first = kinds.next();
-        match kinds.all(|kind| Some(kind) == first) {
-            true => Ok(()),
-            false => Err(Error::invalid("a group holds either point-to-point operations or collectives, not both")),
-        }
-    }
-
     fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
         match self.broken.clone().or_else(|| self.flag.cause()) {
             Some(cause) => Err(Error::Broken { operation: operation(), cause }),
@@ -265,6 +249,7 @@ impl<A: Abi> Communicator<A> {
     }
 
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
+        self.calls += 1;
         self.since.set(None);
         // Splitting can't be given up: nobody starts before all are there, and whoever can't take part is there, too.
         self.barrier(&Op::Barrier)?;
@@ -299,15 +284,12 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let ops = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
-        Reduction::ALL.into_iter().fold(ops, |caps, reduction| {
-            let reduces = |dtype: &DType| (reduction, *dtype) != (Reduction::Avg, DType::Bool);
-            caps.with_reduction(reduction, DType::all().filter(reduces))
-        })
+        Capabilities::all()
     }
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        self.check(group)?;
+        op::check_group(group, self.rank, self.size)?;
+        op::check_host(group, backend::NAME)?;
         let Some(first) = group.first() else { return Ok(()) };
         self.flag.enter();
         let result = self.run_group(group, first);

@@ -52,8 +52,9 @@ pub(crate) fn connect<A: Abi>(
     };
     let mut sockets = Vec::new();
     meeting.check_session()?;
-    let has_no_launcher = !mpi.about.is_initialized()? && !launcher::is_launched();
-    if !mpi.about.is_initialized()? {
+    let is_initialized = mpi.about.is_initialized()?;
+    let has_no_launcher = !is_initialized && !launcher::is_launched();
+    if !is_initialized {
         sockets = meeting.prepare(mpi, &seat)?;
         let initialized = init(mpi, seat.world.size());
         if has_no_launcher {
@@ -169,9 +170,10 @@ fn check_threads<A: Abi>(mpi: &Installed<A>) -> Result<()> {
             "mpi: this program has initialised MPI for one thread alone, and the worker is another: ask \
              MPI_Init_thread for MPI_THREAD_MULTIPLE",
         )),
-        Threads::Serialized if launcher::is_launched() => {
-            Err(Error::invalid("mpi: MPI has no MPI_THREAD_MULTIPLE here: ask MPI_Init_thread for it"))
-        }
+        Threads::Serialized if launcher::is_launched() => Err(Error::invalid(
+            "mpi: MPI takes calls of one thread at a time (MPI_THREAD_SERIALIZED), and a launcher's rank has two: ask \
+                 MPI_Init_thread for MPI_THREAD_MULTIPLE",
+        )),
         Threads::Serialized | Threads::Multiple => Ok(()),
     }
 }
@@ -266,7 +268,8 @@ impl Meeting {
         let about = &mpi.about;
         if size < self.size && !launcher::is_launched() {
             return Err(Error::invalid(format!(
-                "mpi: MPI was initialised in this process before, for {size} ranks, and can't be for {}: make the                  largest session first, or start ranks by {}",
+                "mpi: MPI was initialised in this process before, for {size} ranks, and can't be for {}: make the \
+                 largest session first, or start ranks by {}",
                 self.size,
                 about.launcher()
             )));

@@ -12,7 +12,7 @@ use crate::library::Mpi;
 
 /// Variables by which launchers tell a process how many ranks there are. Slurm gives a number to batch scripts, too, but steps to
 /// `srun` only.
-const RANKS: [&str; 4] = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"];
+const RANKS: [&str; 3] = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"];
 
 /// How many ranks a launcher has started, this process among them; 1 where there was none.
 pub(crate) fn ranks() -> usize {

@@ -21,12 +21,12 @@ pub(crate) struct Roll {
     size: usize,
     splits: u64,
     /// The operation that this rank has last said that it waits in.
-    told: Cell<u64>,
+    told: Cell<Option<u64>>,
 }
 
 impl Roll {
     pub(crate) fn new(store: Arc<dyn Store>, name: String, rank: usize, size: usize) -> Self {
-        Self { store, name, rank, size, splits: 0, told: Cell::new(0) }
+        Self { store, name, rank, size, splits: 0, told: Cell::new(None) }
     }
 
     /// That of a communicator which is split off this one, and of which this rank is another.
@@ -40,7 +40,7 @@ impl Roll {
     /// # Errors
     /// Those of the store.
     pub(crate) fn tell(&self, number: u64) -> Result<()> {
-        if self.told.replace(number) == number {
+        if self.told.replace(Some(number)) == Some(number) {
             return Ok(());
         }
         self.store.set(&self.key(self.rank), &number.to_le_bytes())
@@ -77,5 +77,27 @@ impl Roll {
 
     fn key(&self, rank: usize) -> String {
         format!("{}: rank {rank} waits in", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use disco_core::store::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn ranks_that_have_said_so_are_there() {
+        let store = Arc::new(MemoryStore::default());
+        let roll = |rank| Roll::new(store.clone(), "a communicator".into(), rank, 3);
+        let (first, second) = (roll(0), roll(1));
+        // The number before the first operation is one, too.
+        second.tell(0).unwrap();
+        assert_eq!(first.call(0), "rank 2 has not come");
+        // Whoever is behind is not there.
+        assert_eq!(first.call(1), "rank 1, rank 2 have not come");
+        second.tell(1).unwrap();
+        roll(2).tell(2).unwrap();
+        assert!(first.call(1).starts_with("all ranks have come"));
     }
 }

@@ -1,10 +1,66 @@
 //! Arguments of one rank that can't be right, whatever the others pass.
 
+use std::sync::Arc;
+
 use super::{Op, Reduction};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::tensor::Tensor;
+
+/// Checks what rank `rank` of `size` passes as one group: each operation by itself, and that they go together. Backends call it
+/// before anything is launched.
+///
+/// # Errors
+/// [`Error::Invalid`]: as for [`Op::check`]; point-to-point operations among collectives; something that is received into is also
+/// sent or received into; a rank sends to itself without receiving it in the same group, or the other way round, which
+/// nobody could ever match.
+pub fn check_group(group: &[Op], rank: Rank, size: usize) -> Result<()> {
+    group.iter().try_for_each(|op| op.check(rank, size))?;
+    let mut kinds = group.iter().map(|op| op.kind().is_point_to_point());
+    let first = kinds.next();
+    if !kinds.all(|kind| Some(kind) == first) {
+        return Err(Error::invalid("a group holds either point-to-point operations or collectives, not both"));
+    }
+    if first == Some(true) { check_pairs(group, rank) } else { Ok(()) }
+}
+
+/// Refuses tensors that are on devices, for `backend`, which carries host tensors.
+///
+/// # Errors
+/// [`Error::Unsupported`].
+pub fn check_host(group: &[Op], backend: &'static str) -> Result<()> {
+    for op in group {
+        if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| !tensor.device().is_host()) {
+            let operation = format!("{} on {}", op.kind(), tensor.device());
+            return Err(Error::Unsupported { backend, operation, dtype: None });
+        }
+    }
+    Ok(())
+}
+
+fn check_pairs(group: &[Op], rank: Rank) -> Result<()> {
+    let overlap = |a: &Tensor, b: &Tensor| {
+        let (x, y) = (a.byte_range(), b.byte_range());
+        Arc::ptr_eq(a.storage(), b.storage()) && x.start.max(y.start) < x.end.min(y.end)
+    };
+    for (index, dst) in group.iter().enumerate().filter_map(|(index, op)| Some((index, op.dst()?))) {
+        if let Some(src) = group.iter().filter_map(Op::src).find(|src| overlap(src, dst)) {
+            return Err(Error::invalid(format!("one group sends {src} and receives into {dst}, which overlap")));
+        }
+        if let Some(other) = group[..index].iter().filter_map(Op::dst).find(|other| overlap(other, dst)) {
+            return Err(Error::invalid(format!("one group receives into {other} and into {dst}, which overlap")));
+        }
+    }
+    let sent = group.iter().filter(|op| matches!(op, Op::Send { to, .. } if *to == rank)).count();
+    let received = group.iter().filter(|op| matches!(op, Op::Recv { from, .. } if *from == rank)).count();
+    match sent == received {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "{rank} sends {sent} tensors to itself and receives {received}; a group must do both alike"
+        ))),
+    }
+}
 
 impl Op {
     /// Checks what rank `rank` of `size` passes: counts, dtypes, root, layout, overlap. Backends call it before anything is
@@ -134,7 +190,7 @@ impl Op {
     fn check_overlap(&self) -> Result<()> {
         let (Some(src), Some(dst)) = (self.src(), self.dst()) else { return Ok(()) };
         let (a, b) = (src.byte_range(), dst.byte_range());
-        let apart = !std::sync::Arc::ptr_eq(src.storage(), dst.storage()) || a.end <= b.start || b.end <= a.start;
+        let apart = !Arc::ptr_eq(src.storage(), dst.storage()) || a.end <= b.start || b.end <= a.start;
         let whole = matches!(self, Op::AllReduce { .. } | Op::Reduce { .. } | Op::Broadcast { .. });
         match apart || a.is_empty() || b.is_empty() || (whole && a == b) {
             true => Ok(()),
@@ -157,6 +213,21 @@ mod tests {
 
     fn why(op: &Op) -> String {
         op.check(Rank::new(1), 4).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_group_that_nobody_could_run_is_refused() {
+        let (rank, other) = (Rank::new(1), Rank::new(0));
+        let why = |group: &[Op]| check_group(group, rank, 4).unwrap_err().to_string();
+        let send = |to| Op::Send { src: tensor(2), to };
+        let recv = |dst: &Tensor, from| Op::Recv { dst: dst.clone(), from };
+        assert_eq!(why(&[send(rank)]), "rank 1 sends 1 tensors to itself and receives 0; a group must do both alike");
+        let mixed = "a group holds either point-to-point operations or collectives, not both";
+        assert_eq!(why(&[send(other), Op::Barrier]), mixed);
+        let all = tensor(4);
+        let parts = [all.window(0, [3]).unwrap(), all.window(2, [2]).unwrap()];
+        assert!(why(&[recv(&parts[0], other), recv(&parts[1], other)]).ends_with(", which overlap"));
+        assert!(check_group(&[send(rank), recv(&all, rank), send(other)], rank, 4).is_ok());
     }
 
     #[test]

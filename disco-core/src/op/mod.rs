@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use check::{check_group, check_host};
 pub use claim::{Claims, claim};
 
 use crate::dtype::DType;
