@@ -22,9 +22,10 @@ use disco::{
 /// Bytes of a tensor.
 const SIZES: [usize; 8] = [8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20];
 const OPERATIONS: [&str; 4] = ["all_reduce", "broadcast", "all_to_all", "ping_pong"];
-/// How long one round of a comparison runs.
-const ROUND: f64 = 0.01;
-/// Rounds of a comparison.
+/// How long one round of a comparison runs, in seconds: short, so that what the machine does meanwhile is alike for all.
+const ROUND: f64 = 2e-3;
+/// How long one comparison runs, in seconds, and its rounds at least.
+const TOTAL: f64 = 2.0;
 const ROUNDS: usize = 21;
 /// Who does it.
 const OURS: usize = 0;
@@ -122,10 +123,12 @@ fn compare(mpi: &dyn Session, local: &dyn Session, name: &str, ranks: usize) {
         if !common::is_asked_for(&format!("{name}/mpi {ranks}/{bytes}")) {
             continue;
         }
-        let iters = (ROUND / (1e-6 + bytes as f64 / 2e9)).max(3.0) as usize;
+        let seconds = 1e-6 + bytes as f64 / 2e9;
+        let iters = (ROUND / seconds).max(3.0) as usize;
+        let rounds = ((TOTAL / 4.0 / (seconds * iters as f64)) as usize).max(ROUNDS);
         let mut times = [const { Vec::new() }; 4];
         let who = [(mpi, OURS), (mpi, POLLED), (mpi, BLOCKING), (local, OURS)];
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             // Forward and backward, so that none always follows the same one.
             for turn in 0..who.len() {
                 let index = if round % 2 == 0 { turn } else { who.len() - 1 - turn };
@@ -133,21 +136,29 @@ fn compare(mpi: &dyn Session, local: &dyn Session, name: &str, ranks: usize) {
                 times[index].push(time(session, name, who, bytes, iters).as_secs_f64() / iters as f64);
             }
         }
-        let [ours, polled, blocking, local] = times.map(|mut times| {
-            times.sort_unstable_by(f64::total_cmp);
-            times[ROUNDS / 2] * 1e6
-        });
-        let over = |raw: f64| format!("{:+.0} ns, {:+.1} %", (ours - raw) * 1e3, (ours / raw - 1.0) * 100.0);
+        let [ours, polled, blocking, local] = times.each_ref().map(|times| median(times.iter().copied()) * 1e6);
+        // Of each round, so that what changes over the rounds is in both.
+        let over = |raw: usize| {
+            let added = median(times[OURS].iter().zip(&times[raw]).map(|(ours, raw)| ours - raw));
+            format!("{:+.0} ns, {:+.1} %", added * 1e9, added / median(times[raw].iter().copied()) * 100.0)
+        };
         println!(
             "{:<24} ours {ours:.2} µs   raw polled {polled:.2} ({})   raw blocking {blocking:.2} ({})   \
              polled / blocking {:.2}   local {local:.2}, {:.2} of raw blocking",
             format!("{name}/{bytes}"),
-            over(polled),
-            over(blocking),
+            over(POLLED),
+            over(BLOCKING),
             polled / blocking,
             local / blocking
         );
     }
+}
+
+/// The middle one, of an odd number of them or nearly so.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// The libraries that `cargo xtask test` has fetched.

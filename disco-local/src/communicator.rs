@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::{Abort, Capabilities, Error, Op, Rank, Rendezvous, Result, Seat, op};
+use disco_core::op::{self, Claims};
+use disco_core::{Abort, Capabilities, Error, Op, Rank, Rendezvous, Result, Seat};
 
 use crate::agree::Call;
 use crate::backend;
@@ -83,9 +84,12 @@ impl disco_core::Communicator for Communicator {
         op::check_group(group, self.rank, self.group.size())?;
         op::check_host(group, backend::NAME)?;
         let Some(first) = group.first() else { return Ok(()) };
-        let claims = op::claim(group)?;
+        self.group.check_unbroken(|| first.signature(self.group.size()))?;
+        let mut claims = Claims::default();
+        claims.claim(group)?;
+        let keep = || claims.keep();
         let seat = (&self.group, self.rank.index(), &mut self.counts);
-        let mut turn = Turn::enter(seat, self.deadline, Call::Op(first), Some(claims))?;
+        let mut turn = Turn::enter(seat, self.deadline, Call::Op(first), Some(&keep));
         let result = match first.kind().is_point_to_point() {
             true => point_to_point::run(&mut turn, group),
             false => group.iter().try_for_each(|op| collective::run(&mut turn, &mut self.buffer, op)),
@@ -94,8 +98,9 @@ impl disco_core::Communicator for Communicator {
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
+        self.group.check_unbroken(|| Call::Split.name().to_owned())?;
         let place = (&self.group, self.rank.index(), &mut self.counts);
-        let mut turn = Turn::enter(place, self.deadline, Call::Split, None)?;
+        let mut turn = Turn::enter(place, self.deadline, Call::Split, None);
         let seat = split::run(&mut turn, color, key);
         turn.leave(1, seat.as_ref().map(drop).map_err(Error::clone))?;
         Ok(seat?.map(|seat| Box::new(Communicator::new(seat.group, seat.rank, self.deadline)) as _))

@@ -154,8 +154,9 @@ impl Group {
     ) -> Result<T> {
         let awake = || match ready() {
             Ok(None) => self.board.is_alarmed().then_some(None),
+            Ok(found) => Some(found),
             // What has failed is found again, and reported, below.
-            found => Some(found.ok().flatten()),
+            Err(_) => Some(None),
         };
         if let Some(found) = self.pace.look(awake).flatten() {
             return Ok(found);

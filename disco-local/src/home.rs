@@ -24,6 +24,8 @@ pub(crate) struct Site {
 
 /// The place of what peers can't reach.
 pub(crate) const PRIVATE: u64 = u64::MAX;
+/// The place of what lies in the letter about it.
+pub(crate) const ENCLOSED: u64 = PRIVATE - 1;
 
 impl Home {
     /// Where peers find `bytes` bytes of this rank.

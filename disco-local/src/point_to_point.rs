@@ -4,7 +4,8 @@
 //! sends more when slots are free, until its receives are done and its letters are taken. So any order that can end does.
 //! Letters of one sender stay in order, and so do the receives from it.
 //!
-//! A letter says where its tensor is. A tensor that the receiver can't reach, since it lies in another process's private
+//! A small tensor lies in its letter, so that its sender is done with it at once. Of others a letter says where they are. A
+//! tensor that the receiver can't reach, since it lies in another process's private
 //! memory, goes through the sender's staging area, a letter for each piece: two of a pair are under way at a time, and a
 //! letter's number says in which half of the pair's part of the area it is.
 
@@ -13,9 +14,9 @@ use std::collections::BTreeSet;
 use disco_core::{DType, Error, Op, Result, Tensor};
 use smallvec::SmallVec;
 
-use crate::board::{Board, Letter, SLOTS};
+use crate::board::{self, Board, Letter, SLOTS};
 use crate::failure::Failure;
-use crate::home::PRIVATE;
+use crate::home::{ENCLOSED, PRIVATE};
 use crate::report;
 use crate::turn::{Region, Turn};
 
@@ -52,7 +53,7 @@ enum Step {
     /// There is a slot for a send.
     Send(usize),
     /// There is a letter for a receive.
-    Take(usize, u64, Letter),
+    Take(usize),
     Done,
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn run(turn: &mut Turn<'_>, ops: &[Op]) -> Result<()> {
     loop {
         match turn.wait(|| post.next(board), || post.waiting(board))? {
             Step::Send(index) => post.send(turn, index)?,
-            Step::Take(index, number, letter) => post.take(turn, index, number, letter)?,
+            Step::Take(index) => post.take(turn, index)?,
             Step::Done => return Ok(()),
         }
     }
@@ -73,7 +74,8 @@ impl Post {
     fn new(turn: &Turn<'_>, ops: &[Op]) -> Self {
         let parcel = |peer: usize, tensor: &Tensor| {
             let (region, dtype, elements) = (Region::of(tensor), tensor.dtype(), tensor.elements());
-            Parcel { peer, region, dtype, elements, place: turn.place(region), staged: 0 }
+            let place = if region.bytes() <= board::ENCLOSED { ENCLOSED } else { turn.place(region) };
+            Parcel { peer, region, dtype, elements, place, staged: 0 }
         };
         let (mut sends, mut recvs) = (Parcels::new(), Parcels::new());
         for op in ops {
@@ -90,7 +92,7 @@ impl Post {
     fn next(&self, board: &Board) -> Result<Option<Step>, Failure> {
         for (index, parcel) in firsts(&self.sends) {
             let room = if parcel.place == PRIVATE { 2 } else { SLOTS };
-            if board.under_way(self.me, parcel.peer) < room {
+            if board.has_room(self.me, parcel.peer, room) {
                 return Ok(Some(Step::Send(index)));
             }
         }
@@ -99,7 +101,7 @@ impl Post {
             let is_gone = board.is_alarmed() && board.is_gone(parcel.peer);
             match board.next_letter(parcel.peer, self.me) {
                 Some((_, letter)) if !parcel.fits(letter) => return Err(self.mismatch(parcel, letter)),
-                Some((number, letter)) => return Ok(Some(Step::Take(index, number, letter))),
+                Some(_) => return Ok(Some(Step::Take(index))),
                 None if is_gone => return Err(Failure::lost(parcel.peer)),
                 None => {}
             }
@@ -116,43 +118,61 @@ impl Post {
     /// Sends a letter, or the next piece of it.
     fn send(&mut self, turn: &mut Turn<'_>, index: usize) -> Result<()> {
         let (me, parcel) = (self.me, &mut self.sends[index]);
-        let (to, bytes) = (parcel.peer, parcel.region.bytes());
+        let (to, bytes, board) = (parcel.peer, parcel.region.bytes(), turn.board());
+        let letter = [parcel.dtype as u64, parcel.elements as u64, parcel.place];
         if parcel.place == PRIVATE {
-            let slot = slot(turn, me, to, turn.board().posted(me, to))?;
+            let slot = slot(turn, me, to, board.next_number(me, to))?;
             let piece = slot.bytes().min(bytes - parcel.staged);
             let from = parcel.region.part(parcel.staged, piece)?;
             turn.own().copy(slot.part(0, piece)?, from)?;
             parcel.staged += piece;
         }
+        let mut enclosed = [0; board::ENCLOSED];
+        let enclosed = &mut enclosed[..if parcel.place == ENCLOSED { bytes } else { 0 }];
+        turn.own().read(parcel.region, enclosed)?;
+        board.send(me, to, letter, board::words(enclosed));
+        board.awake();
         let is_whole = parcel.place != PRIVATE || parcel.staged == bytes;
-        turn.board().send(me, to, [parcel.dtype as u64, parcel.elements as u64, parcel.place]);
-        turn.board().awake();
         if is_whole {
-            self.sends.remove(index);
-            self.sent.push(to);
+            let parcel = self.sends.remove(index);
+            if parcel.place != ENCLOSED {
+                self.sent.push(to);
+            }
         }
         Ok(())
     }
 
     /// Copies a letter to where it belongs, or the next piece of it.
-    fn take(&mut self, turn: &mut Turn<'_>, index: usize, number: u64, letter: Letter) -> Result<()> {
-        let (me, parcel) = (self.me, &mut self.recvs[index]);
-        let (from, bytes, place) = (parcel.peer, parcel.region.bytes(), letter[2]);
-        let is_whole = if place == PRIVATE {
-            let slot = slot(turn, from, me, number)?;
-            let piece = slot.bytes().min(bytes - parcel.staged);
-            let to = parcel.region.part(parcel.staged, piece)?;
-            turn.own().copy(to, slot.part(0, piece)?)?;
-            parcel.staged += piece;
-            parcel.staged == bytes
-        } else {
-            let region = turn.region(from, place, bytes as u64)?;
-            turn.start()?.streaming(bytes >= STREAM).copy(parcel.region, region)?;
-            turn.stop();
-            true
+    fn take(&mut self, turn: &mut Turn<'_>, index: usize) -> Result<()> {
+        let (me, parcel, board) = (self.me, &mut self.recvs[index], turn.board());
+        let (from, bytes) = (parcel.peer, parcel.region.bytes());
+        let Some((number, letter)) = board.next_letter(from, me) else { return Ok(()) };
+        let is_whole = match letter[2] {
+            ENCLOSED => {
+                let mut enclosed = [0; board::ENCLOSED];
+                let room = enclosed.get_mut(..bytes);
+                let enclosed = room.ok_or_else(|| Error::invalid(format!("rank {from} encloses {bytes} bytes")))?;
+                board.read_enclosed(from, me, number, enclosed);
+                turn.own().write(parcel.region, enclosed)?;
+                true
+            }
+            PRIVATE => {
+                let slot = slot(turn, from, me, number)?;
+                let piece = slot.bytes().min(bytes - parcel.staged);
+                let to = parcel.region.part(parcel.staged, piece)?;
+                turn.own().copy(to, slot.part(0, piece)?)?;
+                parcel.staged += piece;
+                parcel.staged == bytes
+            }
+            place => {
+                let region = turn.region(from, place, bytes as u64)?;
+                turn.start()?.streaming(bytes >= STREAM).copy(parcel.region, region)?;
+                turn.stop();
+                true
+            }
         };
-        turn.board().take(from, me, number);
-        turn.board().awake();
+        board.take(from, me, number);
+        board.awake();
         if is_whole {
             self.recvs.remove(index);
         }

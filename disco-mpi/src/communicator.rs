@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::{Abort, Capabilities, Error, Op, Rank, Result, op};
+use disco_core::op::{self, Claims};
+use disco_core::{Abort, Capabilities, Error, Op, Rank, Result};
 
 use crate::abi::{Abi, UNDEFINED};
 use crate::backend;
@@ -231,7 +232,8 @@ impl<A: Abi> Communicator<A> {
 
     fn run_group(&mut self, group: &[Op], first: &Op) -> Result<()> {
         self.check_unbroken(|| first.signature(self.size))?;
-        let claims = op::claim(group)?;
+        let mut claims = Claims::default();
+        claims.claim(group)?;
         self.calls += 1;
         self.since.set(None);
         let result = match first.kind().is_point_to_point() {

@@ -1,5 +1,6 @@
 //! The borrow flags of a group's tensors.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -9,9 +10,14 @@ use crate::error::Result;
 use crate::tensor::{Access, Storage};
 
 /// The storages that a group of operations reads and writes, held until it is dropped.
+///
+/// It is filled where it stays: moving it costs more than the claims.
 #[must_use]
-#[derive(Debug)]
-pub struct Claims<'a>(SmallVec<[Claim<'a>; 4]>);
+#[derive(Debug, Default)]
+pub struct Claims<'a> {
+    claims: SmallVec<[Claim<'a>; 4]>,
+    is_kept: Cell<bool>,
+}
 
 /// One of them.
 #[derive(Debug)]
@@ -20,36 +26,38 @@ struct Claim<'a> {
     writes: bool,
 }
 
-impl Claims<'_> {
-    /// The same as rights of their own, which outlive the operations.
-    pub fn keep(mut self) -> Vec<Access> {
-        self.0.drain(..).map(|claim| claim.storage.claimed(claim.writes)).collect()
+impl<'a> Claims<'a> {
+    /// Claims each storage of a group once: for writing if any operation writes to it, for reading otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Busy`](crate::Error::Busy) if somebody views one of them in a way that excludes this.
+    #[inline]
+    pub fn claim(&mut self, group: &'a [Op]) -> Result<()> {
+        let written = group.iter().filter_map(Op::dst).map(|dst| (dst.storage(), true));
+        let read = group.iter().filter_map(Op::src).map(|src| (src.storage(), false));
+        for (storage, writes) in written.chain(read) {
+            if !self.claims.iter().any(|claim| Arc::ptr_eq(claim.storage, storage)) {
+                storage.claim(writes)?;
+                self.claims.push(Claim { storage, writes });
+            }
+        }
+        Ok(())
+    }
+
+    /// What is claimed as rights of their own, which outlive the operations; nothing if it was kept before.
+    pub fn keep(&self) -> Vec<Access> {
+        let claims = if self.is_kept.replace(true) { &[] } else { &self.claims[..] };
+        claims.iter().map(|claim| claim.storage.claimed(claim.writes)).collect()
     }
 }
 
 impl Drop for Claims<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.iter().for_each(|claim| claim.storage.release(claim.writes));
-    }
-}
-
-/// Claims each storage of a group once: for writing if any operation writes to it, for reading otherwise.
-///
-/// # Errors
-/// [`Error::Busy`](crate::Error::Busy) if somebody views one of them in a way that excludes this.
-#[inline]
-pub fn claim(group: &[Op]) -> Result<Claims<'_>> {
-    let mut claims = Claims(SmallVec::new());
-    let written = group.iter().filter_map(Op::dst).map(|dst| (dst.storage(), true));
-    let read = group.iter().filter_map(Op::src).map(|src| (src.storage(), false));
-    for (storage, writes) in written.chain(read) {
-        if !claims.0.iter().any(|claim| Arc::ptr_eq(claim.storage, storage)) {
-            storage.claim(writes)?;
-            claims.0.push(Claim { storage, writes });
+        if !self.is_kept.get() {
+            self.claims.iter().for_each(|claim| claim.storage.release(claim.writes));
         }
     }
-    Ok(claims)
 }
 
 #[cfg(test)]
@@ -64,13 +72,18 @@ mod tests {
             Op::Send { src: all.window(0, [4]).unwrap(), to: Rank::new(1) },
             Op::Recv { dst: all.window(4, [4]).unwrap(), from: Rank::new(1) },
         ];
-        let claims = claim(&group).unwrap();
+        let mut claims = Claims::default();
+        claims.claim(&group).unwrap();
         assert!(all.view::<f32>().is_err());
         let kept = claims.keep();
-        assert!(all.view::<f32>().is_err() && kept.len() == 1);
+        assert!(kept.len() == 1 && claims.keep().is_empty());
+        drop(claims);
+        assert!(all.view::<f32>().is_err());
         drop(kept);
         assert!(all.view::<f32>().is_ok());
-        drop(claim(&group).unwrap());
+        let mut claims = Claims::default();
+        claims.claim(&group).unwrap();
+        drop(claims);
         assert!(all.view::<f32>().is_ok());
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use check::{check_group, check_host};
-pub use claim::{Claims, claim};
+pub use claim::Claims;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};

@@ -155,10 +155,10 @@ fn letters_are_read_before_their_memory_is_written_again() {
             }
         });
         for letter in 1..=2 {
-            sleep_until(&board, || board.under_way(0, 1) < SLOTS);
+            sleep_until(&board, || board.has_room(0, 1, SLOTS));
             // SAFETY: loom checks that nobody else looks meanwhile.
             memory.with_mut(|value| unsafe { *value = letter });
-            board.send(0, 1, [letter]);
+            board.send(0, 1, [letter], [].into_iter());
             board.awake();
         }
         reader.join().unwrap();

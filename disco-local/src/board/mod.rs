@@ -18,8 +18,9 @@
 //!   side                    what it called, once it has seen that others called something else
 //!   rows[0], [1]            counts by rank, for the V-forms
 //! then for each pair, from × to:
-//!   posted │ slots          letters sent, and where the last SLOTS of them are
+//!   posted │ seen           letters sent, and how many of them the sender knows to be taken
 //!   taken                   letters that the receiver has copied
+//!   slots                   the last SLOTS letters: number │ words │ a small tensor itself
 //! in a segment, from a page boundary on: the staging area of each rank
 //! ```
 //!
@@ -47,9 +48,9 @@ mod staging;
 mod text;
 mod words;
 
-#[cfg(not(loom))]
-pub(crate) use letters::Letter;
 pub(crate) use letters::SLOTS;
+#[cfg(not(loom))]
+pub(crate) use letters::{ENCLOSED, Letter};
 #[cfg(not(loom))]
 pub(crate) use presence::Presence;
 pub(crate) use record::Record;

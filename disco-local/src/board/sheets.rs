@@ -63,18 +63,7 @@ impl Board {
 
     /// Fills `into` with the bytes of `rank`'s sheet from `start` on; zeros beyond its end.
     pub(crate) fn read(&self, rank: usize, number: u64, start: usize, into: &mut [u8]) {
-        let (mut index, skip) = (start / 8, start % 8);
-        let mut into = into;
-        if skip > 0 {
-            let (head, rest) = into.split_at_mut(into.len().min(8 - skip));
-            let word = self.sheet_word(rank, number, index).to_ne_bytes();
-            head.copy_from_slice(&word[skip..skip + head.len()]);
-            (into, index) = (rest, index + 1);
-        }
-        for chunk in into.chunks_mut(8) {
-            chunk.copy_from_slice(&self.sheet_word(rank, number, index).to_ne_bytes()[..chunk.len()]);
-            index += 1;
-        }
+        fill(into, start, |index| self.sheet_word(rank, number, index));
     }
 
     /// `rank` has come to a point inside a collective, its `step`th.
@@ -109,6 +98,20 @@ pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
         word[..chunk.len()].copy_from_slice(chunk);
         u64::from_ne_bytes(word)
     })
+}
+
+/// Fills `into` with the bytes of these words from byte `start` on.
+pub(super) fn fill(mut into: &mut [u8], start: usize, word: impl Fn(usize) -> u64) {
+    let (mut index, skip) = (start / 8, start % 8);
+    if skip > 0 {
+        let (head, rest) = into.split_at_mut(into.len().min(8 - skip));
+        head.copy_from_slice(&word(index).to_ne_bytes()[skip..skip + head.len()]);
+        (into, index) = (rest, index + 1);
+    }
+    for chunk in into.chunks_mut(8) {
+        chunk.copy_from_slice(&word(index).to_ne_bytes()[..chunk.len()]);
+        index += 1;
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -33,7 +33,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::op::Claims;
+use disco_core::tensor::Access;
 use disco_core::{Error, Result};
 pub(crate) use memory::{Memory, Region};
 
@@ -70,25 +70,23 @@ pub(crate) struct Turn<'t> {
     patience: Cell<Patience>,
     /// The operation that it is in, for reports.
     call: Call<'t>,
-    claims: Option<Claims<'t>>,
+    /// Takes the claims of its tensors, for when a frozen peer may still touch them.
+    keep: Option<&'t dyn Fn() -> Vec<Access>>,
     left: bool,
 }
 
 impl<'t> Turn<'t> {
-    /// Enters with the claims of all tensors that the call touches.
-    ///
-    /// # Errors
-    /// [`Error::Broken`].
+    /// Enters. The tensors that the call touches are claimed until the turn is over, or longer if it comes to `keep`.
+    #[inline]
     pub(crate) fn enter(
         (group, rank, counts): (&'t Arc<Group>, usize, &'t mut Counts),
         deadline: Duration,
         call: Call<'t>,
-        claims: Option<Claims<'t>>,
-    ) -> Result<Self> {
-        group.check_unbroken(|| call.signature(group.size()))?;
+        keep: Option<&'t dyn Fn() -> Vec<Access>>,
+    ) -> Self {
         report::enter(&group.board, rank, call.kind());
         let patience = Cell::new(Patience::new(deadline));
-        Ok(Self { group, rank, counts, deadline, patience, call, claims, left: false })
+        Self { group, rank, counts, deadline, patience, call, keep, left: false }
     }
 
     /// This rank.
@@ -298,7 +296,7 @@ impl<'t> Turn<'t> {
         let mut patience = Patience::new(FROZEN);
         while anybody() {
             if patience.left().is_none() {
-                self.group.keep(self.claims.take().map(Claims::keep).unwrap_or_default());
+                self.group.keep(self.keep.map(|keep| keep()).unwrap_or_default());
                 break;
             }
             std::thread::sleep(LOOK);
@@ -318,7 +316,8 @@ impl Drop for Turn<'_> {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use disco_core::{Abort, DType, Op, Tensor, op};
+    use disco_core::op::Claims;
+    use disco_core::{Abort, DType, Op, Tensor};
 
     use super::*;
 
@@ -330,9 +329,19 @@ mod tests {
     }
 
     /// Enters a barrier, with a claim on the tensors of `ops`.
-    fn enter<'t>(group: &'t Arc<Group>, rank: usize, counts: &'t mut Counts, ops: &'t [Op]) -> Turn<'t> {
-        let claims = op::claim(ops).unwrap();
-        Turn::enter((group, rank, counts), LONG, Call::Op(&Op::Barrier), Some(claims)).unwrap()
+    fn enter<'t>(
+        group: &'t Arc<Group>,
+        rank: usize,
+        counts: &'t mut Counts,
+        keep: &'t dyn Fn() -> Vec<Access>,
+    ) -> Turn<'t> {
+        Turn::enter((group, rank, counts), LONG, Call::Op(&Op::Barrier), Some(keep))
+    }
+
+    fn claims(ops: &[Op]) -> Claims<'_> {
+        let mut claims = Claims::default();
+        claims.claim(ops).unwrap();
+        claims
     }
 
     #[test]
@@ -342,13 +351,18 @@ mod tests {
         let mut counts = [Counts::default(); 2];
         let [first, second] = &mut counts;
         let ops = tensors.each_ref().map(on);
-        let (leaving, mut frozen) = (enter(&group, 0, first, &ops[0]), enter(&group, 1, second, &ops[1]));
+        let [left, held] = [&ops[0], &ops[1]].map(|ops| claims(ops));
+        let keep = || left.keep();
+        let hold = || held.keep();
+        let (leaving, mut frozen) = (enter(&group, 0, first, &keep), enter(&group, 1, second, &hold));
         let memory = frozen.start().unwrap();
         group.abort(&"the test says so".into());
         drop(leaving);
+        drop(left);
         assert!(tensors[0].bytes().is_err(), "the frozen peer may still read it");
         assert!(memory.copy(Region::of(&tensors[1]), Region::of(&tensors[0])).is_err());
         drop(frozen);
+        drop(held);
         assert!(tensors[1].bytes().is_ok(), "nobody else is copying");
         drop(group);
         assert!(tensors[0].bytes().is_ok());
@@ -359,7 +373,9 @@ mod tests {
         let group = Group::present(1);
         let (mut counts, tensor) = (Counts::default(), Tensor::zeros(DType::U8, [1]).unwrap());
         let ops = on(&tensor);
-        let mut turn = enter(&group, 0, &mut counts, &ops);
+        let claims = claims(&ops);
+        let keep = || claims.keep();
+        let mut turn = enter(&group, 0, &mut counts, &keep);
         group.abort(&"the test says so".into());
         assert!(turn.start().is_err());
     }
@@ -369,7 +385,9 @@ mod tests {
         let group = Group::present(1);
         let (mut counts, tensor) = (Counts::default(), Tensor::zeros(DType::U8, [2]).unwrap());
         let ops = on(&tensor);
-        let mut turn = enter(&group, 0, &mut counts, &ops);
+        let claims = claims(&ops);
+        let keep = || claims.keep();
+        let mut turn = enter(&group, 0, &mut counts, &keep);
         group.abort(&"the test says so".into());
         let [from, to] = [0, 1].map(|index| Region::of(&tensor).block(index, 2).unwrap());
         turn.own().copy(to, from).unwrap();
@@ -382,7 +400,9 @@ mod tests {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let mut counts = Counts::default();
             let ops = on(&tensor);
-            let mut turn = enter(&group, 1, &mut counts, &ops);
+            let claims = claims(&ops);
+            let keep = || claims.keep();
+            let mut turn = enter(&group, 1, &mut counts, &keep);
             turn.start().unwrap();
             panic!("expected by the test");
         }));

@@ -134,8 +134,8 @@ fn transfers_with_a_dropped_communicator_fail_too() {
         let error = std::thread::scope(|scope| {
             scope.spawn(|| drop(peer.take()));
             match receives {
-                true => comm.recv(&zeros(1), Rank::new(1)).unwrap_err(),
-                false => comm.send(&zeros(1), Rank::new(1)).unwrap_err(),
+                true => comm.recv(&zeros(100), Rank::new(1)).unwrap_err(),
+                false => comm.send(&zeros(100), Rank::new(1)).unwrap_err(),
             }
         });
         assert!(matches!(error, Error::Lost { .. }), "{error}");

@@ -52,15 +52,19 @@ fn everybody_sends_to_everybody_in_opposite_orders() {
 #[test]
 fn tensors_between_two_ranks_stay_in_order() {
     on_ranks(2, |mut comm| {
-        let tensors: Vec<Tensor> = (0..5).map(|n| floats(&[if me(&comm) == 0 { n as f32 } else { -1.0 }])).collect();
+        // Some fit into letters.
+        let value = |n: usize| if me(&comm) == 0 { n as f32 } else { -1.0 };
+        let sizes = [1, 0, 24, 25, 3000, 2, 2, 2, 2, 2, 2000];
+        let tensors: Vec<Tensor> = sizes.iter().enumerate().map(|(n, size)| floats(&vec![value(n); *size])).collect();
         let group: Vec<Op> = match me(&comm) {
             0 => tensors.iter().map(|src| send(src, 1)).collect(),
             _ => tensors.iter().map(|dst| recv(dst, 0)).collect(),
         };
         comm.enqueue(&group).unwrap();
-        comm.enqueue(&group[1..2]).unwrap();
-        let found: Vec<f32> = tensors.iter().map(|tensor| tensor.to_vec::<f32>().unwrap()[0]).collect();
-        assert_eq!(found, [0.0, 1.0, 2.0, 3.0, 4.0]);
+        comm.enqueue(&group[2..3]).unwrap();
+        for (n, (size, tensor)) in sizes.into_iter().zip(tensors).enumerate() {
+            assert_eq!(tensor.to_vec::<f32>().unwrap(), vec![n as f32; size]);
+        }
     });
 }
 
@@ -97,14 +101,44 @@ fn what_nobody_can_match_is_refused() {
 #[test]
 fn both_sides_hear_that_they_do_not_fit() {
     let errors = on_ranks(3, |mut comm| match me(&comm) {
-        0 => comm.send(&zeros(4), Rank::new(1)).unwrap_err(),
-        1 => comm.recv(&zeros(5), Rank::new(0)).unwrap_err(),
+        0 => comm.send(&zeros(400), Rank::new(1)).unwrap_err(),
+        1 => comm.recv(&zeros(500), Rank::new(0)).unwrap_err(),
         _ => comm.recv(&zeros(1), Rank::new(0)).unwrap_err(),
     });
-    let text = "send and recv: ranks disagree: rank 0 sends f32 x 4, rank 1 receives f32 x 5";
+    let text = "send and recv: ranks disagree: rank 0 sends f32 x 400, rank 1 receives f32 x 500";
     for error in &errors[..2] {
         assert!(matches!(error, Error::Mismatch { .. }));
         assert_eq!(error.to_string(), text);
     }
     assert!(errors[2].to_string().contains(text), "{}", errors[2]);
+}
+
+#[test]
+fn whoever_sent_a_small_tensor_hears_at_the_next_call_that_it_did_not_fit() {
+    let errors = on_ranks(2, |mut comm| match me(&comm) {
+        0 => {
+            comm.send(&zeros(4), Rank::new(1)).unwrap();
+            comm.barrier().unwrap_err().to_string()
+        }
+        _ => comm.recv(&zeros(5), Rank::new(0)).unwrap_err().to_string(),
+    });
+    for error in errors {
+        assert!(error.contains("rank 0 sends f32 x 4, rank 1 receives f32 x 5"), "{error}");
+    }
+}
+
+#[test]
+fn small_tensors_of_a_rank_that_left_are_received() {
+    on_ranks(2, |mut comm| match me(&comm) {
+        0 => (0..3).for_each(|n| comm.send(&floats(&[n as f32]), Rank::new(1)).unwrap()),
+        _ => {
+            let x = zeros(1);
+            for n in 0..3 {
+                comm.recv(&x, Rank::new(0)).unwrap();
+                assert_eq!(x.to_vec::<f32>().unwrap(), [n as f32]);
+            }
+            let error = comm.recv(&x, Rank::new(0)).unwrap_err();
+            assert!(matches!(error, Error::Lost { .. }), "{error}");
+        }
+    });
 }
