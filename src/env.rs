@@ -5,7 +5,7 @@ use disco_core::{Error, Result};
 
 use crate::{Builder, SessionKind};
 
-/// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS` and `DISCO_BACKEND` say.
+/// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_BACKEND` and `DISCO_DEVICES` say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where workers live; default [`SessionKind::of`] the backend.
@@ -16,6 +16,8 @@ pub struct Settings {
     pub groups: usize,
     /// Backend for `init_ccl`; default `local`.
     pub backend: String,
+    /// Each worker's device, for `init_ccl`; default none: worker i takes device i.
+    pub devices: Vec<i32>,
 }
 
 impl Settings {
@@ -40,7 +42,16 @@ impl Settings {
         let kind = |name: String| name.parse().map_err(|error| Error::invalid(format!("DISCO_SESSION={error}")));
         let backend = var("DISCO_BACKEND").unwrap_or_else(|| "local".into());
         let session = var("DISCO_SESSION").map_or(Ok(SessionKind::of(&backend)), kind)?;
-        Ok(Self { session, workers: number("DISCO_WORKERS")?, groups: number("DISCO_GROUPS")?, backend })
+        let ordinal = |text: &str| text.trim().parse().ok().filter(|ordinal| *ordinal >= 0);
+        let devices = match var("DISCO_DEVICES").filter(|text| !text.is_empty()) {
+            None => Vec::new(),
+            Some(text) => text
+                .split(',')
+                .map(ordinal)
+                .collect::<Option<_>>()
+                .ok_or_else(|| Error::invalid(format!("DISCO_DEVICES=`{text}` are no devices; they read `0,1`")))?,
+        };
+        Ok(Self { session, workers: number("DISCO_WORKERS")?, groups: number("DISCO_GROUPS")?, backend, devices })
     }
 }
 
@@ -65,6 +76,7 @@ mod tests {
         let settings = read(&[]).unwrap();
         assert_eq!((settings.workers, settings.groups, settings.backend.as_str()), (1, 1, "local"));
         assert_eq!(settings.session, SessionKind::Threads);
+        assert_eq!(read(&[("DISCO_DEVICES", "2, 0")]).unwrap().devices, [2, 0]);
         assert_eq!(read(&[("DISCO_BACKEND", "mpi")]).unwrap().session, SessionKind::Processes);
     }
 
@@ -72,6 +84,7 @@ mod tests {
     fn nonsense_is_refused_by_name() {
         let text = |vars| read(vars).unwrap_err().to_string();
         assert_eq!(text(&[("DISCO_WORKERS", "four")]), "DISCO_WORKERS=`four` is no number");
+        assert_eq!(text(&[("DISCO_DEVICES", "0,x")]), "DISCO_DEVICES=`0,x` are no devices; they read `0,1`");
         assert_eq!(
             text(&[("DISCO_SESSION", "mpi")]),
             "DISCO_SESSION=`mpi`: the kinds of session are: threads, processes"

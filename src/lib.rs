@@ -32,3 +32,5 @@ pub use {disco_channel::processes::Invitation, init::serve};
 use disco_local as _;
 #[cfg(feature = "mpi")]
 pub use disco_mpi as mpi;
+#[cfg(feature = "nccl-without-bindings")]
+pub use disco_nccl as nccl;

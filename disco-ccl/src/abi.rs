@@ -18,6 +18,8 @@ pub struct Code(pub c_int);
 impl Code {
     /// `ncclSuccess`
     pub const SUCCESS: Self = Self(0);
+    /// `ncclInvalidArgument`
+    pub const INVALID_ARGUMENT: Self = Self(4);
     /// `ncclInProgress`: a non-blocking communicator has not got that far.
     pub const IN_PROGRESS: Self = Self(7);
 }

@@ -1,19 +1,42 @@
 //! What NCCL and RCCL share: one C interface, opened at run time.
 //!
 //! ```text
-//! abi       types, codes and constants of the interface
-//! config    how a communicator is to be made, as the library reads it
-//! table     the functions, and since which version they are there
-//! library   the search, the gate, the text of errors
+//! abi           types, codes and constants of the interface
+//! config        how a communicator is to be made, as the library reads it
+//! wheels        where Python keeps the libraries that it installs
+//! table         the functions, and since which version they are there
+//! library       the search, the gate, what its version can do, the text of errors
+//! runtime       what is needed of the vendor's device layer
+//! communicator  one rank: launches, waits, splits, breaks
+//!   collective    operations as calls of the library
+//!   connect       how ranks get their communicator
+//!   meeting       what ranks tell each other beside the library
+//!   handle        the library's communicator between its rank and whoever aborts it
+//!   patience      waiting
+//!   ending        the end of a communicator
 //! ```
+//!
+//! Communicators are non-blocking wherever the library has such: each wait of a rank is a row of looks, so that deadlines and
+//! aborts end it.
 //!
 //! Nothing here knows CUDA or HIP: who opens a [`Library`] says what it is called and where to look ([`Vendor`]).
 
 pub mod abi;
+mod collective;
+mod communicator;
 mod config;
+mod connect;
+mod ending;
+mod handle;
 mod library;
+mod meeting;
+mod patience;
+mod runtime;
 mod table;
+mod wheels;
 
+pub use communicator::Communicator;
 pub use config::Config;
 pub use library::{Library, Vendor, Version};
+pub use runtime::Runtime;
 pub use table::Table;

@@ -7,11 +7,12 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr;
 
-use disco_core::{Error, Result, Unavailable};
+use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result, Unavailable};
 use disco_dl::Candidate;
 
-use crate::abi::{Code, Comm, UniqueId};
+use crate::abi::{Code, Comm, DataType, RedOp, UniqueId};
 use crate::table::Table;
+use crate::wheels;
 
 /// Whose library, and where it may be.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub struct Vendor {
     pub variable: &'static str,
     /// Files, and names that the system's loader looks for, in order.
     pub candidates: &'static [&'static str],
+    /// Where it is in Python's folders of packages.
+    pub wheels: &'static [&'static str],
 }
 
 /// A library's version.
@@ -51,6 +54,10 @@ pub struct Library {
 
 /// The first version with sends and receives, which much is made of.
 const LEAST: Version = Version { major: 2, minor: 7, patch: 0 };
+/// Those with averages, and with elements that came later.
+const AVG: Version = Version { major: 2, minor: 10, patch: 0 };
+const BF16: Version = AVG;
+const F8: Version = Version { major: 2, minor: 24, patch: 0 };
 
 impl Library {
     /// Finds the vendor's library. What it leaves running stays with the process.
@@ -60,7 +67,10 @@ impl Library {
     pub fn find(vendor: Vendor) -> Result<Self, Unavailable> {
         let candidates = match env::var_os(vendor.variable) {
             Some(file) => vec![Candidate::file(file)],
-            None => vendor.candidates.iter().map(Candidate::file).collect(),
+            None => {
+                let named = vendor.candidates.iter().map(Candidate::file);
+                named.chain(wheels::find(vendor.wheels).into_iter().map(Candidate::file)).collect()
+            }
         };
         disco_dl::find(vendor.name, candidates, |library| Self::accept(vendor, &library))
     }
@@ -96,6 +106,31 @@ impl Library {
         &self.file
     }
 
+    /// The backend, as users name it.
+    pub fn backend(&self) -> &'static str {
+        self.vendor.backend
+    }
+
+    /// What it can do: it moves all that has bytes, and reduces what it has a name for.
+    pub fn capabilities(&self) -> Capabilities {
+        let since = |dtype: DType| match dtype {
+            DType::BF16 => BF16,
+            DType::F8E4M3 | DType::F8E5M2 => F8,
+            _ => LEAST,
+        };
+        let moves = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
+        Reduction::ALL.into_iter().fold(moves, |caps, reduction| {
+            let is_there = reduction != Reduction::Avg || self.version >= AVG;
+            let reduces = |dtype: &DType| {
+                is_there
+                    && self.version >= since(*dtype)
+                    && DataType::of(*dtype).is_some()
+                    && RedOp::of(reduction, *dtype).is_some()
+            };
+            caps.with_reduction(reduction, DType::all().filter(reduces))
+        })
+    }
+
     /// A new place for ranks to meet.
     ///
     /// # Errors
@@ -113,6 +148,15 @@ impl Library {
     /// The code is another than success.
     pub fn check(&self, function: &'static str, code: Code) -> Result<()> {
         if code == Code::SUCCESS { Ok(()) } else { Err(self.error(function, code)) }
+    }
+
+    /// As [`Library::check`], of a function that may go on by itself.
+    ///
+    /// # Errors
+    /// The code is neither success nor that it is in progress.
+    #[inline]
+    pub(crate) fn check_launched(&self, function: &'static str, code: Code) -> Result<()> {
+        if code == Code::IN_PROGRESS { Ok(()) } else { self.check(function, code) }
     }
 
     #[cold]
@@ -175,7 +219,7 @@ mod tests {
     #[test]
     fn an_absent_library_is_a_value() {
         let candidates = &["libdisco-absent.so.2", "libm.so.6"];
-        let vendor = Vendor { backend: "nccl", name: "NCCL", variable: "DISCO_NO_VARIABLE", candidates };
+        let vendor = Vendor { backend: "nccl", name: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[] };
         let absent = Library::find(vendor).unwrap_err().to_string();
         assert!(absent.starts_with("NCCL is not available; tried libdisco-absent.so.2: "), "{absent}");
         assert!(absent.ends_with("; tried libm.so.6: there is no NCCL in it"), "{absent}");

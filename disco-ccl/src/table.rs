@@ -29,6 +29,10 @@ disco_dl::functions! {
         comm_abort: c"ncclCommAbort"(Comm) -> Code;
         /// `ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)`
         comm_get_async_error: c"ncclCommGetAsyncError"(Comm, *mut Code) -> Code;
+        /// `ncclCommCount(ncclComm_t, int *ranks)`
+        comm_count: c"ncclCommCount"(Comm, *mut c_int) -> Code;
+        /// `ncclCommUserRank(ncclComm_t, int *rank)`
+        comm_user_rank: c"ncclCommUserRank"(Comm, *mut c_int) -> Code;
         /// `ncclReduce(send, recv, size_t count, ncclDataType_t, ncclRedOp_t, int root, ncclComm_t, cudaStream_t)`
         reduce: c"ncclReduce"(In, Out, usize, DataType, RedOp, c_int, Comm, Stream) -> Code;
         /// `ncclBroadcast(send, recv, size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t)`

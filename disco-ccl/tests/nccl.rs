@@ -30,7 +30,7 @@ fn library() -> Option<&'static Library> {
     let open = || {
         let file = folder()?.join("lib/libnccl.so.2").display().to_string();
         let candidates = vec![&*file.leak()].leak();
-        let vendor = Vendor { backend: "nccl", name: "NCCL", variable: "DISCO_NO_VARIABLE", candidates };
+        let vendor = Vendor { backend: "nccl", name: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[] };
         Some(Library::find(vendor).unwrap())
     };
     LIBRARY.get_or_init(open).as_ref()

@@ -26,6 +26,9 @@ pub(crate) struct Check {
     /// Where the workers live [default: processes for `mpi`, threads for others]
     #[arg(long)]
     session: Option<SessionKind>,
+    /// Each worker's device, parted by commas [default: worker i takes device i]
+    #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
+    devices: Vec<i32>,
     /// Only checks with this text in their name, which is like `all_reduce::bf16::avg`
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
@@ -40,6 +43,7 @@ struct Here {
     backend: String,
     world: World,
     session: SessionKind,
+    devices: Vec<i32>,
 }
 
 /// One check, as JSON.
@@ -82,6 +86,10 @@ impl Harness for Here {
         Ok(Box::new(builder.check(wish.check).collective_deadline(wish.collective_deadline).start()?))
     }
 
+    fn devices(&self) -> Vec<i32> {
+        self.devices.clone()
+    }
+
     fn is_exact(&self) -> bool {
         self.backend == "local"
     }
@@ -100,7 +108,7 @@ impl Check {
             anyhow::bail!("no check has `{}` in its name", self.filter);
         }
         let session = self.session.unwrap_or(SessionKind::of(&self.backend));
-        let suite = Suite::new(Arc::new(Here { session, backend: self.backend, world }));
+        let suite = Suite::new(Arc::new(Here { session, backend: self.backend, world, devices: self.devices }));
         let mut report = Report::default();
         for case in &cases {
             let row = Row::new(case.name(), suite.run(case));

@@ -25,6 +25,9 @@ pub(crate) struct Run {
     /// Where the workers live [default: processes for `mpi`, threads for others]
     #[arg(long)]
     session: Option<SessionKind>,
+    /// Each worker's device, parted by commas [default: worker i takes device i]
+    #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
+    devices: Vec<i32>,
     /// What starts the ranks of `mpi`, up to their program [default: MPI's own launcher, where it needs one]
     #[arg(long, value_name = "COMMAND")]
     launcher: Option<String>,
@@ -48,6 +51,10 @@ impl Run {
             .env("DISCO_WORKERS", self.workers.to_string())
             .env("DISCO_GROUPS", self.groups.to_string())
             .env("DISCO_SESSION", session.name());
+        if !self.devices.is_empty() {
+            let devices: Vec<_> = self.devices.iter().map(i32::to_string).collect();
+            command.env("DISCO_DEVICES", devices.join(","));
+        }
         replace(command).with_context(|| format!("can't run `{}`", program.display()))
     }
 }

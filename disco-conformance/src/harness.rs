@@ -16,6 +16,11 @@ pub trait Harness: Debug + Send + Sync {
     /// The worlds that the suite runs in, smallest first.
     fn worlds(&self) -> Vec<World>;
 
+    /// Each worker's device, for `init_ccl`; none: worker i takes device i.
+    fn devices(&self) -> Vec<i32> {
+        Vec::new()
+    }
+
     /// Starts a session. The suite calls `init_ccl`.
     ///
     /// # Errors

@@ -92,7 +92,7 @@ pub struct Seat<'a> {
     /// All of them.
     pub world: World,
     /// The device and stream that it works on.
-    pub queue: &'a mut dyn Queue,
+    pub queue: &'a mut (dyn Queue + 'static),
     /// The way to its peers.
     pub link: Arc<dyn Link>,
     /// How long one collective may take, from entry.

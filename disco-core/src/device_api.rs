@@ -1,5 +1,6 @@
 //! Memory and order on one kind of device.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt::{self, Debug};
@@ -31,8 +32,9 @@ pub trait DeviceApi: Send + Sync + 'static {
 
 /// One worker's stream on one device. Stays on the thread that made it.
 ///
-/// Work is ordered as called. Tensors are contiguous; copies have the same number of bytes on both sides.
-pub trait Queue: Debug {
+/// Work is ordered as called. Tensors are contiguous; copies have the same number of bytes on both sides. As [`Any`], a queue
+/// can be asked for by those who know its type: a vendor's crate, for the stream in its own terms.
+pub trait Queue: Any + Debug {
     /// The device.
     fn device(&self) -> Device;
 

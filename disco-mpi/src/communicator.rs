@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::op::{self, Claims};
-use disco_core::{Abort, Capabilities, Error, Op, Rank, Result};
+use disco_core::{Abort, Capabilities, Error, Op, Rank, Result, Roll};
 
 use crate::abi::{Abi, UNDEFINED};
 use crate::backend;
@@ -20,7 +20,6 @@ use crate::host;
 use crate::launcher;
 use crate::library::Installed;
 use crate::numbers::Wrong;
-use crate::roll::Roll;
 
 /// The longest that a rank waits in silence, times four.
 const LONG: Duration = Duration::from_secs(4);

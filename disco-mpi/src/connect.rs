@@ -11,14 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::link::SharedFd;
-use disco_core::{Abort, Error, Rank, Rendezvous, Result, Seat, Store};
+use disco_core::{Abort, Error, Rank, Rendezvous, Result, Roll, Seat, Store};
 
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::{Communicator, Flag};
 use crate::launcher;
 use crate::library::{self, Installed, Mpi, Threads};
 use crate::pmi;
-use crate::roll::Roll;
 
 /// Whose rank this process is, of the last rendezvous: MPI has one in each process.
 static TAKEN: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);

@@ -31,7 +31,6 @@ mod pmi;
 #[doc(hidden)]
 pub mod raw;
 mod reduction;
-mod roll;
 mod span;
 mod table;
 

@@ -34,6 +34,9 @@ struct Args {
     /// Where the workers live: threads, processes [default: processes for `mpi`, threads for others]
     #[arg(long, env = "DISCO_SESSION")]
     session: Option<SessionKind>,
+    /// Each worker's device, parted by commas [default: worker i takes device i]
+    #[arg(long, env = "DISCO_DEVICES", value_delimiter = ',', value_name = "ORDINALS")]
+    devices: Vec<i32>,
     /// Times that all images are trained on
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
     epochs: u16,
@@ -72,7 +75,7 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let session = Builder::new(args.session.unwrap_or(SessionKind::of(&args.backend)), args.workers).start()?;
     let bar = progress(&args);
     let outcome = block_on(async {
-        session.init_ccl(&args.backend, &[]).await?;
+        session.init_ccl(&args.backend, &args.devices).await?;
         let report = |epoch: usize, result: &Epoch| {
             bar.set_message(format!("loss {:.4}  test accuracy {:.4}", result.loss, result.accuracy));
             bar.set_position(epoch as u64 + 1);

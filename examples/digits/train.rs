@@ -44,39 +44,77 @@ pub(crate) struct Outcome {
 
 /// Writes the gradients of this worker's rows of a batch to `step`, and their loss behind them.
 fn backward(
-    _: &mut WorkerContext,
+    ctx: &mut WorkerContext,
     params: Tensor,
     pixels: Tensor,
     labels: Tensor,
     step: Tensor,
     batch: usize,
 ) -> Result<()> {
-    let (pixels, labels) = (row(&pixels, batch)?, row(&labels, batch)?);
-    let mut step = step.view_mut::<f32>()?;
-    let (grads, loss) = step.split_at_mut(PARAMETERS);
-    loss[0] = model::loss_and_gradients(&params.view::<f32>()?, &pixels.view::<f32>()?, &labels.view::<u8>()?, grads);
-    Ok(())
+    let [params, pixels, labels] = down(ctx, [&params, &row(&pixels, batch)?, &row(&labels, batch)?])?;
+    let result = mirror(&step)?;
+    {
+        let mut step = result.view_mut::<f32>()?;
+        let (grads, loss) = step.split_at_mut(PARAMETERS);
+        let (pixels, labels) = (pixels.view::<f32>()?, labels.view::<u8>()?);
+        loss[0] = model::loss_and_gradients(&params.view::<f32>()?, &pixels, &labels, grads);
+    }
+    up(ctx, [(&step, &result)])
 }
 
 /// Takes one step, and notes its loss as number `at` of the curve.
 fn update(
-    _: &mut WorkerContext,
+    ctx: &mut WorkerContext,
     params: Tensor,
     velocity: Tensor,
     step: Tensor,
     curve: Tensor,
     at: usize,
 ) -> Result<()> {
-    let step = step.view::<f32>()?;
-    let (grads, loss) = step.split_at(PARAMETERS);
-    model::sgd(&mut params.view_mut::<f32>()?, &mut velocity.view_mut::<f32>()?, grads, LEARNING_RATE, MOMENTUM);
-    curve.view_mut::<f32>()?[at] = loss[0];
-    Ok(())
+    let noted = curve.window(at, [1])?;
+    let [new_params, new_velocity, step, loss] = down(ctx, [&params, &velocity, &step, &noted])?;
+    {
+        let step = step.view::<f32>()?;
+        let (grads, mean) = step.split_at(PARAMETERS);
+        let (mut params, mut velocity) = (new_params.view_mut::<f32>()?, new_velocity.view_mut::<f32>()?);
+        model::sgd(&mut params, &mut velocity, grads, LEARNING_RATE, MOMENTUM);
+        loss.write(mean)?;
+    }
+    up(ctx, [(&params, &new_params), (&velocity, &new_velocity), (&noted, &loss)])
 }
 
 /// The digits that this worker sees in its images.
-fn predict(_: &mut WorkerContext, params: Tensor, pixels: Tensor, digits: Tensor) -> Result<()> {
-    digits.write(&model::predict(&params.view::<f32>()?, &pixels.view::<f32>()?))
+fn predict(ctx: &mut WorkerContext, params: Tensor, pixels: Tensor, digits: Tensor) -> Result<()> {
+    let [params, pixels] = down(ctx, [&params, &pixels])?;
+    let seen = mirror(&digits)?;
+    seen.write(&model::predict(&params.view::<f32>()?, &pixels.view::<f32>()?))?;
+    up(ctx, [(&digits, &seen)])
+}
+
+/// The same on the host, where this model is computed: a host tensor is its own mirror.
+fn mirror(tensor: &Tensor) -> Result<Tensor> {
+    match tensor.device().is_host() {
+        true => Ok(tensor.clone()),
+        false => Tensor::zeros(tensor.dtype(), tensor.shape().clone()),
+    }
+}
+
+/// Mirrors with the elements in them.
+fn down<const N: usize>(ctx: &mut WorkerContext, tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
+    let mut mirrors = tensors.map(Tensor::clone);
+    for (mirror_of, tensor) in mirrors.iter_mut().zip(tensors).filter(|(_, tensor)| !tensor.device().is_host()) {
+        *mirror_of = mirror(tensor)?;
+        ctx.queue().copy_out(mirror_of, tensor)?;
+    }
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    Ok(mirrors)
+}
+
+/// What mirrors hold goes to their tensors.
+fn up<const N: usize>(ctx: &mut WorkerContext, tensors: [(&Tensor, &Tensor); N]) -> Result<()> {
+    let mut apart = tensors.into_iter().filter(|(tensor, _)| !tensor.device().is_host());
+    apart.try_for_each(|(tensor, mirror)| ctx.queue().copy_in(tensor, mirror))
 }
 
 disco::register_function!("digits.backward", backward);

@@ -44,6 +44,9 @@ pub(crate) struct Bench {
     /// Where the workers live [default: processes for `mpi`, threads for others]
     #[arg(long)]
     session: Option<SessionKind>,
+    /// Each worker's device, parted by commas [default: worker i takes device i]
+    #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
+    devices: Vec<i32>,
     /// Smallest size of the larger side of a rank, in bytes: 8, 64K, 1M
     #[arg(long, default_value = "8", value_parser = size::parse)]
     min_bytes: usize,
@@ -89,7 +92,7 @@ impl Bench {
             rows: Vec::new(),
         };
         let session = Builder::new(kind, self.workers).start()?;
-        block_on(session.init_ccl(&self.backend, &[]))?;
+        block_on(session.init_ccl(&self.backend, &self.devices))?;
         if !self.json {
             report.print_header(out)?;
         }

@@ -111,7 +111,7 @@ impl Suite {
             let ran = self.in_session(wish, async |session| {
                 match lacking(session, scenario.needs()).await.map_err(|error| error.to_string())? {
                     Some(reason) => Ok(Err(reason)),
-                    None => scenario.run(session, self.harness.backend(), run).await.map(Ok),
+                    None => scenario.run(session, &*self.harness, run).await.map(Ok),
                 }
             })?;
             match ran {
@@ -148,7 +148,7 @@ impl Suite {
         drop(idle);
         let session = self.harness.start(wish)?;
         let connect = || format!("init_ccl: no end after {:?}", self.harness.patience());
-        block_on(session.init_ccl(self.harness.backend(), &[]), self.harness.patience())
+        block_on(session.init_ccl(self.harness.backend(), &self.harness.devices()), self.harness.patience())
             .unwrap_or_else(|| Err(Error::invalid(connect())))?;
         Ok(session)
     }

@@ -25,10 +25,11 @@ pub struct WorkerContext {
     worker: WorkerId,
     config: WorkerConfig,
     link: Arc<dyn Link>,
-    queue: Box<dyn Queue>,
+    /// Communicators go before the queue that they launch on.
     world_comm: Option<Watched>,
     /// Only where there is more than one group.
     group_comm: Option<Watched>,
+    queue: Box<dyn Queue>,
 }
 
 impl WorkerContext {
@@ -58,7 +59,7 @@ impl WorkerContext {
     }
 
     /// This worker's stream.
-    pub fn queue(&mut self) -> &mut dyn Queue {
+    pub fn queue(&mut self) -> &mut (dyn Queue + 'static) {
         &mut *self.queue
     }
 

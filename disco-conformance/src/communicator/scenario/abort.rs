@@ -8,6 +8,7 @@ use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionEx
 use super::recover;
 use crate::communicator::stage::rank;
 use crate::communicator::suite::Wrong;
+use crate::harness::Harness;
 
 const FAIL: &str = "disco.conformance.fail_inside";
 /// What the worker that fails says.
@@ -23,11 +24,11 @@ pub(in crate::communicator) struct Abort {
 }
 
 impl Abort {
-    pub(super) async fn run(self, session: &dyn Session, backend: &str, run: i64) -> Wrong<usize> {
+    pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> Wrong<usize> {
         let last = session.world().size() - 1;
         for culprit in [0, last] {
             self.stage(session, culprit, run).await?;
-            recover(session, backend, run).await?;
+            recover(session, harness, run).await?;
         }
         Ok(2)
     }

@@ -80,15 +80,15 @@ impl Scenario {
     }
 
     /// Stages it. Afterwards the session is as good as new.
-    pub(super) async fn run(self, session: &dyn Session, backend: &str, run: i64) -> Wrong<usize> {
+    pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> Wrong<usize> {
         let executed = match self {
-            Self::Abort(abort) => return abort.run(session, backend, run).await,
+            Self::Abort(abort) => return abort.run(session, harness, run).await,
             Self::Mismatch(mismatch) => mismatch.run(session).await?,
             Self::Deadline => deadline::run(session).await?,
             Self::Order => return order::run(session).await,
             Self::Checked => return checked(session, run).await,
         };
-        recover(session, backend, run).await?;
+        recover(session, harness, run).await?;
         Ok(executed)
     }
 }
@@ -111,8 +111,9 @@ async fn checked(session: &dyn Session, run: i64) -> Wrong<usize> {
 }
 
 /// After a failure, `init_ccl` must make the session usable again.
-async fn recover(session: &dyn Session, backend: &str, run: i64) -> Wrong<()> {
-    session.init_ccl(backend, &[]).await.map_err(|error| format!("init_ccl after the failure: {error}"))?;
+async fn recover(session: &dyn Session, harness: &dyn Harness, run: i64) -> Wrong<()> {
+    let again = session.init_ccl(harness.backend(), &harness.devices()).await;
+    again.map_err(|error| format!("init_ccl after the failure: {error}"))?;
     for scope in 0..=(session.world().groups() > 1).into() {
         let verdicts = verdicts(session, ("all_reduce::i32::sum", scope, run, false)).await;
         let verdicts = verdicts.map_err(|error| format!("after init_ccl: {error}"))?;

@@ -1,19 +1,21 @@
-//! Who has come: MPI does not say whom it waits for, so ranks that wait for long tell each other through the session's store that
-//! they did come.
+//! Who has come: vendors' libraries do not say whom they wait for, so ranks that wait for long tell each other through the
+//! session's store that they did come.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::{Rank, Result, Store};
+use crate::error::Result;
+use crate::id::Rank;
+use crate::store::Store;
 
 /// How long others may take to say so, who have come just now.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// The ranks of one communicator, as far as they can be asked.
 #[derive(Debug)]
-pub(crate) struct Roll {
+pub struct Roll {
     store: Arc<dyn Store>,
     /// Alike on all ranks, unlike that of any other communicator.
     name: String,
@@ -25,12 +27,18 @@ pub(crate) struct Roll {
 }
 
 impl Roll {
-    pub(crate) fn new(store: Arc<dyn Store>, name: String, rank: usize, size: usize) -> Self {
+    /// That of rank `rank` of `size`.
+    pub fn new(store: Arc<dyn Store>, name: String, rank: usize, size: usize) -> Self {
         Self { store, name, rank, size, splits: 0, told: Cell::new(None) }
     }
 
+    /// What its keys in the store begin with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// That of a communicator which is split off this one, and of which this rank is another.
-    pub(crate) fn child(&mut self, color: u32, rank: usize, size: usize) -> Self {
+    pub fn child(&mut self, color: u32, rank: usize, size: usize) -> Self {
         self.splits += 1;
         Self::new(self.store.clone(), format!("{}, split {} color {color}", self.name, self.splits), rank, size)
     }
@@ -39,7 +47,7 @@ impl Roll {
     ///
     /// # Errors
     /// Those of the store.
-    pub(crate) fn tell(&self, number: u64) -> Result<()> {
+    pub fn tell(&self, number: u64) -> Result<()> {
         if self.told.replace(Some(number)) == Some(number) {
             return Ok(());
         }
@@ -47,7 +55,7 @@ impl Roll {
     }
 
     /// In words, who is not in operation `number`, which this rank has waited in for too long.
-    pub(crate) fn call(&self, number: u64) -> String {
+    pub fn call(&self, number: u64) -> String {
         match self.missing(number).as_deref() {
             Err(error) => format!("who has not come can't be found out: {error}"),
             Ok([]) => "all ranks have come; DISCO_CHECK=1 tells whether they call the same".to_owned(),
@@ -82,9 +90,8 @@ impl Roll {
 
 #[cfg(test)]
 mod tests {
-    use disco_core::store::MemoryStore;
-
     use super::*;
+    use crate::store::MemoryStore;
 
     #[test]
     fn ranks_that_have_said_so_are_there() {

@@ -1,0 +1,294 @@
+//! Operations as calls of the library.
+//!
+//! What only moves elements moves bytes, so that it works for every dtype. Where the library has no function for an operation it
+//! is put together from sends and receives in one group.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use disco_core::{DType, Op, Reduction, Tensor};
+
+use crate::abi::{Code, Comm, DataType, RedOp, Stream};
+use crate::table::Table;
+
+/// The calls of one group, until one fails.
+pub(crate) struct Calls<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) comm: Comm,
+    pub(crate) stream: Stream,
+    pub(crate) me: usize,
+    pub(crate) ranks: usize,
+    /// Where inputs lie that the library may not find in place of its outputs, and what a barrier reduces.
+    pub(crate) scratch: *mut u8,
+    /// The last function called and what it returned; the first that failed.
+    pub(crate) outcome: Outcome,
+}
+
+/// What came of some calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) function: &'static str,
+    pub(crate) code: Code,
+}
+
+/// Bytes of device memory.
+#[derive(Clone, Copy)]
+struct Span {
+    data: *mut u8,
+    bytes: usize,
+}
+
+/// Calls a function of the table, unless one has failed before.
+macro_rules! call {
+    ($self:ident, $name:literal, $function:expr, $($arg:expr),*) => {
+        if $self.outcome.is_good() {
+            let (function, comm, stream) = ($function, $self.comm, $self.stream);
+            // SAFETY: the communicator is there; the spans are those of tensors on its device, which were checked to have so
+            // many elements, and which are freed no sooner than the stream has got there: the vendor's free waits for it.
+            let code = unsafe { function($($arg,)* comm, stream) };
+            $self.outcome.add($name, code);
+        }
+    };
+}
+
+impl Outcome {
+    /// Nothing was called.
+    pub(crate) const NONE: Self = Self { function: "", code: Code::SUCCESS };
+
+    pub(crate) fn is_good(self) -> bool {
+        matches!(self.code, Code::SUCCESS | Code::IN_PROGRESS)
+    }
+
+    pub(crate) fn add(&mut self, function: &'static str, code: Code) {
+        if self.code == Code::SUCCESS || (self.is_good() && code != Code::SUCCESS) {
+            *self = Self { function, code };
+        }
+    }
+}
+
+/// What an operation needs beside its tensors, in bytes: see [`Calls::scratch`].
+pub(crate) fn scratch(op: &Op) -> usize {
+    match op {
+        Op::AllToAll { src: None, dst } | Op::AllToAllV { src: None, dst, .. } => dst.byte_len(),
+        Op::Barrier => 1,
+        _ => 0,
+    }
+}
+
+/// Whether an operation is more than one call, which must be one group.
+pub(crate) fn is_composed(table: &Table, op: &Op) -> bool {
+    match op {
+        Op::AllGatherV { .. } | Op::AllToAllV { .. } => true,
+        Op::AllToAll { .. } => table.all_to_all.or(table.all_to_all_rccl).is_none(),
+        Op::Gather { .. } => table.gather.is_none(),
+        Op::Scatter { .. } => table.scatter.is_none(),
+        _ => false,
+    }
+}
+
+/// What is copied on the stream after an operation: from where to where in its tensor, and how many bytes.
+pub(crate) fn afterwards(op: &Op, me: usize, ranks: usize) -> Option<(*mut u8, *const u8, usize)> {
+    match op {
+        // The library leaves a rank's block where it was.
+        Op::ReduceScatter { src: None, dst, .. } if me > 0 && dst.elements() > 0 => {
+            let all = Span::of(dst);
+            let own = all.block(me, ranks);
+            Some((all.data, own.data, own.bytes))
+        }
+        _ => None,
+    }
+}
+
+impl Calls<'_> {
+    /// Calls what makes up one operation.
+    pub(crate) fn run(&mut self, op: &Op) {
+        match op {
+            Op::AllReduce { src, dst, reduction } => self.all_reduce(src.as_ref(), dst, *reduction),
+            Op::Reduce { src, dst, reduction, root } => {
+                self.reduce(src.as_ref(), dst.as_ref(), *reduction, root.index());
+            }
+            Op::ReduceScatter { src, dst, reduction } => self.reduce_scatter(src.as_ref(), dst, *reduction),
+            Op::AllGather { src, dst } => {
+                let all = Span::of(dst);
+                let own = src.as_ref().map_or_else(|| all.block(self.me, self.ranks), Span::of);
+                let function = self.table.all_gather;
+                call!(self, "ncclAllGather", function, own.input(), all.output(), own.bytes, DataType::U8);
+            }
+            Op::Broadcast { src, dst, root } => {
+                let (all, root) = (Span::of(dst), root.index() as c_int);
+                let from = src.as_ref().map_or(all, Span::of);
+                let function = self.table.broadcast;
+                call!(self, "ncclBroadcast", function, from.input(), all.output(), all.bytes, DataType::U8, root);
+            }
+            Op::Gather { src, dst, root } => self.gather(src.as_ref(), dst.as_ref(), root.index()),
+            Op::Scatter { src, dst, root } => self.scatter(src.as_ref(), dst.as_ref(), root.index()),
+            Op::AllToAll { src, dst } => self.all_to_all(src.as_ref(), dst),
+            Op::AllGatherV { src, dst, counts } => self.all_gather_v(src.as_ref(), dst, counts),
+            Op::AllToAllV { src, send_counts, dst, recv_counts } => {
+                self.all_to_all_v((src.as_ref(), send_counts), (dst, recv_counts));
+            }
+            Op::Send { src, to } => self.send(Span::of(src), to.index()),
+            Op::Recv { dst, from } => self.recv(Span::of(dst), from.index()),
+            Op::Barrier => {
+                let one = Span { data: self.scratch, bytes: 1 };
+                let function = self.table.all_reduce;
+                call!(self, "ncclAllReduce", function, one.input(), one.output(), 1, DataType::U8, RedOp::MAX);
+            }
+            // Operations to come are not among the capabilities.
+            _ => self.outcome.add("(no function)", Code::INVALID_ARGUMENT),
+        }
+    }
+
+    fn all_reduce(&mut self, src: Option<&Tensor>, dst: &Tensor, reduction: Reduction) {
+        let Some((dtype, redop)) = self.reduction(dst.dtype(), reduction) else { return };
+        let (from, to) = (Span::of(src.unwrap_or(dst)), Span::of(dst));
+        let function = self.table.all_reduce;
+        call!(self, "ncclAllReduce", function, from.input(), to.output(), dst.elements(), dtype, redop);
+    }
+
+    fn reduce(&mut self, src: Option<&Tensor>, dst: Option<&Tensor>, reduction: Reduction, root: usize) {
+        let dst = dst.filter(|_| self.me == root);
+        let Some(input) = src.or(dst) else { return };
+        let Some((dtype, redop)) = self.reduction(input.dtype(), reduction) else { return };
+        let (from, to) = (Span::of(input), dst.map_or(ptr::null_mut(), |dst| Span::of(dst).output()));
+        let (function, root) = (self.table.reduce, root as c_int);
+        call!(self, "ncclReduce", function, from.input(), to, input.elements(), dtype, redop, root);
+    }
+
+    fn reduce_scatter(&mut self, src: Option<&Tensor>, dst: &Tensor, reduction: Reduction) {
+        let Some((dtype, redop)) = self.reduction(dst.dtype(), reduction) else { return };
+        let (from, to) = match src {
+            Some(src) => (Span::of(src), Span::of(dst)),
+            // As the library wants it in place; `afterwards` moves it to the front.
+            None => (Span::of(dst), Span::of(dst).block(self.me, self.ranks)),
+        };
+        let (function, count) = (self.table.reduce_scatter, to.bytes / dst.dtype().size());
+        call!(self, "ncclReduceScatter", function, from.input(), to.output(), count, dtype, redop);
+    }
+
+    fn gather(&mut self, src: Option<&Tensor>, dst: Option<&Tensor>, root: usize) {
+        let all = dst.filter(|_| self.me == root).map(Span::of);
+        let block = all.map(|all| all.block(root, self.ranks));
+        let Some(own) = src.map(Span::of).or(block) else { return };
+        if let Some(function) = self.table.gather {
+            let (to, root) = (all.map_or(ptr::null_mut(), Span::output), root as c_int);
+            call!(self, "ncclGather", function, own.input(), to, own.bytes, DataType::U8, root);
+            return;
+        }
+        if src.is_some() {
+            self.send(own, root);
+        }
+        if let Some(all) = all {
+            let is_there = |peer: usize| peer == root && src.is_none();
+            (0..self.ranks)
+                .filter(|peer| !is_there(*peer))
+                .for_each(|peer| self.recv(all.block(peer, self.ranks), peer));
+        }
+    }
+
+    fn scatter(&mut self, src: Option<&Tensor>, dst: Option<&Tensor>, root: usize) {
+        let all = src.filter(|_| self.me == root).map(Span::of);
+        let block = all.map(|all| all.block(root, self.ranks));
+        let Some(own) = dst.map(Span::of).or(block) else { return };
+        if let Some(function) = self.table.scatter {
+            let (from, root) = (all.map_or(ptr::null(), Span::input), root as c_int);
+            call!(self, "ncclScatter", function, from, own.output(), own.bytes, DataType::U8, root);
+            return;
+        }
+        if let Some(all) = all {
+            let is_there = |peer: usize| peer == root && dst.is_none();
+            (0..self.ranks)
+                .filter(|peer| !is_there(*peer))
+                .for_each(|peer| self.send(all.block(peer, self.ranks), peer));
+        }
+        if dst.is_some() {
+            self.recv(own, root);
+        }
+    }
+
+    fn all_to_all(&mut self, src: Option<&Tensor>, dst: &Tensor) {
+        let to = Span::of(dst);
+        let from = src.map_or(Span { data: self.scratch, ..to }, Span::of);
+        match self.table.all_to_all.or(self.table.all_to_all_rccl) {
+            Some(function) => {
+                let bytes = to.bytes / self.ranks;
+                call!(self, "ncclAlltoAll", function, from.input(), to.output(), bytes, DataType::U8);
+            }
+            None => (0..self.ranks).for_each(|peer| {
+                self.send(from.block(peer, self.ranks), peer);
+                self.recv(to.block(peer, self.ranks), peer);
+            }),
+        }
+    }
+
+    fn all_gather_v(&mut self, src: Option<&Tensor>, dst: &Tensor, counts: &[usize]) {
+        let place = |peer: usize| Span::of(dst).stretch(counts, peer, dst.dtype());
+        let own = src.map_or_else(|| place(self.me), Span::of);
+        let me = self.me;
+        for peer in (0..self.ranks).filter(|peer| *peer != me || src.is_some()) {
+            self.send(own, peer);
+            self.recv(place(peer), peer);
+        }
+    }
+
+    fn all_to_all_v(&mut self, send: (Option<&Tensor>, &[usize]), recv: (&Tensor, &[usize])) {
+        let (to, dtype) = (Span::of(recv.0), recv.0.dtype());
+        let from = send.0.map_or(Span { data: self.scratch, ..to }, Span::of);
+        for peer in 0..self.ranks {
+            self.send(from.stretch(send.1, peer, dtype), peer);
+            self.recv(to.stretch(recv.1, peer, dtype), peer);
+        }
+    }
+
+    /// Nothing is not sent: its receiver does not wait for it.
+    fn send(&mut self, from: Span, to: usize) {
+        if from.bytes > 0 {
+            let function = self.table.send;
+            call!(self, "ncclSend", function, from.input(), from.bytes, DataType::U8, to as c_int);
+        }
+    }
+
+    fn recv(&mut self, to: Span, from: usize) {
+        if to.bytes > 0 {
+            let function = self.table.recv;
+            call!(self, "ncclRecv", function, to.output(), to.bytes, DataType::U8, from as c_int);
+        }
+    }
+
+    fn reduction(&mut self, dtype: DType, reduction: Reduction) -> Option<(DataType, RedOp)> {
+        let found = DataType::of(dtype).zip(RedOp::of(reduction, dtype));
+        if found.is_none() {
+            // What it can't reduce is not among the capabilities.
+            self.outcome.add("(no reduction)", Code::INVALID_ARGUMENT);
+        }
+        found
+    }
+}
+
+impl Span {
+    fn of(tensor: &Tensor) -> Self {
+        Self { data: tensor.data(), bytes: tensor.byte_len() }
+    }
+
+    /// Block `index` of `blocks` equal ones.
+    fn block(self, index: usize, blocks: usize) -> Self {
+        let bytes = self.bytes / blocks;
+        Self { data: self.data.wrapping_add(index * bytes), bytes }
+    }
+
+    /// The stretch of `index`, where stretches of so many elements follow each other.
+    fn stretch(self, counts: &[usize], index: usize, dtype: DType) -> Self {
+        let start: usize = counts[..index].iter().sum();
+        Self { data: self.data.wrapping_add(start * dtype.size()), bytes: counts[index] * dtype.size() }
+    }
+
+    fn input(self) -> *const c_void {
+        self.data.cast_const().cast()
+    }
+
+    fn output(self) -> *mut c_void {
+        self.data.cast()
+    }
+}

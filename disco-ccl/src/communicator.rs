@@ -1,0 +1,332 @@
+//! One rank of a communicator of the library's: how it launches, waits, splits, and breaks.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_core::tensor::Storage;
+use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Result, Roll, Tensor, op};
+
+use crate::collective::{self, Calls, Outcome};
+use crate::ending;
+use crate::handle::Handle;
+use crate::library::Library;
+use crate::meeting::Meeting;
+use crate::patience;
+use crate::runtime::Runtime;
+
+/// `NCCL_SPLIT_NOCOLOR`
+const NO_COLOR: c_int = -1;
+/// The longest that a rank waits in silence, times four.
+const LONG: Duration = Duration::from_secs(4);
+
+/// One rank: all that it launches goes on its device's one stream.
+pub struct Communicator {
+    pub(crate) library: &'static Library,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) handle: Arc<Handle>,
+    rank: Rank,
+    size: usize,
+    capabilities: Capabilities,
+    deadline: Duration,
+    pub(crate) meeting: Meeting,
+    roll: Roll,
+    /// Groups launched so far.
+    launches: u64,
+    /// The last operation launched.
+    last: Option<Launched>,
+    /// Why nothing works any more.
+    broken: Option<Arc<str>>,
+    /// Device memory beside the tensors.
+    scratch: Arc<Storage>,
+}
+
+/// An operation, for reports.
+#[derive(Clone, Copy)]
+struct Launched {
+    kind: OpKind,
+    dtype: Option<DType>,
+    count: usize,
+}
+
+impl Communicator {
+    /// This rank of a communicator that is made.
+    pub(crate) fn new(
+        (library, runtime, handle): (&'static Library, Arc<dyn Runtime>, Arc<Handle>),
+        (rank, size): (usize, usize),
+        deadline: Duration,
+        meeting: Meeting,
+        roll: Roll,
+    ) -> Result<Self> {
+        let scratch = runtime.alloc(1)?;
+        let (capabilities, rank) = (library.capabilities(), Rank::new(rank as u32));
+        let (launches, last, broken) = (0, None, None);
+        Ok(Self {
+            library,
+            runtime,
+            handle,
+            rank,
+            size,
+            capabilities,
+            deadline,
+            meeting,
+            roll,
+            launches,
+            last,
+            broken,
+            scratch,
+        })
+    }
+
+    /// Refuses what the library can't do, before anything is launched.
+    fn check_able(&self, group: &[Op]) -> Result<()> {
+        let (backend, device) = (self.library.backend(), self.runtime.device());
+        for op in group {
+            if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| tensor.device() != device) {
+                return Err(Error::invalid(format!(
+                    "{}: {tensor} is not on {device}, where {backend} works",
+                    op.kind()
+                )));
+            }
+            let Some(dtype) = op.dtype() else { continue };
+            if !self.capabilities.supports(op.kind(), dtype, op.reduction()) {
+                let reduction = op.reduction().map(|reduction| format!(" {reduction}")).unwrap_or_default();
+                let operation = format!("{}{reduction}", op.kind());
+                return Err(Error::Unsupported { backend, operation, dtype: Some(dtype) });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
+        match self.broken.clone().or_else(|| self.handle.cause()) {
+            Some(cause) => Err(Error::Broken { operation: operation(), cause }),
+            None => Ok(()),
+        }
+    }
+
+    /// Launches a group, in as few of the library's as may be: in one of those, nothing is in order.
+    fn launch(&mut self, group: &[Op]) -> Result<()> {
+        let mut rest = group;
+        while let Some(first) = rest.first() {
+            let independent = |end: &usize| rest[..*end].iter().all(|earlier| is_independent(earlier, &rest[*end]));
+            let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
+            let (unit, later) = rest.split_at(end);
+            self.launch_unit(unit, first)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn launch_unit(&mut self, unit: &[Op], first: &Op) -> Result<()> {
+        self.prepare(unit)?;
+        let (me, ranks, stream) = (self.rank.index(), self.size, self.runtime.stream());
+        let scratch = self.scratch.pointer();
+        let outcome = self.handle.call(|table, comm| {
+            let mut calls = Calls { table, comm, stream, me, ranks, scratch, outcome: Outcome::NONE };
+            let is_group = unit.len() > 1 || collective::is_composed(table, first);
+            if is_group {
+                // SAFETY: groups are this thread's own, and ended below.
+                calls.outcome.add("ncclGroupStart", unsafe { (table.group_start)() });
+            }
+            unit.iter().for_each(|op| calls.run(op));
+            if is_group {
+                // SAFETY: one was started.
+                calls.outcome.add("ncclGroupEnd", unsafe { (table.group_end)() });
+            }
+            calls.outcome
+        })?;
+        self.library.check_launched(outcome.function, outcome.code)?;
+        if outcome.code != crate::abi::Code::SUCCESS {
+            self.settle(|| first.signature(ranks))?;
+        }
+        for op in unit {
+            if let Some((to, from, bytes)) = collective::afterwards(op, me, ranks) {
+                // SAFETY: both lie in the operation's tensor, of so many bytes, which is freed no sooner than the stream got there.
+                unsafe { self.runtime.copy(to, from, bytes) }?;
+            }
+        }
+        match first {
+            Op::Barrier => self.wait_idle(|| first.signature(ranks)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies inputs aside that the library may not find in place of its outputs.
+    fn prepare(&mut self, unit: &[Op]) -> Result<()> {
+        for op in unit {
+            let bytes = collective::scratch(op);
+            if bytes > self.scratch.byte_len() {
+                self.scratch = self.runtime.alloc(bytes)?;
+            }
+            if let (Some(dst), true) = (op.dst(), bytes > 0) {
+                // SAFETY: the tensor has so many bytes, and so has the scratch memory, whose last use is before on the stream.
+                unsafe { self.runtime.copy(self.scratch.pointer(), dst.data(), bytes) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the library has done what it was called for, or has an error.
+    pub(crate) fn settle(&self, operation: impl Fn() -> String) -> Result<()> {
+        self.wait(operation, || self.handle.is_settled())
+    }
+
+    /// Waits until all work on the stream is done.
+    fn wait_idle(&self, operation: impl Fn() -> String) -> Result<()> {
+        self.wait(operation, || {
+            let is_idle = self.runtime.is_idle()?;
+            // An error may be what ended the work.
+            self.handle.is_settled().map(|_| is_idle)
+        })
+    }
+
+    /// Waits until something holds, as long as the deadline says.
+    fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
+        patience::wait(&self.handle, holds, |waited| {
+            if waited > self.deadline {
+                let state = self.roll.call(self.launches);
+                return Err(Error::Deadline { operation: operation(), after: self.deadline, state });
+            }
+            // Ranks that wait say so in good time for those that have waited longer.
+            if waited > self.deadline.min(LONG) / 4 { self.roll.tell(self.launches) } else { Ok(()) }
+        })
+    }
+
+    /// What the library may still touch is given up first.
+    pub(crate) fn break_off(&mut self, error: &Error) {
+        self.broken = Some(error.to_string().into());
+        if let Some(comm) = self.handle.take() {
+            ending::abort_and_wait(self.library, &self.runtime, comm);
+        }
+    }
+
+    fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
+        self.launches += 1;
+        // Whoever can't take part is there, too: the others wait for it.
+        let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
+        let color = number.unwrap_or(NO_COLOR);
+        let child = Handle::new(self.library, self.runtime.clone());
+        let place = match self.library.table.comm_split {
+            Some(comm_split) => {
+                self.handle.adopt(&child);
+                let code = self.handle.call(|_, comm| {
+                    // SAFETY: the communicator is there, and so is the place; no configuration is the parent's.
+                    child.make(|_, child| unsafe { comm_split(comm, color, key, child, ptr::null_mut()) })
+                })??;
+                self.library.check_launched("ncclCommSplit", code)?;
+                self.settle(|| "split".into())?;
+                match child.is_made() {
+                    true => Some(child.place()?),
+                    false => None,
+                }
+            }
+            None => self.meeting.split(self, &child, color, key)?,
+        };
+        if number.is_err() {
+            return Err(Error::invalid("split: colors end at 2^31 - 1"));
+        }
+        let Some((rank, size)) = place else { return Ok(None) };
+        let roll = self.roll.child(color.cast_unsigned(), rank, size);
+        let meeting = self.meeting.child(roll.name().to_owned());
+        let parts = (self.library, self.runtime.clone(), child);
+        let child = Self::new(parts, (rank, size), self.deadline, meeting, roll)?;
+        child.settle(|| "split".into())?;
+        Ok(Some(child))
+    }
+
+    /// How many groups and splits there were.
+    pub(crate) fn launches(&self) -> u64 {
+        self.launches
+    }
+
+    /// How long one operation may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+}
+
+/// Whether two operations may run in any order, or at once.
+fn is_independent(earlier: &Op, later: &Op) -> bool {
+    if earlier.kind().is_point_to_point() {
+        return true;
+    }
+    let meet = |a: Option<&Tensor>, b: Option<&Tensor>| match (a, b) {
+        (Some(a), Some(b)) => {
+            let (x, y) = (a.byte_range(), b.byte_range());
+            Arc::ptr_eq(a.storage(), b.storage()) && x.start.max(y.start) < x.end.min(y.end)
+        }
+        _ => false,
+    };
+    let need_scratch = collective::scratch(earlier) > 0 && collective::scratch(later) > 0;
+    let is_barrier = matches!(earlier, Op::Barrier) || matches!(later, Op::Barrier);
+    let writes =
+        meet(earlier.dst(), later.dst()) || meet(earlier.dst(), later.src()) || meet(earlier.src(), later.dst());
+    !(need_scratch || is_barrier || writes)
+}
+
+impl disco_core::Communicator for Communicator {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        op::check_group(group, self.rank, self.size)?;
+        self.check_able(group)?;
+        let Some(last) = group.last() else { return Ok(()) };
+        self.check_unbroken(|| last.signature(self.size))?;
+        self.launches += 1;
+        self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
+        self.launch(group).inspect_err(|error| self.break_off(error))
+    }
+
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
+        self.check_unbroken(|| "split".into())?;
+        let child = self.split_off(color, key).inspect_err(|error| self.break_off(error))?;
+        Ok(child.map(|child| Box::new(child) as _))
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.check_unbroken(|| "synchronize".into())?;
+        let last = self.last;
+        let operation = || last.map_or("synchronize".to_owned(), |last| last.to_string());
+        self.wait_idle(operation).inspect_err(|error| self.break_off(error))
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if let Some(comm) = self.handle.take() {
+            ending::leave(self.library, &self.runtime, comm);
+        }
+    }
+}
+
+impl fmt::Display for Launched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        self.dtype.map_or(Ok(()), |dtype| write!(f, " {dtype} x {}", self.count))
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} {} of {}>", self.library.backend(), self.rank, self.size)
+    }
+}

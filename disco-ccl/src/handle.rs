@@ -1,0 +1,170 @@
+//! A library's communicator as several threads have it: the rank that uses it, and whoever aborts it.
+//!
+//! Whoever calls the library holds the lock, for this one call, and never while it waits. Whoever ends the communicator takes it
+//! out under the lock and calls the library afterwards: from then on nobody else has it. An abort that finds the lock taken leaves
+//! the ending to the rank inside, which looks for aborts when it has let go: each side stores, fences and looks, so that one of
+//! them sees the other.
+
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+use disco_core::abort::Switchboard;
+use disco_core::{Abort, Error, Result};
+
+use crate::abi::{Code, Comm};
+use crate::ending;
+use crate::library::Library;
+use crate::runtime::Runtime;
+use crate::table::Table;
+
+/// One rank's communicator.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    library: &'static Library,
+    runtime: Arc<dyn Runtime>,
+    comm: Mutex<Owned>,
+    is_aborted: AtomicBool,
+    cause: OnceLock<Arc<str>>,
+    /// Those split off, which hear its abort.
+    children: Switchboard,
+}
+
+/// A communicator, or null before it is made and after it was taken out.
+#[derive(Debug)]
+pub(crate) struct Owned(pub(crate) Comm);
+
+// SAFETY: the library takes a communicator from any thread, one at a time; it is behind a lock, or taken out from there.
+unsafe impl Send for Owned {}
+
+impl Handle {
+    pub(crate) fn new(library: &'static Library, runtime: Arc<dyn Runtime>) -> Arc<Self> {
+        let comm = Mutex::new(Owned(ptr::null_mut()));
+        let (is_aborted, cause, children) = (AtomicBool::new(false), OnceLock::new(), Switchboard::default());
+        Arc::new(Self { library, runtime, comm, is_aborted, cause, children })
+    }
+
+    /// From now on `child` hears of aborts.
+    pub(crate) fn adopt(&self, child: &Arc<Self>) {
+        self.children.listen(&(child.clone() as Arc<dyn Abort>));
+    }
+
+    /// Makes the communicator, where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub(crate) fn make(&self, make: impl FnOnce(&Table, &mut Comm) -> Code) -> Result<Code> {
+        let mut comm = self.lock();
+        self.check()?;
+        let code = make(&self.library.table, &mut comm.0);
+        drop(comm);
+        self.check_left().map(|()| code)
+    }
+
+    /// Calls the library with the communicator.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    #[inline]
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&Table, Comm) -> T) -> Result<T> {
+        let comm = self.lock();
+        if comm.0.is_null() {
+            return Err(self.aborted());
+        }
+        let result = call(&self.library.table, comm.0);
+        drop(comm);
+        self.check_left().map(|()| result)
+    }
+
+    /// How far the library is with what does not wait: done, not yet, or why not.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`], the library's.
+    pub(crate) fn is_settled(&self) -> Result<bool> {
+        let mut state = Code::SUCCESS;
+        // SAFETY: the communicator is there, and so is the place.
+        let code = self.call(|table, comm| unsafe { (table.comm_get_async_error)(comm, &mut state) })?;
+        self.library.check("ncclCommGetAsyncError", code)?;
+        match state {
+            Code::IN_PROGRESS => Ok(false),
+            state => self.library.check("ncclCommGetAsyncError", state).map(|()| true),
+        }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_made(&self) -> bool {
+        !self.lock().0.is_null()
+    }
+
+    /// This rank's place in the communicator, and how many ranks it has.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`], the library's.
+    pub(crate) fn place(&self) -> Result<(usize, usize)> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the communicator is there, and so is the place.
+        let code = self.call(|table, comm| unsafe { (table.comm_user_rank)(comm, &mut rank) })?;
+        self.library.check("ncclCommUserRank", code)?;
+        // SAFETY: as above.
+        let code = self.call(|table, comm| unsafe { (table.comm_count)(comm, &mut size) })?;
+        self.library.check("ncclCommCount", code)?;
+        Ok((rank as usize, size as usize))
+    }
+
+    /// Takes it out; nobody calls the library with it any more. None if somebody has.
+    pub(crate) fn take(&self) -> Option<Owned> {
+        let comm = std::mem::replace(&mut *self.lock(), Owned(ptr::null_mut()));
+        (!comm.0.is_null()).then_some(comm)
+    }
+
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_aborted.load(Ordering::Relaxed) { Err(self.aborted()) } else { Ok(()) }
+    }
+
+    /// An abort that found this rank inside has left the ending to it.
+    fn check_left(&self) -> Result<()> {
+        fence(Ordering::SeqCst);
+        self.check().inspect_err(|_| self.end())
+    }
+
+    /// Why it is aborted, if it is.
+    pub(crate) fn cause(&self) -> Option<Arc<str>> {
+        self.check().err().and_then(|_| self.cause.get().cloned())
+    }
+
+    fn aborted(&self) -> Error {
+        Error::Aborted { cause: self.cause.get().cloned().unwrap_or_else(|| "the communicator was given up".into()) }
+    }
+
+    /// Ends what the communicator has under way, and itself, without waiting for that.
+    fn end(&self) {
+        if let Some(comm) = self.take() {
+            ending::abort(self.library, &self.runtime, comm);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Owned> {
+        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Abort for Handle {
+    fn abort(&self, cause: &Arc<str>) {
+        self.cause.get_or_init(|| cause.clone());
+        self.is_aborted.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.children.abort(0, cause);
+        let free = match self.comm.try_lock() {
+            Ok(_) => true,
+            Err(TryLockError::Poisoned(_)) => true,
+            Err(TryLockError::WouldBlock) => false,
+        };
+        if free {
+            self.end();
+        }
+    }
+}

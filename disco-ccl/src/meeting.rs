@@ -1,0 +1,134 @@
+//! What ranks tell each other through the session's store, before and beside the library.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::{Error, Rank, Result, Store};
+
+use crate::abi::UniqueId;
+use crate::communicator::Communicator;
+use crate::connect;
+use crate::handle::Handle;
+use crate::library::Library;
+use crate::runtime::Runtime;
+
+/// The ranks of one communicator, at the store.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    store: Arc<dyn Store>,
+    /// Alike on all ranks, unlike that of any other communicator.
+    name: String,
+}
+
+impl Meeting {
+    pub(crate) fn new(store: Arc<dyn Store>, id: &UniqueId) -> Self {
+        let name = id.0.iter().fold("ccl ".to_owned(), |mut name, byte| {
+            // A string takes all text.
+            _ = write!(name, "{byte:02x}");
+            name
+        });
+        Self { store, name }
+    }
+
+    /// That of a communicator which is split off this one.
+    pub(crate) fn child(&self, name: String) -> Self {
+        Self { store: self.store.clone(), name }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Refuses two ranks on one device, on all ranks, in better words than the library has.
+    pub(crate) fn check_devices(
+        &self,
+        library: &Library,
+        runtime: &dyn Runtime,
+        (rank, size): (usize, usize),
+        deadline: Duration,
+    ) -> Result<()> {
+        let identity = runtime.identity();
+        // Whoever can't say is there, too: the others wait for it.
+        let own = identity.as_ref().map_or_else(|_| format!("of rank {rank}"), String::clone);
+        let all = self.exchange("device", (rank, size), own.as_bytes(), "connect", deadline)?;
+        identity?;
+        for (second, device) in all.iter().enumerate() {
+            if let Some(first) = all[..second].iter().position(|earlier| earlier == device) {
+                let device = String::from_utf8_lossy(device);
+                return Err(Error::invalid(format!(
+                    "rank {first} and rank {second} are both on device {device}, and {} takes one rank a device: give each worker \
+                     its own with `--devices`, or start no more workers than devices",
+                    library.backend()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Splits where the library has no function for it: the ranks of a color meet at a place of their own. This rank's place
+    /// among them, and how many they are.
+    pub(crate) fn split(
+        &self,
+        parent: &Communicator,
+        child: &Arc<Handle>,
+        color: i32,
+        key: i32,
+    ) -> Result<Option<(usize, usize)>> {
+        use disco_core::Communicator as _;
+        let (own, size, deadline) = (parent.rank().index(), parent.size(), parent.deadline());
+        let (what, words) = (format!("split {}", parent.launches()), [color.to_le_bytes(), key.to_le_bytes()].concat());
+        let all = self.exchange(&what, (own, size), &words, "split", deadline)?;
+        if color < 0 {
+            return Ok(None);
+        }
+        let number = |bytes: &[u8]| bytes.try_into().map(i32::from_le_bytes).unwrap_or_default();
+        let mut members: Vec<(i32, usize)> = all
+            .iter()
+            .enumerate()
+            .filter(|(_, words)| words.len() == 8 && number(&words[..4]) == color)
+            .map(|(rank, words)| (number(&words[4..]), rank))
+            .collect();
+        members.sort_unstable();
+        let me = members.iter().position(|(_, rank)| *rank == own).unwrap_or_default();
+        let key = format!("{}, {what}: place of color {color}", self.name);
+        if me == 0 {
+            self.store.set(&key, &parent.library.unique_id()?.0)?;
+        }
+        let id = self.store.wait(&key, deadline)?;
+        let id = id.try_into().map_err(|_| Error::invalid("split: that is no place to meet"))?;
+        parent.handle.adopt(child);
+        connect::init(parent.library, &parent.runtime, child, UniqueId(id), (me, members.len()), deadline)?;
+        Ok(Some((me, members.len())))
+    }
+
+    /// What each rank shows, by rank.
+    fn exchange(
+        &self,
+        what: &str,
+        (rank, size): (usize, usize),
+        bytes: &[u8],
+        operation: &str,
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>> {
+        let key = |rank: usize| format!("{}: {what} of rank {rank}", self.name);
+        self.store.set(&key(rank), bytes)?;
+        let start = Instant::now();
+        let mut all = Vec::with_capacity(size);
+        for rank in 0..size {
+            match self.store.wait(&key(rank), deadline.saturating_sub(start.elapsed())) {
+                Ok(bytes) => all.push(bytes),
+                Err(Error::Deadline { .. }) => {
+                    let is_missing = |rank: &usize| matches!(self.store.get(&key(*rank)), Ok(None));
+                    let missing: Vec<String> =
+                        (rank..size).filter(is_missing).map(|rank| Rank::new(rank as u32).to_string()).collect();
+                    let have = if missing.len() == 1 { "has" } else { "have" };
+                    let state = format!("{} {have} not come", missing.join(", "));
+                    return Err(Error::Deadline { operation: operation.to_owned(), after: deadline, state });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+}

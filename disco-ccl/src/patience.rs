@@ -1,0 +1,41 @@
+//! How a rank waits for its library: by looking, so that an abort and a deadline end every wait.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco_core::Result;
+
+use crate::handle::Handle;
+
+/// Looks in a row.
+const SPINS: u32 = 200;
+/// Looks until pauses begin; others run in between once in so many.
+const YIELDS: u32 = 20_000;
+/// Between later looks.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Waits until something holds. Now and then `long` is asked, with the time since it was first, whether to go on.
+///
+/// # Errors
+/// [`Error::Aborted`](disco_core::Error::Aborted), those of `holds` and `long`.
+pub(crate) fn wait(
+    handle: &Handle,
+    mut holds: impl FnMut() -> Result<bool>,
+    mut long: impl FnMut(Duration) -> Result<()>,
+) -> Result<()> {
+    let (mut looks, mut start) = (0u32, None);
+    while !holds()? {
+        looks = looks.saturating_add(1);
+        if looks > YIELDS {
+            thread::sleep(PAUSE);
+        } else if looks % SPINS != 0 {
+            std::hint::spin_loop();
+            continue;
+        } else {
+            thread::yield_now();
+        }
+        handle.check()?;
+        long(start.get_or_insert_with(Instant::now).elapsed())?;
+    }
+    Ok(())
+}

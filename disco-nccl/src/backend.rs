@@ -1,0 +1,59 @@
+//! The backend as the registry has it.
+
+use std::sync::OnceLock;
+
+use disco_ccl::{Library, Vendor};
+use disco_core::{Backend, Communicator, DeviceKind, Probe, Rendezvous, Result, Seat, Unavailable, World};
+
+use crate::cuda;
+
+/// The backend named `nccl`: device memory, one GPU a rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Nccl;
+
+/// The backend as a value.
+pub static BACKEND: Nccl = Nccl;
+
+disco_core::register_backend!(BACKEND);
+
+const NAME: &str = "nccl";
+
+const VENDOR: Vendor = Vendor {
+    backend: NAME,
+    name: "NCCL",
+    variable: "DISCO_NCCL_LIBRARY",
+    candidates: &["libnccl.so.2", "libnccl.so", "/usr/local/cuda/lib64/libnccl.so.2", "/opt/cuda/lib64/libnccl.so.2"],
+    wheels: &["nvidia/nccl/lib/libnccl.so.2"],
+};
+
+impl Nccl {
+    fn library() -> Result<&'static Library, Unavailable> {
+        static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
+        LIBRARY.get_or_init(|| Library::find(VENDOR)).as_ref().map_err(Clone::clone)
+    }
+}
+
+impl Backend for Nccl {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn device_kind(&self) -> DeviceKind {
+        DeviceKind::Cuda
+    }
+
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        let library = Self::library()?;
+        let details = cuda::details()?;
+        Ok(Probe { library: library.file().to_owned(), version: format!("NCCL {}", library.version()), details })
+    }
+
+    fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
+        Self::library()?.rendezvous()
+    }
+
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        let runtime = cuda::runtime(seat.queue)?;
+        Ok(Box::new(Self::library()?.connect(runtime, seat, at)?))
+    }
+}

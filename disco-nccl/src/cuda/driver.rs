@@ -1,0 +1,128 @@
+//! Whether there is a driver that will do. Without one, or without a function of it that is called, cudarc panics: so it is not asked
+//! before this is.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::fmt;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys;
+use disco_core::Unavailable;
+use disco_dl::{Candidate, Library};
+
+/// A driver that works.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Driver {
+    /// The newest CUDA that it has.
+    pub(super) version: Version,
+}
+
+/// A version of CUDA: 12080 is 12.8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(c_int);
+
+/// The oldest that cudarc knows.
+const LEAST: Version = Version(11040);
+
+/// Names that cudarc looks for, too: whoever is found here is found by it.
+const CANDIDATES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// What is called through cudarc, by it or by us.
+const FUNCTIONS: [&CStr; 27] = [
+    c"cuCtxGetCurrent",
+    c"cuCtxSetCurrent",
+    c"cuCtxSynchronize",
+    c"cuDeviceGet",
+    c"cuDeviceGetAttribute",
+    c"cuDeviceGetCount",
+    c"cuDeviceGetName",
+    c"cuDeviceGetUuid",
+    c"cuDevicePrimaryCtxRelease_v2",
+    c"cuDevicePrimaryCtxRetain",
+    c"cuDriverGetVersion",
+    c"cuEventCreate",
+    c"cuEventDestroy_v2",
+    c"cuEventQuery",
+    c"cuEventRecord",
+    c"cuGetErrorName",
+    c"cuGetErrorString",
+    c"cuInit",
+    c"cuMemAlloc_v2",
+    c"cuMemFree_v2",
+    c"cuMemcpyDtoDAsync_v2",
+    c"cuMemcpyDtoHAsync_v2",
+    c"cuMemcpyHtoDAsync_v2",
+    c"cuMemsetD8Async",
+    c"cuStreamCreate",
+    c"cuStreamDestroy_v2",
+    c"cuStreamQuery",
+];
+
+/// The driver.
+///
+/// # Errors
+/// There is none, it is too old, or it finds no device.
+pub(super) fn get() -> Result<Driver, Unavailable> {
+    static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
+    let find = || {
+        let driver = disco_dl::find("the CUDA driver", CANDIDATES.map(Candidate::file), |library| accept(&library))?;
+        // SAFETY: it opens libraries by names, of which one is open.
+        match unsafe { sys::is_culib_present() } {
+            true => Ok(driver),
+            false => {
+                let tried = CANDIDATES.map(|name| (name.to_owned(), "cudarc does not find it".to_owned())).to_vec();
+                Err(Unavailable { what: "the CUDA driver".into(), tried })
+            }
+        }
+    };
+    DRIVER.get_or_init(find).clone()
+}
+
+fn accept(library: &Library) -> Result<Driver, String> {
+    let missing: Vec<_> = FUNCTIONS.iter().filter(|name| library.address(name).is_none()).collect();
+    if !missing.is_empty() {
+        let names: Vec<_> = missing.iter().filter_map(|name| name.to_str().ok()).collect();
+        return Err(format!("it lacks {}", names.join(", ")));
+    }
+    // SAFETY: these functions have been the same in all versions.
+    let get_version: Option<unsafe extern "C" fn(*mut c_int) -> c_int> =
+        unsafe { library.function(c"cuDriverGetVersion") };
+    let mut version = Version(0);
+    // SAFETY: the number is there.
+    let code = get_version.map(|get_version| unsafe { get_version(&mut version.0) });
+    if code != Some(0) || version < LEAST {
+        return Err(format!("its CUDA is {version}; {LEAST} or later is needed"));
+    }
+    // SAFETY: as above.
+    let init: Option<unsafe extern "C" fn(c_uint) -> c_int> = unsafe { library.function(c"cuInit") };
+    // SAFETY: 0 is the one flag that it takes.
+    match init.map(|init| unsafe { init(0) }) {
+        Some(0) => Ok(Driver { version }),
+        code => {
+            let code = code.unwrap_or(-1);
+            Err(format!("cuInit returned {code}: {}", words(library, code)))
+        }
+    }
+}
+
+/// What a code means, in the driver's words.
+fn words(library: &Library, code: c_int) -> String {
+    // SAFETY: this function has been the same in all versions.
+    let get_error_string: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int> =
+        unsafe { library.function(c"cuGetErrorString") };
+    let mut text = std::ptr::null();
+    // SAFETY: any number may be asked for, and the place is there.
+    let told = get_error_string.map(|get| unsafe { get(code, &mut text) });
+    match told {
+        // SAFETY: the driver's texts end with a zero, and stay.
+        Some(0) if !text.is_null() => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        _ => "the driver has no words for it".into(),
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}

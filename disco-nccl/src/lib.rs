@@ -1,0 +1,15 @@
+//! Tensors between NVIDIA GPUs: the backend `nccl` and the device kind `cuda`.
+//!
+//! ```text
+//! backend   NCCL's name and where it may be; its communicators are those of disco_ccl
+//! cuda      the driver, found before cudarc is asked; devices, memory, each worker's stream
+//! ```
+//!
+//! Neither a driver nor NCCL is needed to build this or to run a program that has it: what is not there is
+//! [`Unavailable`](disco_core::Unavailable) when it is asked for. Programs that mention this crate have both registered.
+
+mod backend;
+pub mod cuda;
+
+pub use backend::{BACKEND, Nccl};
+pub use cudarc;
