@@ -46,7 +46,7 @@ macro_rules! call {
         if $self.outcome.is_good() {
             let (function, comm, stream) = ($function, $self.comm, $self.stream);
             // SAFETY: the communicator is there; the spans are those of tensors on its device, which were checked to have so
-            // many elements, and which are freed no sooner than the stream has got there: the vendor's free waits for it.
+            // many elements, and whose memory is freed no sooner than the stream has got there: `Runtime::alloc` says so.
             let code = unsafe { function($($arg,)* comm, stream) };
             $self.outcome.add($name, code);
         }

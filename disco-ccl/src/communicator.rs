@@ -146,7 +146,7 @@ impl Communicator {
         }
         for op in unit {
             if let Some((to, from, bytes)) = collective::afterwards(op, me, ranks) {
-                // SAFETY: both lie in the operation's tensor, of so many bytes, which is freed no sooner than the stream got there.
+                // SAFETY: both lie in the operation's tensor, of so many bytes, whose memory stays until the stream got there.
                 unsafe { self.runtime.copy(to, from, bytes) }?;
             }
         }
@@ -207,6 +207,7 @@ impl Communicator {
 
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         self.launches += 1;
+        let split = self.roll.split();
         // Whoever can't take part is there, too: the others wait for it.
         let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
         let color = number.unwrap_or(NO_COLOR);
@@ -225,7 +226,7 @@ impl Communicator {
                     false => None,
                 }
             }
-            None => self.meeting.split(self, &child, color, key)?,
+            None => self.meeting.split(self, &child, (split, color, key))?,
         };
         if number.is_err() {
             return Err(Error::invalid("split: colors end at 2^31 - 1"));
@@ -237,11 +238,6 @@ impl Communicator {
         let child = Self::new(parts, (rank, size), self.deadline, meeting, roll)?;
         child.settle(|| "split".into())?;
         Ok(Some(child))
-    }
-
-    /// How many groups and splits there were.
-    pub(crate) fn launches(&self) -> u64 {
-        self.launches
     }
 
     /// How long one operation may take.

@@ -41,6 +41,7 @@ impl Library {
         let (rank, size) = (seat.rank.index(), seat.world.size());
         let handle = Handle::new(self, runtime.clone());
         seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
+        runtime.enter()?;
         let meeting = Meeting::new(seat.link.store(), &id);
         meeting.check_devices(self, &*runtime, (rank, size), seat.connect_deadline)?;
         init(self, &runtime, &handle, id, (rank, size), seat.connect_deadline)?;

@@ -79,7 +79,7 @@ fn comm_abort(library: &Library, comm: Owned) {
 }
 
 fn report(library: &Library, function: &'static str, code: Code) {
-    if let Err(error) = library.check(function, code) {
+    if let Err(error) = library.check_launched(function, code) {
         tracing::warn!(%error, "a communicator is left behind");
     }
 }

@@ -67,17 +67,16 @@ impl Meeting {
     }
 
     /// Splits where the library has no function for it: the ranks of a color meet at a place of their own. This rank's place
-    /// among them, and how many they are.
+    /// among them, and how many they are. `split` is its number, alike on all ranks.
     pub(crate) fn split(
         &self,
         parent: &Communicator,
         child: &Arc<Handle>,
-        color: i32,
-        key: i32,
+        (split, color, key): (u64, i32, i32),
     ) -> Result<Option<(usize, usize)>> {
         use disco_core::Communicator as _;
         let (own, size, deadline) = (parent.rank().index(), parent.size(), parent.deadline());
-        let (what, words) = (format!("split {}", parent.launches()), [color.to_le_bytes(), key.to_le_bytes()].concat());
+        let (what, words) = (format!("split {split}"), [color.to_le_bytes(), key.to_le_bytes()].concat());
         let all = self.exchange(&what, (own, size), &words, "split", deadline)?;
         if color < 0 {
             return Ok(None);

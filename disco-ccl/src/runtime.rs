@@ -32,7 +32,8 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// The vendor's handle of the stream.
     fn stream(&self) -> Stream;
 
-    /// Device memory, with anything in it.
+    /// Device memory, with anything in it. After its drop it stays, or is used again in the order of the stream alone, until the
+    /// stream has got there; dropping it does not wait for that. So does all memory of tensors on the device.
     ///
     /// # Errors
     /// No room.

@@ -37,9 +37,14 @@ impl Roll {
         &self.name
     }
 
-    /// That of a communicator which is split off this one, and of which this rank is another.
-    pub fn child(&mut self, color: u32, rank: usize, size: usize) -> Self {
+    /// Another split, whether this rank will be in a child or not. Which one, alike on all ranks.
+    pub fn split(&mut self) -> u64 {
         self.splits += 1;
+        self.splits
+    }
+
+    /// That of a communicator which this split has made, and of which this rank is another.
+    pub fn child(&self, color: u32, rank: usize, size: usize) -> Self {
         Self::new(self.store.clone(), format!("{}, split {} color {color}", self.name, self.splits), rank, size)
     }
 
@@ -106,5 +111,17 @@ mod tests {
         second.tell(1).unwrap();
         roll(2).tell(2).unwrap();
         assert!(first.call(1).starts_with("all ranks have come"));
+    }
+
+    #[test]
+    fn children_have_one_name_also_after_a_split_that_left_ranks_out() {
+        let store = Arc::new(MemoryStore::default());
+        let mut rolls = [0, 1].map(|rank| Roll::new(store.clone(), "a communicator".into(), rank, 2));
+        rolls.iter_mut().for_each(|roll| assert_eq!(roll.split(), 1));
+        _ = rolls[0].child(0, 0, 1);
+        rolls.iter_mut().for_each(|roll| assert_eq!(roll.split(), 2));
+        let [first, second] = [0, 1].map(|rank: usize| rolls[rank].child(7, rank, 2));
+        assert_eq!(first.name(), second.name());
+        assert_ne!(first.name(), rolls[0].child(8, 0, 1).name());
     }
 }

@@ -252,6 +252,7 @@ impl<A: Abi> Communicator<A> {
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         self.calls += 1;
         self.since.set(None);
+        self.roll.as_mut().map(Roll::split);
         // Splitting can't be given up: nobody starts before all are there, and whoever can't take part is there, too.
         self.barrier(&Op::Barrier)?;
         let number = color.map_or(Ok(UNDEFINED), c_int::try_from);
@@ -268,7 +269,7 @@ impl<A: Abi> Communicator<A> {
         }
         let (rank, size) = self.mpi.place_in(child)?;
         let flag = Flag { parent: Some(self.flag.clone()), ..Flag::default() };
-        let roll = self.roll.as_mut().map(|roll| roll.child(color.cast_unsigned(), rank, size));
+        let roll = self.roll.as_ref().map(|roll| roll.child(color.cast_unsigned(), rank, size));
         let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), roll)?;
         child.wrong = self.wrong;
         Ok(Some(child))

@@ -26,11 +26,13 @@ const VENDOR: Vendor = Vendor {
     wheels: &["nvidia/nccl/lib/libnccl.so.2"],
 };
 
-impl Nccl {
-    fn library() -> Result<&'static Library, Unavailable> {
-        static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
-        LIBRARY.get_or_init(|| Library::find(VENDOR)).as_ref().map_err(Clone::clone)
-    }
+/// NCCL, looked for once: for those who call it themselves.
+///
+/// # Errors
+/// Every candidate and why it would not do.
+pub fn library() -> Result<&'static Library, Unavailable> {
+    static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
+    LIBRARY.get_or_init(|| Library::find(VENDOR)).as_ref().map_err(Clone::clone)
 }
 
 impl Backend for Nccl {
@@ -43,17 +45,17 @@ impl Backend for Nccl {
     }
 
     fn probe(&self) -> Result<Probe, Unavailable> {
-        let library = Self::library()?;
+        let library = library()?;
         let details = cuda::details()?;
         Ok(Probe { library: library.file().to_owned(), version: format!("NCCL {}", library.version()), details })
     }
 
     fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
-        Self::library()?.rendezvous()
+        library()?.rendezvous()
     }
 
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
         let runtime = cuda::runtime(seat.queue)?;
-        Ok(Box::new(Self::library()?.connect(runtime, seat, at)?))
+        Ok(Box::new(library()?.connect(runtime, seat, at)?))
     }
 }

@@ -11,5 +11,5 @@
 mod backend;
 pub mod cuda;
 
-pub use backend::{BACKEND, Nccl};
-pub use cudarc;
+pub use backend::{BACKEND, Nccl, library};
+pub use {cudarc, disco_ccl};

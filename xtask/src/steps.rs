@@ -15,7 +15,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "disco",
     "disco-core",
     "disco-channel",
@@ -25,6 +25,7 @@ const CRATES: [&str; 11] = [
     "disco-nccl",
     "disco-mpi",
     "disco-conformance",
+    "disco-gpu-double",
     "disco-cli",
     "xtask",
 ];

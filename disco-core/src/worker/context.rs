@@ -146,10 +146,11 @@ impl WorkerContext {
     pub(super) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
         self.disconnect();
         if device != self.device() {
-            self.queue = match device.is_host() {
-                true => device_api::host_queue(self.link.arena().cloned()),
-                false => device_api::find(device.kind)?.bind(device)?,
-            };
+            // The old one goes first: it is another device's, perhaps, which must not be current afterwards.
+            self.queue = device_api::host_queue(self.link.arena().cloned());
+            if !device.is_host() {
+                self.queue = device_api::find(device.kind)?.bind(device)?;
+            }
         }
         let (world, rank) = (self.world(), Rank::new(self.worker.index() as u32));
         let seat = Seat {

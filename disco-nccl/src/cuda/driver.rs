@@ -29,7 +29,7 @@ const LEAST: Version = Version(11040);
 const CANDIDATES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// What is called through cudarc, by it or by us.
-const FUNCTIONS: [&CStr; 27] = [
+const FUNCTIONS: [&CStr; 28] = [
     c"cuCtxGetCurrent",
     c"cuCtxSetCurrent",
     c"cuCtxSynchronize",
@@ -54,6 +54,7 @@ const FUNCTIONS: [&CStr; 27] = [
     c"cuMemcpyDtoHAsync_v2",
     c"cuMemcpyHtoDAsync_v2",
     c"cuMemsetD8Async",
+    c"cuPointerGetAttribute",
     c"cuStreamCreate",
     c"cuStreamDestroy_v2",
     c"cuStreamQuery",

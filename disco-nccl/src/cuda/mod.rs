@@ -3,6 +3,7 @@
 //! ```text
 //! driver    whether there is one that will do: asked before cudarc is, which panics where there is none
 //! device    the device kind as the registry has it
+//! memory    of one stream: what is dropped is freed when that needs no wait
 //! stream    one device with one stream on it: memory and copies
 //! queue     a worker's stream, and marks in it
 //! error     results as errors
@@ -11,6 +12,7 @@
 mod device;
 mod driver;
 mod error;
+mod memory;
 mod queue;
 mod stream;
 

@@ -32,7 +32,8 @@ pub struct Queue {
     open: VecDeque<(Event, sys::CUevent)>,
     /// Marks to be set again.
     spare: Vec<sys::CUevent>,
-    /// Host memory that the stream may still write to: nobody may look before [`disco_core::Queue::synchronize`].
+    /// Host memory that the stream may still write to, or read where it is pinned: claimed until
+    /// [`disco_core::Queue::synchronize`].
     held: Vec<Access>,
 }
 
@@ -45,8 +46,10 @@ impl Queue {
         &self.stream
     }
 
-    /// Copies between two tensors of as many bytes, of which so many are on this device.
+    /// Refuses tensors that are not as large, and where they should be: on the host, or on this device, which is current from now on.
     fn check_copy(&self, operation: &str, dst: &Tensor, src: &Tensor, host: [bool; 2]) -> Result<()> {
+        // User code may have made another device current.
+        self.stream.enter()?;
         let device = self.stream.device();
         for (tensor, is_host) in [dst, src].into_iter().zip(host) {
             let expected = if is_host { Device::CPU } else { device };
@@ -83,6 +86,7 @@ impl disco_core::Queue for Queue {
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>> {
+        self.stream.enter()?;
         let storage = self.stream.alloc(bytes)?;
         self.stream.clear(&storage).map(|()| storage)
     }
@@ -90,8 +94,12 @@ impl disco_core::Queue for Queue {
     fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
         self.check_copy("copy to device", dst, src, [false, true])?;
         let bytes = src.bytes()?;
-        // SAFETY: the tensor is as many bytes of this device's memory.
-        unsafe { self.stream.copy_in(dst.data(), &bytes) }
+        // SAFETY: the tensor is as many bytes of this device's memory, and pinned memory is claimed until the stream got there.
+        unsafe { self.stream.copy_in(dst.data(), &bytes) }?;
+        if self.stream.is_pinned(&bytes) {
+            self.held.push(src.storage().read()?);
+        }
+        Ok(())
     }
 
     fn copy_out(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
@@ -112,6 +120,7 @@ impl disco_core::Queue for Queue {
     }
 
     fn record(&mut self) -> Result<Event> {
+        self.stream.enter()?;
         let mark = match self.spare.pop() {
             Some(mark) => mark,
             None => check("cuEventCreate", result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING))?,
@@ -142,6 +151,8 @@ impl disco_core::Queue for Queue {
     fn synchronize(&mut self, deadline: Duration) -> Result<()> {
         self.wait(deadline)?;
         self.held.clear();
+        self.stream.enter()?;
+        self.stream.free_dropped();
         Ok(())
     }
 

@@ -6,41 +6,38 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use cudarc::driver::{CudaStream, result, sys};
 use disco_ccl::Runtime;
 use disco_core::tensor::Storage;
 use disco_core::{Device, DeviceKind, Result};
 
 use super::error::check;
+use super::memory::Pool;
 
 /// A stream, with the device's primary context. Used on threads on which that is current.
 pub(super) struct Stream {
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    pool: Arc<Pool>,
     device: Device,
-}
-
-/// Device memory. Freeing it waits, in the driver, for what uses it.
-struct Block {
-    context: Arc<CudaContext>,
-    address: sys::CUdeviceptr,
 }
 
 impl Stream {
     /// A new stream on a device that is there, whose primary context becomes current.
     pub(super) fn new(ordinal: usize) -> Result<Arc<Self>> {
-        let context = check("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
-        let stream = check("cuStreamCreate", context.new_stream())?;
         let device = Device::new(DeviceKind::Cuda, ordinal as i32);
-        Ok(Arc::new(Self { context, stream, device }))
+        Ok(Arc::new(Self { pool: Pool::new(ordinal)?, device }))
+    }
+
+    /// Gives memory back that was dropped, where that needs no wait.
+    pub(super) fn free_dropped(&self) {
+        self.pool.free_dropped();
     }
 
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
+        &self.pool.stream
     }
 
     pub(super) fn cu_stream(&self) -> sys::CUstream {
-        self.stream.cu_stream()
+        self.pool.stream.cu_stream()
     }
 
     /// Zeros in device memory, on the stream.
@@ -50,12 +47,24 @@ impl Stream {
         check("cuMemsetD8Async", unsafe { result::memset_d8_async(address, 0, storage.byte_len(), self.cu_stream()) })
     }
 
+    /// Whether the driver reads or writes host memory when the stream gets there, rather than before its call returns: memory that
+    /// somebody has registered with it.
+    pub(super) fn is_pinned(&self, bytes: &[u8]) -> bool {
+        let (mut kind, attribute) = (0u32, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+        // SAFETY: any address may be asked for, and the place has the attribute's size.
+        let result = unsafe {
+            sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, bytes.as_ptr() as sys::CUdeviceptr)
+        };
+        result == sys::CUresult::CUDA_SUCCESS
+    }
+
     /// Host to device.
     ///
     /// # Safety
-    /// `to` is as many bytes of device memory.
+    /// `to` is as many bytes of device memory; `from` stays as it is until the stream has got there, if it [is
+    /// pinned](Stream::is_pinned).
     pub(super) unsafe fn copy_in(&self, to: *mut u8, from: &[u8]) -> Result<()> {
-        // SAFETY: the driver has read pageable memory when this returns; pinned memory is kept by its owner, as the caller says.
+        // SAFETY: as the caller promises.
         check("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(to as sys::CUdeviceptr, from, self.cu_stream()) })
     }
 
@@ -75,12 +84,12 @@ impl Runtime for Stream {
     }
 
     fn identity(&self) -> Result<String> {
-        let uuid = check("cuDeviceGetUuid", self.context.uuid())?;
+        let uuid = check("cuDeviceGetUuid", self.pool.context.uuid())?;
         Ok(uuid.bytes.iter().map(|byte| format!("{:02x}", byte.cast_unsigned())).collect())
     }
 
     fn enter(&self) -> Result<()> {
-        check("cuCtxSetCurrent", self.context.bind_to_thread())
+        check("cuCtxSetCurrent", self.pool.context.bind_to_thread())
     }
 
     fn stream(&self) -> disco_ccl::abi::Stream {
@@ -88,11 +97,7 @@ impl Runtime for Stream {
     }
 
     fn alloc(&self, bytes: usize) -> Result<Arc<Storage>> {
-        // SAFETY: whoever reads it writes it first.
-        let address = check("cuMemAlloc", unsafe { result::malloc_sync(bytes.max(1)) })?;
-        let owner = Box::new(Block { context: self.context.clone(), address });
-        // SAFETY: it is so many bytes of this device's memory, until the block is dropped; any bytes are elements.
-        Ok(unsafe { Storage::from_raw(address as *mut u8, bytes, self.device, owner) })
+        self.pool.alloc(bytes, self.device)
     }
 
     unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
@@ -102,28 +107,7 @@ impl Runtime for Stream {
     }
 
     fn is_idle(&self) -> Result<bool> {
-        // SAFETY: the stream is there.
-        match unsafe { sys::cuStreamQuery(self.cu_stream()) } {
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            result => check("cuStreamQuery", result.result()).map(|()| true),
-        }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        let before = result::ctx::get_current().ok().flatten();
-        let freed = check("cuCtxSetCurrent", self.context.bind_to_thread()).and_then(|()| {
-            // SAFETY: it was allocated there, and is freed once.
-            check("cuMemFree", unsafe { result::free_sync(self.address) })
-        });
-        if let Err(error) = freed {
-            tracing::warn!(%error, "device memory is left behind");
-        }
-        if let Some(before) = before {
-            // SAFETY: it was this thread's.
-            _ = unsafe { result::ctx::set_current(before) };
-        }
+        self.pool.is_idle()
     }
 }
 

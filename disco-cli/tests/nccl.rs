@@ -1,0 +1,142 @@
+//! The backend `nccl` in the `disco` command, on the test double of NCCL and of the CUDA driver, and on files that are neither.
+
+#![cfg(all(feature = "nccl", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use disco_gpu_double::folder::{NAMES, hide, with};
+
+/// The command, with a folder of libraries.
+fn disco(folder: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+    command.args(args).env("LD_LIBRARY_PATH", folder).env_remove("DISCO_NCCL_LIBRARY");
+    command.envs(variables.iter().copied()).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
+
+/// Parts of the conformance suite, on so many workers.
+fn conforms(folder: &Path, variables: &[(&str, &str)], parts: &[(&str, &str)]) {
+    for (workers, filter) in parts {
+        let args = ["check", "--backend", "nccl", "--workers", workers, "--filter", filter];
+        let checked = disco(folder, variables, &args);
+        assert!(
+            checked.status.success() && text(&checked).contains(" 0 failed"),
+            "{workers} workers, `{filter}`: {}",
+            text(&checked)
+        );
+    }
+}
+
+/// Why the backend can't be used.
+fn absent(folder: &Path, variables: &[(&str, &str)]) -> String {
+    let listed = disco(folder, variables, &["backends"]);
+    assert!(listed.status.success(), "{}", text(&listed));
+    let listed = text(&listed);
+    let line = listed.lines().find_map(|line| line.strip_prefix("nccl     unavailable  "));
+    line.unwrap_or_else(|| panic!("{listed}")).to_owned()
+}
+
+#[test]
+fn it_conforms() {
+    let folder = disco_gpu_double::folder();
+    conforms(&folder, &[], &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
+}
+
+/// Without delays, launches and their ends would seem to be one.
+#[test]
+fn it_conforms_where_work_takes_its_time() {
+    let folder = disco_gpu_double::folder();
+    conforms(&folder, &[("GPU_DOUBLE_DELAY_US", "300")], &[("2", "i32"), ("3", "abort::")]);
+}
+
+/// 2.8 has no non-blocking communicators, no split, and sends and receives for most.
+#[test]
+fn an_old_library_conforms() {
+    let later = [
+        "ncclGetLastError",
+        "ncclCommInitRankConfig",
+        "ncclCommFinalize",
+        "ncclCommSplit",
+        "ncclAlltoAll",
+        "ncclGather",
+        "ncclScatter",
+    ];
+    let hide_all = |object: &mut Vec<u8>| later.into_iter().for_each(|function| hide(object, function));
+    let folder = with("gpu-double-2.8", &NAMES, hide_all);
+    let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
+    conforms(&folder, &variables, &[("2", ""), ("4", "f32"), ("3", "abort::")]);
+    let checked = disco(&folder, &variables, &["check", "--backend", "nccl", "--workers", "2", "--filter", "avg"]);
+    assert!(text(&checked).contains("skipped: nccl does not support all_reduce avg of f32"), "{}", text(&checked));
+}
+
+#[test]
+fn library_driver_and_devices_are_listed() {
+    let folder = disco_gpu_double::folder();
+    let variables = [("GPU_DOUBLE_DEVICES", "2"), ("GPU_DOUBLE_DRIVER", "12040")];
+    let listed = text(&disco(&folder, &variables, &["backends"]));
+    let (_, nccl) = listed.split_once("nccl     available    NCCL 2.28.9 (").unwrap();
+    let lines: Vec<&str> = nccl.lines().collect();
+    assert!(lines[0].ends_with("/libnccl.so.2)"), "{listed}");
+    assert_eq!(
+        lines[1..],
+        ["         driver: CUDA 12.4", "         cuda:0: GPU double", "         cuda:1: GPU double"]
+    );
+}
+
+#[test]
+fn what_is_not_there_is_told_with_its_reason() {
+    let nothing = with("gpu-double-none", &[], |_| {});
+    let why = absent(&nothing, &[]);
+    assert!(why.starts_with("NCCL is not available; tried libnccl.so.2: cannot open shared object file"), "{why}");
+    let why = absent(&nothing, &[("DISCO_NCCL_LIBRARY", "/nowhere/libnccl.so.2")]);
+    let expected =
+        "NCCL is not available; tried /nowhere/libnccl.so.2: cannot open shared object file: No such file or directory";
+    assert_eq!(why, expected);
+
+    let no_driver = with("gpu-double-nccl", &["libnccl.so.2"], |_| {});
+    let why = absent(&no_driver, &[]);
+    assert!(why.starts_with("the CUDA driver is not available; tried libcuda.so.1: cannot open shared"), "{why}");
+}
+
+#[test]
+fn what_will_not_do_is_told_with_its_reason() {
+    let folder = disco_gpu_double::folder();
+    let why = absent(&folder, &[("GPU_DOUBLE_NCCL_VERSION", "2604")]);
+    assert!(why.contains("tried libnccl.so.2: it is NCCL 2.6.4; 2.7.0 or later is needed"), "{why}");
+    let why = absent(&folder, &[("GPU_DOUBLE_DRIVER", "10020")]);
+    assert!(why.contains("tried libcuda.so.1: its CUDA is 10.2; 11.4 or later is needed"), "{why}");
+    let why = absent(&folder, &[("GPU_DOUBLE_INIT", "100")]);
+    assert!(why.contains("tried libcuda.so.1: cuInit returned 100: "), "{why}");
+
+    let lacks = |object: &mut Vec<u8>| ["ncclSend", "ncclRecv"].into_iter().for_each(|function| hide(object, function));
+    let why = absent(&with("gpu-double-lacks", &NAMES, lacks), &[]);
+    assert!(why.contains("tried libnccl.so.2: it lacks ncclSend, ncclRecv"), "{why}");
+    let lacks = |object: &mut Vec<u8>| hide(object, "cuMemcpyDtoDAsync_v2");
+    let why = absent(&with("gpu-double-lacks-copies", &NAMES, lacks), &[]);
+    assert!(why.contains("tried libcuda.so.1: it lacks cuMemcpyDtoDAsync_v2"), "{why}");
+
+    // The machine that it is for: 64-bit ARM, or Intel's on other machines.
+    let other = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
+    let foreign = with("gpu-double-foreign", &NAMES, |object| object[18] = other);
+    let why = absent(&foreign, &[]);
+    assert!(why.starts_with("NCCL is not available; tried libnccl.so.2: "), "{why}");
+    let no_library = with("gpu-double-text", &NAMES, |object| *object = b"not a library".to_vec());
+    assert!(absent(&no_library, &[]).contains("file too short"), "{}", absent(&no_library, &[]));
+}
+
+#[test]
+fn workers_take_the_devices_that_are_named() {
+    let folder = disco_gpu_double::folder();
+    let bench = ["bench", "all_reduce", "--backend", "nccl", "--max-bytes", "4096", "--devices"];
+    let run = disco(&folder, &[], &[&bench[..], &["3,1"]].concat());
+    assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{}", text(&run));
+    let run = disco(&folder, &[], &[&bench[..], &["1,1"]].concat());
+    assert!(!run.status.success() && text(&run).contains("rank 0 and rank 1 are both on device "), "{}", text(&run));
+    let run = disco(&folder, &[], &[&bench[..], &["0"]].concat());
+    assert!(!run.status.success() && text(&run).contains("1 devices for 2 workers"), "{}", text(&run));
+}

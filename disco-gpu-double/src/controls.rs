@@ -1,0 +1,43 @@
+//! What tests ask the double itself.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{CStr, c_char, c_int};
+
+pub use crate::counts::Counts;
+use crate::cuda::event;
+use crate::{counts, settings};
+
+/// `void gpu_double_counts(struct counts *)`: five numbers of 64 bits, see [`Counts`].
+#[unsafe(no_mangle)]
+pub extern "C" fn gpu_double_counts(at: Option<&mut Counts>) {
+    if let Some(at) = at {
+        *at = counts::read();
+    }
+}
+
+/// `uint64_t gpu_double_events(void)`: events that are not destroyed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpu_double_events() -> u64 {
+    event::live() as u64
+}
+
+/// `int gpu_double_set(const char *name, const char *value)`: changes a variable from now on; 0 where it cannot have that value.
+/// Faults are counted anew.
+///
+/// # Safety
+/// Both are texts that end with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_double_set(name: *const c_char, value: *const c_char) -> c_int {
+    if name.is_null() || value.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's word.
+    let name = unsafe { CStr::from_ptr(name) }.to_str();
+    // SAFETY: the caller's word.
+    let value = unsafe { CStr::from_ptr(value) }.to_str();
+    match (name, value) {
+        (Ok(name), Ok(value)) => settings::set(name, value).into(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,57 @@
+//! Types and codes of the driver's interface. Enumerations are integers.
+
+use std::ffi::{c_int, c_void};
+
+/// `CUresult`
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(pub c_int);
+
+impl Code {
+    /// `CUDA_SUCCESS`
+    pub const SUCCESS: Self = Self(0);
+    /// `CUDA_ERROR_INVALID_VALUE`
+    pub const INVALID_VALUE: Self = Self(1);
+    /// `CUDA_ERROR_OUT_OF_MEMORY`
+    pub const OUT_OF_MEMORY: Self = Self(2);
+    /// `CUDA_ERROR_NOT_INITIALIZED`
+    pub const NOT_INITIALIZED: Self = Self(3);
+    /// `CUDA_ERROR_INVALID_DEVICE`
+    pub const INVALID_DEVICE: Self = Self(101);
+    /// `CUDA_ERROR_INVALID_CONTEXT`
+    pub const INVALID_CONTEXT: Self = Self(201);
+    /// `CUDA_ERROR_INVALID_HANDLE`
+    pub const INVALID_HANDLE: Self = Self(400);
+    /// `CUDA_ERROR_NOT_READY`
+    pub const NOT_READY: Self = Self(600);
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS`
+    pub const ILLEGAL_ADDRESS: Self = Self(700);
+
+    /// What an export returns.
+    pub(crate) fn of(result: Result<(), Self>) -> Self {
+        result.err().unwrap_or(Self::SUCCESS)
+    }
+}
+
+/// `CUdevice`
+pub type DeviceId = c_int;
+/// `CUdeviceptr`
+pub type DevicePointer = u64;
+/// `CUcontext`
+pub type Context = *mut c_void;
+/// `CUstream`
+pub type Stream = *mut c_void;
+/// `CUevent`
+pub type Event = *mut c_void;
+
+/// `CUuuid`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "the interface's")]
+pub struct Uuid {
+    /// The bytes.
+    pub bytes: [u8; 16],
+}
+
+/// `CU_STREAM_NON_BLOCKING`: a stream that the default stream neither waits for nor holds up.
+pub const STREAM_NON_BLOCKING: u32 = 1;

@@ -1,0 +1,155 @@
+//! Devices, their primary contexts, and which of them each thread has.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+use super::abi::{Code, Context};
+use super::stream::{self, Stream};
+use crate::faults::{self, Action};
+use crate::settings;
+
+/// Made by `cuInit`, for as long as the process lives.
+static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+
+thread_local! {
+    static CURRENT: Cell<Option<&'static Device>> = const { Cell::new(None) };
+}
+
+/// One device, which is also its primary context.
+pub(crate) struct Device {
+    /// Its number.
+    pub(crate) ordinal: usize,
+    /// Bytes in use.
+    pub(crate) used: AtomicUsize,
+    retained: AtomicUsize,
+    /// What a piece of work has failed with; 0: none has.
+    error: AtomicI32,
+    default_stream: OnceLock<Arc<Stream>>,
+}
+
+/// `cuInit`.
+pub(crate) fn init() -> Result<(), Code> {
+    let settings = settings::read();
+    match settings.init() {
+        0 => {
+            DEVICES.get_or_init(|| (0..settings.devices()).map(Device::new).collect());
+            Ok(())
+        }
+        code => Err(Code(code)),
+    }
+}
+
+/// All devices, after `cuInit`.
+pub(crate) fn all() -> Result<&'static [Device], Code> {
+    DEVICES.get().map(Vec::as_slice).ok_or(Code::NOT_INITIALIZED)
+}
+
+/// The device of a number.
+pub(crate) fn find(ordinal: c_int) -> Result<&'static Device, Code> {
+    let devices = all()?;
+    usize::try_from(ordinal).ok().and_then(|ordinal| devices.get(ordinal)).ok_or(Code::INVALID_DEVICE)
+}
+
+/// The device whose context is this; none for no context.
+pub(crate) fn of_context(context: Context) -> Result<Option<&'static Device>, Code> {
+    let devices = all()?;
+    if context.is_null() {
+        return Ok(None);
+    }
+    let device = devices.iter().find(|device| device.context() == context && device.retained.load(SeqCst) > 0);
+    device.map(Some).ok_or(Code::INVALID_CONTEXT)
+}
+
+/// Makes a device this thread's.
+pub(crate) fn make_current(device: Option<&'static Device>) {
+    CURRENT.set(device);
+}
+
+/// The device of this thread, if it has one.
+pub(crate) fn current_if_any() -> Option<&'static Device> {
+    CURRENT.get()
+}
+
+/// The device of this thread, whose context must still be there.
+pub(crate) fn current() -> Result<&'static Device, Code> {
+    all()?;
+    current_if_any().filter(|device| device.retained.load(SeqCst) > 0).ok_or(Code::INVALID_CONTEXT)
+}
+
+/// What every function of a context begins with: its device, unless it is to fail by a test's wish, or for what has failed
+/// before.
+pub(crate) fn enter(function: &str) -> Result<&'static Device, Code> {
+    let device = current()?;
+    if let Some(Action::Code(code)) = faults::next(function, device.ordinal) {
+        return Err(Code(code));
+    }
+    device.check().map(|()| device)
+}
+
+impl Device {
+    fn new(ordinal: usize) -> Self {
+        Self {
+            ordinal,
+            used: AtomicUsize::new(0),
+            retained: AtomicUsize::new(0),
+            error: AtomicI32::new(0),
+            default_stream: OnceLock::new(),
+        }
+    }
+
+    /// The handle of its primary context.
+    pub(crate) fn context(&self) -> Context {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// One more user of the primary context.
+    pub(crate) fn retain(&self) -> Context {
+        self.retained.fetch_add(1, SeqCst);
+        self.context()
+    }
+
+    /// One user less. After the last one the context has no error any more; what is left in it stays, for leaks to be counted.
+    pub(crate) fn release(&self) -> Result<(), Code> {
+        let fewer = |retained: usize| retained.checked_sub(1);
+        let before = self.retained.fetch_update(SeqCst, SeqCst, fewer).map_err(|_| Code::INVALID_CONTEXT)?;
+        if before == 1 {
+            self.error.store(0, SeqCst);
+        }
+        Ok(())
+    }
+
+    /// The stream of handle 0.
+    pub(crate) fn default_stream(&'static self) -> &'static Arc<Stream> {
+        self.default_stream.get_or_init(|| Stream::start(self, false))
+    }
+
+    /// The same, if anything was ever given to it.
+    pub(crate) fn default_stream_if_used(&self) -> Option<&Arc<Stream>> {
+        self.default_stream.get()
+    }
+
+    /// Waits for all that its streams have now.
+    pub(crate) fn synchronize(&'static self) -> Result<(), Code> {
+        for stream in stream::of_device(self) {
+            stream.synchronize();
+        }
+        self.check()
+    }
+
+    /// Fails, now and from now on. The first failure is the one that stays.
+    pub(crate) fn fail(&self, code: Code) {
+        // A second failure changes nothing.
+        let _ = self.error.compare_exchange(0, code.0, SeqCst, SeqCst);
+    }
+
+    /// The failure that stays.
+    pub(crate) fn check(&self) -> Result<(), Code> {
+        match self.error.load(SeqCst) {
+            0 => Ok(()),
+            code => Err(Code(code)),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Events. They measure no time.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::c_uint;
+
+use crate::cuda::abi::{Code, Event, Stream};
+use crate::cuda::{device, event, stream};
+
+/// `CUresult cuEventCreate(CUevent *event, unsigned int flags)`: of blocking sync, no timing, and both together.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventCreate(at: Option<&mut Event>, flags: c_uint) -> Code {
+    let Some(at) = at.filter(|_| flags <= 3) else { return Code::INVALID_VALUE };
+    Code::of(device::enter("cuEventCreate").map(|device| *at = event::create(device)))
+}
+
+/// `CUresult cuEventRecord(CUevent, CUstream)`: both of one device.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventRecord(event: Event, stream: Stream) -> Code {
+    Code::of(device::enter("cuEventRecord").and_then(|device| {
+        let stream = stream::find(stream, device)?;
+        event::find(event)?.record(&stream)
+    }))
+}
+
+/// `CUresult cuEventQuery(CUevent)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventQuery(event: Event) -> Code {
+    Code::of(device::enter("cuEventQuery").and_then(|_| {
+        let event = event::find(event)?;
+        let is_reached = event.is_reached();
+        event.device().check()?;
+        if is_reached { Ok(()) } else { Err(Code::NOT_READY) }
+    }))
+}
+
+/// `CUresult cuEventSynchronize(CUevent)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventSynchronize(event: Event) -> Code {
+    Code::of(device::enter("cuEventSynchronize").and_then(|_| {
+        let event = event::find(event)?;
+        event.synchronize();
+        event.device().check()
+    }))
+}
+
+/// `CUresult cuEventDestroy_v2(CUevent)`: does not wait. The event is gone even if its device has failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventDestroy_v2(event: Event) -> Code {
+    Code::of(device::current().and_then(|device| event::destroy(event).and_then(|()| device.check())))
+}

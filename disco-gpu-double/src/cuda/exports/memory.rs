@@ -1,0 +1,85 @@
+//! Memory: where it is, and what fills it.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{c_int, c_uchar, c_uint, c_void};
+
+use crate::cuda::abi::{Code, DevicePointer, Stream};
+use crate::cuda::memory::{self, Span};
+use crate::cuda::{device, stream};
+use crate::settings;
+
+/// `CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAlloc_v2(at: Option<&mut DevicePointer>, bytes: usize) -> Code {
+    let Some(at) = at else { return Code::INVALID_VALUE };
+    let device = device::enter("cuMemAlloc_v2");
+    Code::of(device.and_then(|device| memory::allocate(device, bytes)).map(|pointer| *at = pointer))
+}
+
+/// `CUresult cuMemFree_v2(CUdeviceptr)`: waits for the device's work. It is free even if its device has failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> Code {
+    Code::of(device::current().and_then(|_| memory::free(pointer)))
+}
+
+/// `CUresult cuMemGetInfo_v2(size_t *free, size_t *total)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemGetInfo_v2(free: Option<&mut usize>, total: Option<&mut usize>) -> Code {
+    let (Some(free), Some(total)) = (free, total) else { return Code::INVALID_VALUE };
+    Code::of(device::enter("cuMemGetInfo_v2").map(|device| {
+        *free = memory::unused(device);
+        *total = settings::read().memory();
+    }))
+}
+
+/// `CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t)`: on the default stream, and not waited for.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8_v2(pointer: DevicePointer, byte: c_uchar, count: usize) -> Code {
+    Code::of(fill("cuMemsetD8_v2", pointer, byte, count, std::ptr::null_mut()))
+}
+
+/// `CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8Async(pointer: DevicePointer, byte: c_uchar, count: usize, stream: Stream) -> Code {
+    Code::of(fill("cuMemsetD8Async", pointer, byte, count, stream))
+}
+
+fn fill(function: &str, pointer: DevicePointer, byte: u8, count: usize, stream: Stream) -> Result<(), Code> {
+    let device = device::enter(function)?;
+    let stream = stream::find(stream, device)?;
+    if count == 0 {
+        return Ok(());
+    }
+    let to = Span::of(pointer, count)?;
+    stream.push(Box::new(move || {
+        to.check()?;
+        to.device().check()?;
+        to.fill(byte);
+        Ok(())
+    }));
+    Ok(())
+}
+
+/// `CUresult cuPointerGetAttribute(void *data, CUpointer_attribute, CUdeviceptr)`: the kind of memory, and the device.
+///
+/// # Safety
+/// There is room for the answer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, pointer: DevicePointer) -> Code {
+    let span = match Span::of(pointer, 0) {
+        Ok(span) if !data.is_null() => span,
+        Ok(_) => return Code::INVALID_VALUE,
+        Err(code) => return code,
+    };
+    let answer = match attribute {
+        // CU_POINTER_ATTRIBUTE_MEMORY_TYPE: CU_MEMORYTYPE_DEVICE
+        2 => 2,
+        // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        9 => span.device().ordinal as c_uint,
+        _ => return Code::INVALID_VALUE,
+    };
+    // SAFETY: both answers are of 32 bits, for which the caller has room.
+    unsafe { data.cast::<c_uint>().write(answer) };
+    Code::SUCCESS
+}

@@ -1,0 +1,17 @@
+//! The CUDA driver: devices that are threads, memory that is the host's.
+//!
+//! ```text
+//! abi       types and codes of the interface
+//! device    devices, their contexts, which one a thread has, the error that stays
+//! memory    allocations, and which of them an address is in
+//! stream    queues of work, each served by a thread of its own
+//! event     marks in a stream that others wait for
+//! exports   the C functions
+//! ```
+
+pub mod abi;
+pub(crate) mod device;
+pub(crate) mod event;
+pub mod exports;
+pub(crate) mod memory;
+pub(crate) mod stream;

@@ -1,0 +1,200 @@
+//! Streams: queues of work, each served by a thread of its own.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use super::abi::{self, Code};
+use super::device::Device;
+use crate::handles::Handles;
+use crate::settings;
+use crate::sync::{lock, wait};
+
+/// One piece of work. What it fails with stays with the device.
+pub(crate) type Work = Box<dyn FnOnce() -> Result<(), Code> + Send>;
+
+static STREAMS: Handles<Stream> = Handles::new(0x5_0000_0000);
+
+/// One stream. Who gives it work takes one lock, and wakes its thread only if that sleeps.
+pub(crate) struct Stream {
+    device: &'static Device,
+    /// Whether it and the default stream wait for each other.
+    is_ordered: bool,
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    drained: Condvar,
+    submitted: AtomicU64,
+    finished: AtomicU64,
+    /// Threads that wait for work to be done.
+    waiting: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    is_closed: bool,
+    is_asleep: bool,
+}
+
+/// `cuStreamCreate`.
+pub(crate) fn create(device: &'static Device, is_ordered: bool) -> abi::Stream {
+    STREAMS.insert(Stream::start(device, is_ordered))
+}
+
+/// `cuStreamDestroy`: what was given to it is still done.
+pub(crate) fn destroy(handle: abi::Stream) -> Result<(), Code> {
+    STREAMS.remove(handle).ok_or(Code::INVALID_HANDLE)?.close();
+    Ok(())
+}
+
+/// The stream of a handle; of 0 and 1 (`CU_STREAM_LEGACY`), the default stream of the device.
+pub(crate) fn find(handle: abi::Stream, device: &'static Device) -> Result<Arc<Stream>, Code> {
+    if handle.addr() <= 1 {
+        return Ok(Arc::clone(device.default_stream()));
+    }
+    STREAMS.find(handle).ok_or(Code::INVALID_HANDLE)
+}
+
+/// All streams of a device.
+pub(crate) fn of_device(device: &'static Device) -> Vec<Arc<Stream>> {
+    let mut streams = STREAMS.all();
+    streams.retain(|stream| stream.device.ordinal == device.ordinal);
+    streams.extend(device.default_stream_if_used().cloned());
+    streams
+}
+
+/// How many streams there are, without default ones.
+pub(crate) fn live() -> usize {
+    STREAMS.len()
+}
+
+impl Stream {
+    /// A stream and its thread.
+    pub(crate) fn start(device: &'static Device, is_ordered: bool) -> Arc<Self> {
+        let stream = Arc::new(Self {
+            device,
+            is_ordered,
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+            drained: Condvar::new(),
+            submitted: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+        });
+        let served = Arc::clone(&stream);
+        thread::spawn(move || served.serve());
+        stream
+    }
+
+    /// Whose it is.
+    pub(crate) fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    /// Enqueues. The default stream and those that CUDA calls blocking do nothing before what the other was given first.
+    pub(crate) fn push(&self, work: Work) {
+        let default = self.device.default_stream_if_used();
+        match default {
+            Some(default) if std::ptr::eq(self, &raw const **default) => self.push_after_all(work),
+            Some(default) if self.is_ordered => {
+                let default = (Arc::clone(default), default.submitted());
+                self.append(after(vec![default], work));
+            }
+            _ => self.append(work),
+        }
+    }
+
+    fn push_after_all(&self, work: Work) {
+        let mut others = of_device(self.device);
+        others.retain(|stream| stream.is_ordered);
+        let others = others.into_iter().map(|stream| (Arc::clone(&stream), stream.submitted())).collect();
+        self.append(after(others, work));
+    }
+
+    fn append(&self, work: Work) {
+        let mut queue = lock(&self.queue);
+        queue.work.push_back(work);
+        self.submitted.fetch_add(1, SeqCst);
+        let is_asleep = mem::take(&mut queue.is_asleep);
+        drop(queue);
+        if is_asleep {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Whether all that it was given is done.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.finished.load(SeqCst) == self.submitted()
+    }
+
+    /// Waits for all that it was given.
+    pub(crate) fn synchronize(&self) {
+        self.wait_until(self.submitted());
+    }
+
+    fn submitted(&self) -> u64 {
+        self.submitted.load(SeqCst)
+    }
+
+    fn wait_until(&self, finished: u64) {
+        if self.finished.load(SeqCst) >= finished {
+            return;
+        }
+        let mut queue = lock(&self.queue);
+        // Said before it looks again: the stream's thread looks for who waits after it has counted.
+        self.waiting.fetch_add(1, SeqCst);
+        while self.finished.load(SeqCst) < finished {
+            queue = wait(&self.drained, queue);
+        }
+        self.waiting.fetch_sub(1, SeqCst);
+    }
+
+    fn close(&self) {
+        lock(&self.queue).is_closed = true;
+        self.filled.notify_one();
+    }
+
+    fn serve(&self) {
+        let mut taken = VecDeque::new();
+        while self.take(&mut taken) {
+            for work in taken.drain(..) {
+                settings::read().delay();
+                if let Err(code) = work() {
+                    self.device.fail(code);
+                }
+                self.finished.fetch_add(1, SeqCst);
+                if self.waiting.load(SeqCst) > 0 {
+                    drop(lock(&self.queue));
+                    self.drained.notify_all();
+                }
+            }
+        }
+    }
+
+    /// Takes all work there is, and waits for some. False: there will be none any more.
+    fn take(&self, taken: &mut VecDeque<Work>) -> bool {
+        // Only this thread counts what is finished, and it has finished all that it took.
+        settings::read().poll(|| !self.is_idle());
+        let mut queue = lock(&self.queue);
+        loop {
+            mem::swap(&mut queue.work, taken);
+            if !taken.is_empty() || queue.is_closed {
+                return !taken.is_empty();
+            }
+            queue.is_asleep = true;
+            queue = wait(&self.filled, queue);
+        }
+    }
+}
+
+/// Work that first waits for what other streams had when it was made.
+fn after(others: Vec<(Arc<Stream>, u64)>, work: Work) -> Work {
+    Box::new(move || {
+        for (stream, finished) in others {
+            stream.wait_until(finished);
+        }
+        work()
+    })
+}

@@ -1,0 +1,88 @@
+//! A **test double** of NCCL and of the CUDA driver: what they export, over host memory, on a machine without a GPU.
+//!
+//! It is for tests alone. The crate makes one shared object, `libdisco_gpu_double.so`, that exports both interfaces. A test
+//! links to it under the names that loaders look for - `libcuda.so.1`, `libcuda.so`, `libnccl.so.2` - in a folder of
+//! its own, and has that folder in `LD_LIBRARY_PATH`. The links must be symbolic, or hard links to one file: a loader that opens
+//! two of the names then has one image of it, with one memory. A test that is linked with this crate besides has another: what it wants of
+//! the double that is loaded it takes from there, by name (`gpu_double_counts`, `gpu_double_set`).
+//!
+//! ```text
+//! cuda       devices, contexts, memory, streams, events
+//! nccl       communicators, collectives, sends and receives
+//! settings   variables that say how it behaves
+//! faults     what is to go wrong
+//! counts     what it was asked to do, and what was not given back
+//! controls   C functions of the double itself
+//! folder     where loaders find it
+//! ```
+//!
+//! # What it is strict about
+//!
+//! Where the real libraries hang, or give wrong numbers some of the time, the double refuses and says why, all of the time:
+//!
+//! - ranks whose collectives differ, and sends that differ from their receives: every rank's asynchronous error is
+//!   `ncclInvalidUsage`;
+//! - buffers of a call that overlap other than in place: `ncclInvalidArgument`; of calls in a group: `ncclInvalidUsage`, or, among
+//!   sends and receives, `ncclInvalidArgument`;
+//! - memory that is no allocation of the communicator's device, or that ends before the buffer: `ncclInvalidArgument`;
+//! - two threads in calls of one communicator, and calls of one that is in progress or finalized: `ncclInvalidUsage`;
+//! - two ranks on one device, and a unique id that was used before: `ncclInvalidUsage`;
+//! - work on memory that was freed since: `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays until the device's context is released.
+//!
+//! Work happens when its stream's thread comes to it. Asynchronous copies write to the host's memory then, as they do where it is
+//! pinned; what they read from there they have read when the call returns, as where it is not. Fresh memory is full of 0xA5. A send is not done before its receive has begun, even of nothing.
+//!
+//! # What it has not
+//!
+//! All ranks are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a communicator.
+//! Releasing the last hold on a context destroys nothing, so that leaks are counted. Events measure no time. Ranks with NaN among
+//! numbers of which they want the largest get a number, as with `fmaxf`.
+//!
+//! # Variables
+//!
+//! Read when the first function is called that needs any. `gpu_double_set(name, value)` changes one later; the number of devices
+//! is taken by the first `cuInit` that succeeds, the others each time they matter.
+//!
+//! | variable | default | |
+//! |---|---|---|
+//! | `GPU_DOUBLE_DEVICES` | 4 | devices |
+//! | `GPU_DOUBLE_MEMORY` | 1073741824 | bytes of each device; more are out of memory |
+//! | `GPU_DOUBLE_NCCL_VERSION` | 22809 | what `ncclGetVersion` says; every function is there all the same |
+//! | `GPU_DOUBLE_DRIVER` | 13000 | what `cuDriverGetVersion` says |
+//! | `GPU_DOUBLE_INIT` | 0 | what `cuInit` returns: 100 no device, 803 driver mismatch |
+//! | `GPU_DOUBLE_CONNECT` | 1 | 2: of a communicator that does not block every launch is in progress at first, not just the first that sends or receives |
+//! | `GPU_DOUBLE_DELAY_US` | 0 | microseconds that each piece of stream work, and of background work, takes at least |
+//! | `GPU_DOUBLE_POLL_US` | 0 | microseconds that a stream's thread looks for work before it sleeps: who gives it some need not wake it |
+//! | `GPU_DOUBLE_REMOTE_ERRORS` | 0 | 1: 10 ms after an abort, peers' asynchronous error is `ncclRemoteError` |
+//! | `GPU_DOUBLE_FAULTS` | | what is to go wrong, see below |
+//!
+//! One that cannot be understood ends the process.
+//!
+//! # Faults
+//!
+//! A list of `function:rank:n=action` with commas between: the n-th call, from 1, of the function by the rank. For the rank `*`,
+//! each rank's n-th call. The rank is that in the call's communicator: the parent's of a split, the first communicator's of
+//! `ncclGroupEnd`, and each one's there. For CUDA functions it is the number of the device.
+//!
+//! | action | |
+//! |---|---|
+//! | a number | the call returns this code, and does nothing |
+//! | `async:CODE` | the call succeeds; when its work is reached the communicator has this error, and the work never completes |
+//! | `hang` | the call succeeds; its work never completes |
+//! | `block` | the call does not return before the communicator is aborted (`ncclInternalError`), or a minute has passed (`ncclSystemError`) |
+//!
+//! What never completes ends with `ncclCommAbort`. NCCL functions with faults: all that communicate, `ncclGroupEnd`,
+//! `ncclCommInitRank`, `ncclCommInitRankConfig`, `ncclCommSplit`, `ncclCommFinalize`, `ncclCommDestroy`; `ncclMemAlloc` takes a CUDA
+//! code. CUDA functions take numbers: all of contexts, streams, events and memory, but for those that free or destroy.
+
+pub mod controls;
+mod counts;
+pub mod cuda;
+mod faults;
+pub mod folder;
+mod handles;
+pub mod nccl;
+mod settings;
+mod sync;
+
+pub use folder::folder;

@@ -1,0 +1,143 @@
+//! Types and codes of the interface. Enumerations are integers.
+
+use std::ffi::{c_int, c_void};
+
+use crate::cuda;
+
+/// `ncclComm_t`
+pub type CommHandle = *mut c_void;
+/// `cudaStream_t`
+pub type Stream = *mut c_void;
+
+/// `ncclResult_t`
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(pub c_int);
+
+impl Code {
+    /// `ncclSuccess`
+    pub const SUCCESS: Self = Self(0);
+    /// `ncclUnhandledCudaError`
+    pub const UNHANDLED_CUDA_ERROR: Self = Self(1);
+    /// `ncclSystemError`
+    pub const SYSTEM_ERROR: Self = Self(2);
+    /// `ncclInternalError`
+    pub const INTERNAL_ERROR: Self = Self(3);
+    /// `ncclInvalidArgument`
+    pub const INVALID_ARGUMENT: Self = Self(4);
+    /// `ncclInvalidUsage`
+    pub const INVALID_USAGE: Self = Self(5);
+    /// `ncclRemoteError`
+    pub const REMOTE_ERROR: Self = Self(6);
+    /// `ncclInProgress`
+    pub const IN_PROGRESS: Self = Self(7);
+
+    /// What an export returns.
+    pub(crate) fn of(result: Result<(), Self>) -> Self {
+        result.err().unwrap_or(Self::SUCCESS)
+    }
+}
+
+impl From<cuda::abi::Code> for Code {
+    fn from(_: cuda::abi::Code) -> Self {
+        Self::UNHANDLED_CUDA_ERROR
+    }
+}
+
+/// `ncclDataType_t`
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataType(pub c_int);
+
+impl DataType {
+    /// `ncclInt8`
+    pub const I8: Self = Self(0);
+    /// `ncclUint8`
+    pub const U8: Self = Self(1);
+    /// `ncclInt32`
+    pub const I32: Self = Self(2);
+    /// `ncclUint32`
+    pub const U32: Self = Self(3);
+    /// `ncclInt64`
+    pub const I64: Self = Self(4);
+    /// `ncclUint64`
+    pub const U64: Self = Self(5);
+    /// `ncclFloat16`
+    pub const F16: Self = Self(6);
+    /// `ncclFloat32`
+    pub const F32: Self = Self(7);
+    /// `ncclFloat64`
+    pub const F64: Self = Self(8);
+    /// `ncclBfloat16`
+    pub const BF16: Self = Self(9);
+    /// `ncclFloat8e4m3`
+    pub const F8E4M3: Self = Self(10);
+    /// `ncclFloat8e5m2`
+    pub const F8E5M2: Self = Self(11);
+
+    /// Bytes of an element; none: there is no such type.
+    pub(crate) fn size(self) -> Option<usize> {
+        Some(match self {
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
+            Self::F16 | Self::BF16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+            _ => return None,
+        })
+    }
+
+    /// The header's name of it, without `nccl`.
+    pub(crate) fn name(self) -> &'static str {
+        const NAMES: [&str; 12] = [
+            "Int8",
+            "Uint8",
+            "Int32",
+            "Uint32",
+            "Int64",
+            "Uint64",
+            "Float16",
+            "Float32",
+            "Float64",
+            "Bfloat16",
+            "Float8e4m3",
+            "Float8e5m2",
+        ];
+        usize::try_from(self.0).ok().and_then(|at| NAMES.get(at).copied()).unwrap_or("no type")
+    }
+}
+
+/// `ncclRedOp_t`: handles of operators that users make follow the last of these.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedOp(pub c_int);
+
+impl RedOp {
+    /// `ncclSum`
+    pub const SUM: Self = Self(0);
+    /// `ncclProd`
+    pub const PROD: Self = Self(1);
+    /// `ncclMax`
+    pub const MAX: Self = Self(2);
+    /// `ncclMin`
+    pub const MIN: Self = Self(3);
+    /// `ncclAvg`
+    pub const AVG: Self = Self(4);
+    /// `ncclNumOps`: the first that is not built in.
+    pub const FIRST_OWN: Self = Self(5);
+}
+
+/// `ncclScalarDevice`: the scalar is in device memory, and read when the collective runs.
+pub const SCALAR_DEVICE: c_int = 0;
+/// `ncclScalarHostImmediate`: the scalar is in the host's memory, and read at once.
+pub const SCALAR_HOST_IMMEDIATE: c_int = 1;
+/// `NCCL_SPLIT_NOCOLOR`
+pub const SPLIT_NO_COLOR: c_int = -1;
+
+/// `ncclUniqueId`: passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "the interface's")]
+pub struct UniqueId {
+    /// The bytes.
+    pub internal: [u8; 128],
+}

@@ -1,0 +1,219 @@
+//! One call of a communication function: what was asked for, and whether that can be.
+
+use std::ffi::c_int;
+use std::fmt;
+
+use super::abi::{Code, DataType, RedOp};
+use super::comm::{Comm, Seat};
+use super::reduce::Operation;
+use super::text;
+use crate::cuda;
+use crate::cuda::memory::Span;
+use crate::faults::Action;
+use crate::sync::lock;
+
+/// Which function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum Kind {
+    AllReduce,
+    Reduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    AlltoAll,
+    Gather,
+    Scatter,
+    Send,
+    Recv,
+}
+
+/// What a function was given; 0 and the sum for what it has no parameter for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Args {
+    /// Which function.
+    pub(crate) kind: Kind,
+    /// Address of what is sent.
+    pub(crate) send: usize,
+    /// Address of where it is received.
+    pub(crate) recv: usize,
+    /// Elements, of one block where there are several.
+    pub(crate) count: usize,
+    /// Of which type.
+    pub(crate) dtype: DataType,
+    /// How they are reduced.
+    pub(crate) op: RedOp,
+    /// The root, or the peer.
+    pub(crate) root: c_int,
+}
+
+/// What is to be done.
+pub(crate) struct Call {
+    /// Which function.
+    pub(crate) kind: Kind,
+    /// What is sent; none: this rank sends nothing.
+    pub(crate) send: Option<Span>,
+    /// Where it is received; none: this rank receives nothing.
+    pub(crate) recv: Option<Span>,
+    /// Elements of a block.
+    pub(crate) count: usize,
+    /// Of which type.
+    pub(crate) dtype: DataType,
+    /// How they are reduced.
+    pub(crate) operation: Operation,
+    /// The root, or the peer.
+    pub(crate) root: usize,
+    /// What is to go wrong.
+    pub(crate) fault: Option<Action>,
+}
+
+/// Blocks that a rank sends and receives, and where they are in place.
+struct Layout {
+    send: usize,
+    recv: usize,
+    in_place: InPlace,
+}
+
+enum InPlace {
+    Never,
+    Same,
+    /// What is sent is this rank's block of what is received.
+    SendInRecv,
+    /// What is received is this rank's block of what is sent.
+    RecvInSend,
+}
+
+impl Kind {
+    /// The function.
+    pub(crate) fn function(self) -> &'static str {
+        match self {
+            Self::AllReduce => "ncclAllReduce",
+            Self::Reduce => "ncclReduce",
+            Self::ReduceScatter => "ncclReduceScatter",
+            Self::AllGather => "ncclAllGather",
+            Self::Broadcast => "ncclBroadcast",
+            Self::AlltoAll => "ncclAlltoAll",
+            Self::Gather => "ncclGather",
+            Self::Scatter => "ncclScatter",
+            Self::Send => "ncclSend",
+            Self::Recv => "ncclRecv",
+        }
+    }
+
+    /// Whether all ranks must call it.
+    pub(crate) fn is_collective(self) -> bool {
+        !matches!(self, Self::Send | Self::Recv)
+    }
+
+    /// Whether it computes.
+    pub(crate) fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+    }
+
+    fn layout(self, ranks: usize, is_root: bool) -> Layout {
+        let at_root = |blocks| if is_root { blocks } else { 0 };
+        let (send, recv, in_place) = match self {
+            Self::AllReduce => (1, 1, InPlace::Same),
+            Self::Reduce => (1, at_root(1), InPlace::Same),
+            Self::ReduceScatter => (ranks, 1, InPlace::RecvInSend),
+            Self::AllGather => (1, ranks, InPlace::SendInRecv),
+            Self::Broadcast => (at_root(1), 1, InPlace::Same),
+            Self::AlltoAll => (ranks, ranks, InPlace::Never),
+            Self::Gather => (1, at_root(ranks), InPlace::SendInRecv),
+            Self::Scatter => (at_root(ranks), 1, InPlace::RecvInSend),
+            Self::Send => (1, 0, InPlace::Never),
+            Self::Recv => (0, 1, InPlace::Never),
+        };
+        Layout { send, recv, in_place }
+    }
+}
+
+impl Call {
+    /// Checks what a function was given. None: there is nothing to do, as for a collective of nothing.
+    pub(crate) fn check(args: Args, comm: &Comm, seat: &Seat, fault: Option<Action>) -> Result<Option<Self>, Code> {
+        let refuse = |why: String| text::refuse(Code::INVALID_ARGUMENT, format!("{}: {why}", args.kind.function()));
+        let ranks = seat.clique.ranks();
+        let size = args.dtype.size().ok_or_else(|| refuse(format!("there is no data type {}", args.dtype.0)))?;
+        let operation = operation(args, comm).map_err(refuse)?;
+        let root = usize::try_from(args.root).ok().filter(|&root| root < ranks);
+        let root = root.ok_or_else(|| refuse(format!("there is no rank {} among {ranks}", args.root)))?;
+        if args.count == 0 && args.kind.is_collective() {
+            return Ok(None);
+        }
+        let bytes = args.count.checked_mul(size).ok_or_else(|| refuse("too many elements".to_owned()))?;
+        let layout = args.kind.layout(ranks, root == seat.rank);
+        let span = |address, blocks| find(address, bytes, blocks, comm).map_err(refuse);
+        let (send, recv) = (span(args.send, layout.send)?, span(args.recv, layout.recv)?);
+        if let (Some(send), Some(recv)) = (&send, &recv) {
+            let own = seat.rank * bytes;
+            let is_in_place = match layout.in_place {
+                InPlace::Never => false,
+                InPlace::Same => send.address() == recv.address(),
+                InPlace::SendInRecv => send.address() == recv.address() + own,
+                InPlace::RecvInSend => recv.address() == send.address() + own,
+            };
+            if send.overlaps(recv) && !is_in_place {
+                return Err(refuse("its buffers overlap, and not as they do in place".to_owned()));
+            }
+        }
+        let Args { kind, count, dtype, .. } = args;
+        Ok(Some(Self { kind, send, recv, count, dtype, operation, root, fault }))
+    }
+
+    /// Whether all that it needs is still there.
+    pub(crate) fn is_live(&self) -> Result<(), cuda::abi::Code> {
+        self.send.iter().chain(&self.recv).try_for_each(Span::check)
+    }
+
+    /// Whether it and another rank's are one collective.
+    pub(crate) fn matches(&self, other: &Self) -> bool {
+        self.kind == other.kind
+            && self.count == other.count
+            && self.dtype == other.dtype
+            && self.root == other.root
+            && (!self.kind.reduces() || self.operation.matches(&other.operation))
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({} of nccl{}", self.kind.function(), self.count, self.dtype.name())?;
+        if self.kind.reduces() {
+            write!(f, ", {}", self.operation.name())?;
+        }
+        match self.kind {
+            Kind::Reduce | Kind::Broadcast | Kind::Gather | Kind::Scatter => write!(f, ", root {})", self.root),
+            Kind::Send => write!(f, ", to {})", self.root),
+            Kind::Recv => write!(f, ", from {})", self.root),
+            _ => write!(f, ")"),
+        }
+    }
+}
+
+fn operation(args: Args, comm: &Comm) -> Result<Operation, String> {
+    let RedOp(number) = args.op;
+    if !args.kind.reduces() || (0..RedOp::FIRST_OWN.0).contains(&number) {
+        return Ok(Operation::Built(args.op));
+    }
+    let scalar = lock(&comm.scalars).get(&number).cloned();
+    let scalar = scalar.ok_or_else(|| format!("the communicator has no operator {number}"))?;
+    if scalar.dtype != args.dtype {
+        return Err(format!("operator {number} is of nccl{}, not nccl{}", scalar.dtype.name(), args.dtype.name()));
+    }
+    Ok(Operation::PreMulSum(scalar))
+}
+
+/// Some blocks of memory of the communicator's device; none for no blocks.
+fn find(address: usize, bytes: usize, blocks: usize, comm: &Comm) -> Result<Option<Span>, String> {
+    if blocks == 0 || bytes == 0 {
+        return Ok(None);
+    }
+    let bytes = bytes.checked_mul(blocks).ok_or_else(|| "too many elements".to_owned())?;
+    let span = Span::find(address, bytes);
+    let span = span.ok_or_else(|| format!("{bytes} bytes at {address:#x} are not in one allocation"))?;
+    let (own, other) = (comm.device.ordinal, span.device().ordinal);
+    if own != other {
+        return Err(format!("a buffer is on device {other}, and the communicator on {own}"));
+    }
+    Ok(Some(span))
+}

@@ -1,0 +1,148 @@
+//! What the ranks of a communicator share, and how they wait for each other.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use super::abi::Code;
+use super::collective::Step;
+use super::comm::Comm;
+use super::point_to_point::Post;
+use super::split::Round;
+use crate::sync::{lock, wait, wait_for};
+
+/// The ranks of one communicator.
+pub(crate) struct Clique {
+    ranks: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What they have told each other.
+pub(crate) struct State {
+    /// Who is here.
+    pub(crate) members: Vec<Option<Weak<Comm>>>,
+    /// Why they cannot be ranks of one communicator.
+    pub(crate) refusal: Option<String>,
+    /// Something was wrong with what they did; nothing more is done.
+    pub(crate) has_failed: bool,
+    /// Collectives that not all have done, by their number.
+    pub(crate) steps: BTreeMap<u64, Step>,
+    /// Sends and receives.
+    pub(crate) post: Post,
+    /// Splits that not all have done, by their number.
+    pub(crate) rounds: BTreeMap<u64, Round>,
+    /// Units that each rank has done.
+    pub(crate) finished: Vec<u64>,
+    /// Whether each rank's stream is in a unit.
+    pub(crate) is_running: Vec<bool>,
+    /// Ranks that are done with the communicator.
+    pub(crate) has_left: Vec<bool>,
+    /// When the first was aborted.
+    pub(crate) aborted_at: Option<Instant>,
+    /// Threads that wait for a change.
+    waiting: usize,
+}
+
+/// The communicator was aborted while its rank waited.
+#[derive(Debug)]
+pub(crate) struct Aborted;
+
+impl Clique {
+    /// One of as many ranks, none of which is here yet.
+    pub(crate) fn new(ranks: usize) -> Self {
+        let state = State {
+            members: vec![None; ranks],
+            refusal: None,
+            has_failed: false,
+            steps: BTreeMap::new(),
+            post: Post::default(),
+            rounds: BTreeMap::new(),
+            finished: vec![0; ranks],
+            is_running: vec![false; ranks],
+            has_left: vec![false; ranks],
+            aborted_at: None,
+            waiting: 0,
+        };
+        Self { ranks, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// How many ranks there are to be.
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// What they have told each other.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Changes something, and tells all.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let answer = change(&mut state);
+        let is_waited_for = state.waiting > 0;
+        drop(state);
+        if is_waited_for {
+            self.changed.notify_all();
+        }
+        answer
+    }
+
+    /// Waits for something, or for an abort of `comm`; what is there already is taken, aborted or not.
+    pub(crate) fn wait<T>(&self, comm: &Comm, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, Aborted> {
+        let mut state = self.lock();
+        loop {
+            if let Some(answer) = ready(&mut state) {
+                return Ok(answer);
+            }
+            if comm.is_aborted() {
+                return Err(Aborted);
+            }
+            state = self.wait_for_change(state, None);
+        }
+    }
+
+    /// Waits for something, whatever happens to anyone.
+    pub(crate) fn wait_regardless(&self, mut ready: impl FnMut(&State) -> bool) {
+        let mut state = self.lock();
+        while !ready(&state) {
+            state = self.wait_for_change(state, None);
+        }
+    }
+
+    /// Waits for an abort of `comm`, no longer than `limit`, if there is one. Whether it was aborted.
+    pub(crate) fn wait_for_abort(&self, comm: &Comm, limit: Option<Duration>) -> bool {
+        let start = Instant::now();
+        let mut state = self.lock();
+        while !comm.is_aborted() {
+            let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+            if left == Some(Duration::ZERO) {
+                return false;
+            }
+            state = self.wait_for_change(state, left);
+        }
+        true
+    }
+
+    fn wait_for_change<'a>(&self, mut state: MutexGuard<'a, State>, limit: Option<Duration>) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = match limit {
+            Some(limit) => wait_for(&self.changed, state, limit),
+            None => wait(&self.changed, state),
+        };
+        state.waiting -= 1;
+        state
+    }
+
+    /// Ends it for all: none of its work is done any more, and every communicator has the error.
+    pub(crate) fn fail(&self, code: Code, why: &str) {
+        let members = self.change(|state| {
+            state.has_failed = true;
+            state.members.iter().flatten().filter_map(Weak::upgrade).collect::<Vec<Arc<Comm>>>()
+        });
+        for comm in members {
+            comm.fail(code, why);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Collectives: ranks meet, and the last one to come carries it out for all. Every output is made before any is written.
+
+use std::sync::Arc;
+
+use super::abi::Code;
+use super::call::{Call, Kind};
+use super::clique::{Aborted, Clique, State};
+use super::comm::Comm;
+use super::reduce::{self, Operation};
+use crate::cuda::memory::Span;
+
+/// One collective that not all ranks have done.
+pub(crate) struct Step {
+    calls: Vec<Option<Arc<Call>>>,
+    /// All are here: nobody leaves before it is done.
+    is_complete: bool,
+    is_done: bool,
+    /// Ranks that have not gone on.
+    left: usize,
+}
+
+/// Does a rank's part in a collective.
+pub(crate) fn meet(comm: &Comm, clique: &Clique, rank: usize, number: u64, call: &Arc<Call>) -> Result<(), Aborted> {
+    let complete = clique.change(|state| come(state, clique.ranks(), rank, number, call));
+    if let Some(calls) = complete {
+        match difference(&calls) {
+            Some(why) => clique.fail(Code::INVALID_USAGE, &why),
+            None => carry_out(&calls),
+        }
+        clique.change(|state| state.steps.get_mut(&number).map(|step| step.is_done = true));
+    }
+    let is_done = |state: &State| state.steps.get(&number).is_none_or(|step| step.is_done);
+    let met = clique.wait(comm, |state| {
+        let is_off = state.has_failed && state.steps.get(&number).is_none_or(|step| !step.is_complete);
+        (is_off || is_done(state)).then_some(())
+    });
+    let is_too_late = clique.change(|state| match (&met, state.steps.get_mut(&number)) {
+        (Err(Aborted), Some(step)) if !step.is_complete => {
+            step.calls[rank] = None;
+            false
+        }
+        (Err(Aborted), Some(_)) => true,
+        _ => false,
+    });
+    if is_too_late {
+        clique.wait_regardless(is_done);
+    }
+    clique.change(|state| go(state, number));
+    met
+}
+
+/// A rank comes. All calls, if it is the last.
+fn come(state: &mut State, ranks: usize, rank: usize, number: u64, call: &Arc<Call>) -> Option<Vec<Arc<Call>>> {
+    if state.has_failed {
+        return None;
+    }
+    let new = || Step { calls: vec![None; ranks], is_complete: false, is_done: false, left: ranks };
+    let step = state.steps.entry(number).or_insert_with(new);
+    step.calls[rank] = Some(Arc::clone(call));
+    let calls = step.calls.iter().cloned().collect::<Option<Vec<_>>>();
+    step.is_complete = calls.is_some();
+    calls
+}
+
+/// A rank goes. Who goes before it is done was aborted, and leaves the others waiting.
+fn go(state: &mut State, number: u64) {
+    let Some(step) = state.steps.get_mut(&number).filter(|step| step.is_done) else { return };
+    step.left -= 1;
+    if step.left == 0 {
+        state.steps.remove(&number);
+    }
+}
+
+/// What each has called, if that is not the same.
+fn difference(calls: &[Arc<Call>]) -> Option<String> {
+    let first = calls.first()?;
+    if calls.iter().all(|call| call.matches(first)) {
+        return None;
+    }
+    let each = calls.iter().enumerate().map(|(rank, call)| format!("rank {rank}: {call}"));
+    Some(format!("ranks have called different collectives; {}", each.collect::<Vec<_>>().join("; ")))
+}
+
+fn carry_out(calls: &[Arc<Call>]) {
+    let sent = || calls.iter().filter_map(|call| call.send.as_ref()).map(Span::to_vec).collect::<Vec<_>>();
+    let Some(first) = calls.first() else { return };
+    match first.kind {
+        Kind::AllReduce | Kind::Reduce => whole(calls, &reduced(first, calls, &sent())),
+        Kind::ReduceScatter => blocks(calls, &reduced(first, calls, &sent())),
+        Kind::AllGather | Kind::Gather | Kind::Broadcast => whole(calls, &sent().concat()),
+        Kind::Scatter => blocks(calls, &sent().concat()),
+        Kind::AlltoAll => all_to_all(calls, &sent()),
+        Kind::Send | Kind::Recv => {}
+    }
+}
+
+fn reduced(first: &Call, calls: &[Arc<Call>], sent: &[Vec<u8>]) -> Vec<u8> {
+    let operations = calls.iter().map(|call| &call.operation).collect::<Vec<&Operation>>();
+    reduce::reduce(first.dtype, sent, &operations)
+}
+
+/// All of it to each who receives.
+fn whole(calls: &[Arc<Call>], bytes: &[u8]) {
+    for recv in calls.iter().filter_map(|call| call.recv.as_ref()) {
+        recv.write(bytes);
+    }
+}
+
+/// A block to each rank.
+fn blocks(calls: &[Arc<Call>], bytes: &[u8]) {
+    let block = bytes.len() / calls.len();
+    for (call, bytes) in calls.iter().zip(bytes.chunks(block)) {
+        if let Some(recv) = &call.recv {
+            recv.write(bytes);
+        }
+    }
+}
+
+fn all_to_all(calls: &[Arc<Call>], sent: &[Vec<u8>]) {
+    for (rank, call) in calls.iter().enumerate() {
+        let Some(recv) = &call.recv else { continue };
+        let block = recv.bytes() / calls.len();
+        for (from, bytes) in sent.iter().enumerate() {
+            recv.part(from * block, block).write(&bytes[rank * block..][..block]);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! NCCL's C functions, under their names in `nccl.h`. A pointer that may be null is an `Option`.
+
+#![allow(non_snake_case, reason = "the interface's names")]
+
+pub mod collective;
+pub mod communicator;
+pub mod group;
+pub mod library;
+pub mod memory;
+pub mod operator;
+pub mod point_to_point;
+
+use super::abi::{Code, CommHandle, Stream};
+use super::call::{Args, Call};
+use super::{comm, text};
+use crate::counts;
+use crate::cuda::stream;
+use crate::faults::Action;
+use crate::nccl::{background, group as groups};
+
+/// Writes an answer to where it is wanted.
+fn put<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
+    *at.ok_or_else(null)? = answer;
+    Ok(())
+}
+
+fn null() -> Code {
+    text::refuse(Code::INVALID_ARGUMENT, "there is nowhere to write the answer to")
+}
+
+/// What all communication functions do.
+fn communicate(args: Args, comm: CommHandle, stream: Stream) -> Code {
+    counts::call();
+    groups::note(submit(args, comm, stream))
+}
+
+fn submit(args: Args, comm: CommHandle, stream: Stream) -> Result<(), Code> {
+    let comm = comm::find(comm)?;
+    let turn = comm.enter()?;
+    let seat = comm.seat()?;
+    if comm.is_finalized() {
+        return Err(text::refuse(Code::INVALID_USAGE, "the communicator was finalized"));
+    }
+    let fault = background::fault(args.kind.function(), seat.rank)?;
+    if fault == Some(Action::Block) {
+        return background::block(&comm);
+    }
+    let Some(call) = Call::check(args, &comm, seat, fault)? else { return Ok(()) };
+    let stream = stream::find(stream, comm.device).map_err(|_| {
+        text::refuse(Code::INVALID_ARGUMENT, format!("{}: there is no such stream", args.kind.function()))
+    })?;
+    drop(turn);
+    groups::add(comm, stream, call)
+}

@@ -1,0 +1,62 @@
+//! Reduction operators of users.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{c_int, c_void};
+use std::slice;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use super::null;
+use crate::cuda::memory::Span;
+use crate::nccl::abi::{Code, CommHandle, DataType, RedOp, SCALAR_DEVICE, SCALAR_HOST_IMMEDIATE};
+use crate::nccl::reduce::{Scalar, Source};
+use crate::nccl::{comm, text};
+use crate::sync::lock;
+
+/// No two communicators have the same, so that one is not taken for another's.
+static NEXT: AtomicI32 = AtomicI32::new(RedOp::FIRST_OWN.0);
+
+/// `ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, datatype, ncclScalarResidence_t, ncclComm_t)`
+///
+/// # Safety
+/// The scalar is null, or where the residence says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
+    op: Option<&mut RedOp>,
+    scalar: *mut c_void,
+    dtype: DataType,
+    residence: c_int,
+    comm: CommHandle,
+) -> Code {
+    let create = || {
+        let comm = comm::find(comm)?;
+        let _turn = comm.enter()?;
+        let op = op.ok_or_else(null)?;
+        let refuse = |why: &str| text::refuse(Code::INVALID_ARGUMENT, format!("ncclRedOpCreatePreMulSum: {why}"));
+        let size = dtype.size().ok_or_else(|| refuse("there is no such data type"))?;
+        let source = match residence {
+            SCALAR_DEVICE => Source::Device(Span::find(scalar.addr(), size).ok_or_else(|| refuse("no such memory"))?),
+            SCALAR_HOST_IMMEDIATE if !scalar.is_null() => {
+                // SAFETY: the caller has a scalar of this size there.
+                Source::Host(unsafe { slice::from_raw_parts(scalar.cast::<u8>(), size) }.to_vec())
+            }
+            _ => return Err(refuse("there is no such scalar")),
+        };
+        let number = NEXT.fetch_add(1, Relaxed);
+        lock(&comm.scalars).insert(number, Scalar { dtype, source });
+        *op = RedOp(number);
+        Ok(())
+    };
+    Code::of(create())
+}
+
+/// `ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)`
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclRedOpDestroy(op: RedOp, comm: CommHandle) -> Code {
+    Code::of(comm::find(comm).and_then(|comm| {
+        let _turn = comm.enter()?;
+        let removed = lock(&comm.scalars).remove(&op.0);
+        let none = || text::refuse(Code::INVALID_ARGUMENT, format!("ncclRedOpDestroy: there is no operator {}", op.0));
+        removed.map(drop).ok_or_else(none)
+    }))
+}

@@ -1,0 +1,136 @@
+//! Groups: what a thread calls between start and end is checked together, and launched as one unit of each communicator.
+
+use std::cell::RefCell;
+use std::mem;
+use std::sync::Arc;
+
+use super::abi::Code;
+use super::call::{Call, Kind};
+use super::comm::Comm;
+use super::unit::{self, Unit};
+use super::{background, text};
+use crate::cuda::memory::Span;
+use crate::cuda::stream::Stream;
+use crate::faults::{self, Action};
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Group {
+    depth: usize,
+    /// The first call that was refused; the whole group is, then.
+    error: Option<Code>,
+    parts: Vec<Part>,
+}
+
+/// Calls of one communicator.
+struct Part {
+    comm: Arc<Comm>,
+    stream: Arc<Stream>,
+    calls: Vec<Call>,
+}
+
+/// `ncclGroupStart`
+pub(crate) fn start() {
+    GROUP.with_borrow_mut(|group| group.depth += 1);
+}
+
+/// Whether this thread is in a group.
+pub(crate) fn is_open() -> bool {
+    GROUP.with_borrow(|group| group.depth > 0)
+}
+
+/// Remembers what a call came to, for the group that it is in.
+pub(crate) fn note(result: Result<(), Code>) -> Code {
+    if let Err(code) = result {
+        GROUP.with_borrow_mut(|group| {
+            if group.depth > 0 {
+                group.error.get_or_insert(code);
+            }
+        });
+    }
+    Code::of(result)
+}
+
+/// Takes a call into the group, or launches it where there is none.
+pub(crate) fn add(comm: Arc<Comm>, stream: Arc<Stream>, call: Call) -> Result<(), Code> {
+    let alone = GROUP.with_borrow_mut(|group| {
+        if group.depth == 0 {
+            return Ok(Some((comm, stream, call)));
+        }
+        match group.parts.iter_mut().find(|part| Arc::ptr_eq(&part.comm, &comm)) {
+            None => group.parts.push(Part { comm, stream, calls: vec![call] }),
+            Some(part) if Arc::ptr_eq(&part.stream, &stream) => part.calls.push(call),
+            Some(_) => {
+                let why = "the double takes one stream for all calls of a communicator in a group";
+                return Err(text::refuse(Code::INVALID_USAGE, why));
+            }
+        }
+        Ok(None)
+    })?;
+    let Some((comm, stream, call)) = alone else { return Ok(()) };
+    check(&comm, std::slice::from_ref(&call))?;
+    unit::launch(&stream, Unit::new(comm, vec![call], None))
+}
+
+/// `ncclGroupEnd`
+pub(crate) fn end() -> Result<(), Code> {
+    let ended = GROUP.with_borrow_mut(|group| -> Result<Group, Code> {
+        let depth = group.depth.checked_sub(1);
+        group.depth = depth.ok_or_else(|| text::refuse(Code::INVALID_USAGE, "a group ends that was not started"))?;
+        Ok(if group.depth == 0 { mem::take(group) } else { Group::default() })
+    })?;
+    if let Some(code) = ended.error {
+        return Err(code);
+    }
+    let mut units = Vec::with_capacity(ended.parts.len());
+    for Part { comm, stream, calls } in ended.parts {
+        let fault = match faults::next("ncclGroupEnd", comm.seat()?.rank) {
+            Some(Action::Code(code)) => return Err(text::refuse(Code(code), "ncclGroupEnd: a test wants this fault")),
+            Some(Action::Block) => return background::block(&comm),
+            fault => fault,
+        };
+        drop(comm.enter()?);
+        check(&comm, &calls)?;
+        units.push((stream, Unit::new(comm, calls, fault)));
+    }
+    let mut outcome = Ok(());
+    for (stream, unit) in units {
+        match unit::launch(&stream, unit) {
+            Err(Code::IN_PROGRESS) => outcome = Err(Code::IN_PROGRESS),
+            other => other?,
+        }
+    }
+    outcome
+}
+
+/// Whether calls can be one unit: NCCL promises no order among them, so none may touch what another writes.
+fn check(comm: &Comm, calls: &[Call]) -> Result<(), Code> {
+    let rank = comm.seat()?.rank;
+    let to_self = |kind| calls.iter().filter(|call| call.kind == kind && call.root == rank).count();
+    if to_self(Kind::Send) != to_self(Kind::Recv) {
+        let why = "sends to the own rank and receives from it are not as many in one group";
+        return Err(text::refuse(Code::INVALID_USAGE, why));
+    }
+    for (i, one) in calls.iter().enumerate() {
+        for other in &calls[i + 1..] {
+            if !touch(one, other) {
+                continue;
+            }
+            let is_collective = one.kind.is_collective() || other.kind.is_collective();
+            let code = if is_collective { Code::INVALID_USAGE } else { Code::INVALID_ARGUMENT };
+            return Err(text::refuse(code, format!("buffers of one group overlap: {one} and {other}")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether one writes what the other reads or writes.
+fn touch(one: &Call, other: &Call) -> bool {
+    let overlap = |one: &Option<Span>, other: &Option<Span>| {
+        one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.overlaps(other))
+    };
+    overlap(&one.recv, &other.recv) || overlap(&one.recv, &other.send) || overlap(&one.send, &other.recv)
+}

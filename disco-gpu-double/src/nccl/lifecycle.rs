@@ -1,0 +1,148 @@
+//! Communicators from their beginning to their end.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+
+use super::abi::{Code, CommHandle, UniqueId};
+use super::background::{self, Failure, go_on};
+use super::clique::{Clique, State};
+use super::comm::{self, Comm, Seat};
+use super::{text, unique_id};
+use crate::cuda::device;
+use crate::faults::Action;
+
+/// `ncclCommInitRank`, and with a configuration.
+pub(crate) fn init(
+    function: &str,
+    at: &mut CommHandle,
+    id: UniqueId,
+    (ranks, rank): (c_int, c_int),
+    blocking: bool,
+) -> Result<(), Code> {
+    background::outside_of_groups(function)?;
+    let place = usize::try_from(ranks).ok().zip(usize::try_from(rank).ok());
+    let Some((ranks, rank)) = place.filter(|(ranks, rank)| rank < ranks) else {
+        return Err(text::refuse(Code::INVALID_ARGUMENT, format!("{function}: there is no rank {rank} of {ranks}")));
+    };
+    device::init().map_err(|code| {
+        text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("{function}: cuInit returned CUDA error {}", code.0))
+    })?;
+    // The runtime's functions take the first device where a thread has none.
+    let device = device::current_if_any().map_or_else(|| device::find(0), Ok)?;
+    let fault = background::fault(function, rank)?;
+    let clique = unique_id::place(&id, ranks)?;
+    let comm = Comm::new(device, blocking);
+    comm.sit(Arc::clone(&clique), rank);
+    let handle = comm::insert(&comm);
+    *at = handle;
+    if fault == Some(Action::Block) {
+        return background::block(&comm);
+    }
+    let outcome = go_on(&comm, Vec::new(), fault, move |comm| join(comm, &clique, rank, &id));
+    if outcome.is_err_and(|code| code != Code::IN_PROGRESS) {
+        *at = ptr::null_mut();
+        let _ = comm::remove(handle);
+    }
+    outcome
+}
+
+/// Meets the other ranks.
+fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result<(), Failure> {
+    let taken = clique.change(|state| {
+        if state.members[rank].is_some() {
+            return true;
+        }
+        state.members[rank] = Some(Arc::downgrade(comm));
+        let devices = state.members.iter().flatten().filter_map(|member| member.upgrade().map(|m| m.device.ordinal));
+        let devices = devices.collect::<Vec<_>>();
+        if devices.len() == clique.ranks() {
+            state.refusal = duplicate(&devices);
+            unique_id::close(id);
+        }
+        false
+    });
+    if taken {
+        return Err(Failure(Code::INVALID_USAGE, format!("there are two of rank {rank}")));
+    }
+    let is_full = |state: &mut State| state.members.iter().all(Option::is_some).then(|| state.refusal.clone());
+    match clique.wait(comm, is_full) {
+        Ok(None) => Ok(()),
+        Ok(Some(refusal)) => Err(Failure(Code::INVALID_USAGE, refusal)),
+        Err(aborted) => {
+            clique.change(|state| state.members[rank] = None);
+            Err(aborted.into())
+        }
+    }
+}
+
+fn duplicate(devices: &[usize]) -> Option<String> {
+    let pairs = (0..devices.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+    let (a, b) = pairs.into_iter().find(|&(a, b)| devices[a] == devices[b])?;
+    Some(format!("Duplicate GPU detected : rank {a} and rank {b} both on CUDA device {}", devices[a]))
+}
+
+/// `ncclCommFinalize`: all that was launched is done, and all ranks have got so far.
+pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
+    background::outside_of_groups("ncclCommFinalize")?;
+    let comm = comm::find(handle)?;
+    let _turn = comm.enter()?;
+    let fault = background::fault("ncclCommFinalize", comm.seat()?.rank)?;
+    if comm.set_finalized() {
+        return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommFinalize: it was called before"));
+    }
+    if fault == Some(Action::Block) {
+        return background::block(&comm);
+    }
+    comm.begin();
+    go_on(&comm, Vec::new(), fault, |comm| {
+        leave(comm)?;
+        let Some(seat) = comm.seat_if_any() else { return Ok(()) };
+        let all_left = |state: &mut State| state.has_left.iter().all(|left| *left).then_some(());
+        Ok(seat.clique.wait(comm, all_left)?)
+    })
+}
+
+/// `ncclCommDestroy`: all that was launched is done.
+pub(crate) fn destroy(handle: CommHandle) -> Result<(), Code> {
+    background::outside_of_groups("ncclCommDestroy")?;
+    let comm = comm::find(handle)?;
+    let _turn = comm.enter()?;
+    let fault = background::fault("ncclCommDestroy", comm.seat()?.rank)?;
+    if fault == Some(Action::Block) {
+        return background::block(&comm);
+    }
+    comm.begin();
+    let handle = handle.addr();
+    go_on(&comm, Vec::new(), fault, move |comm| {
+        leave(comm)?;
+        // An abort may have been faster.
+        let _ = comm::remove(ptr::without_provenance_mut(handle));
+        Ok(())
+    })
+}
+
+/// Waits for all that was launched; then the others know.
+fn leave(comm: &Arc<Comm>) -> Result<(), Failure> {
+    let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
+    let launched = comm.launched.load(SeqCst);
+    clique.wait(comm, |state| (state.finished[*rank] == launched).then_some(()))?;
+    clique.change(|state| state.has_left[*rank] = true);
+    Ok(())
+}
+
+/// `ncclCommAbort`: its work ends without completing, and touches no memory after this.
+pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
+    let comm = comm::remove(handle)?;
+    comm.set_aborted();
+    if let Some(Seat { clique, rank }) = comm.seat_if_any() {
+        clique.change(|state| {
+            state.aborted_at.get_or_insert_with(Instant::now);
+            state.has_left[*rank] = true;
+        });
+        clique.wait_regardless(|state| !state.is_running[*rank]);
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! Splits: all ranks of a communicator say what they want, and the last one makes the children.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::abi::{Code, CommHandle, SPLIT_NO_COLOR};
+use super::background::{self, Failure, go_on};
+use super::clique::Clique;
+use super::comm::{self, Comm, Seat};
+use super::text;
+use crate::faults::Action;
+
+/// A split that not all ranks have done.
+pub(crate) struct Round {
+    asked: Vec<Option<Asked>>,
+    is_done: bool,
+    left: usize,
+}
+
+#[derive(Clone)]
+struct Asked {
+    color: c_int,
+    key: c_int,
+    child: Option<Arc<Comm>>,
+}
+
+/// `ncclCommSplit`
+pub(crate) fn begin(
+    parent: CommHandle,
+    (color, key): (c_int, c_int),
+    at: &mut CommHandle,
+    blocking: Option<bool>,
+) -> Result<(), Code> {
+    background::outside_of_groups("ncclCommSplit")?;
+    let parent = comm::find(parent)?;
+    let _turn = parent.enter()?;
+    let rank = parent.seat()?.rank;
+    if color < SPLIT_NO_COLOR {
+        return Err(text::refuse(Code::INVALID_ARGUMENT, format!("ncclCommSplit: there is no color {color}")));
+    }
+    let fault = background::fault("ncclCommSplit", rank)?;
+    let child = Comm::new(parent.device, blocking.unwrap_or(parent.is_blocking));
+    let child = (color != SPLIT_NO_COLOR).then_some(child);
+    let handle = child.as_ref().map(comm::insert);
+    *at = handle.unwrap_or(ptr::null_mut());
+    let number = parent.splits.fetch_add(1, SeqCst);
+    if fault == Some(Action::Block) {
+        return background::block(&parent);
+    }
+    parent.begin();
+    let asked = Asked { color, key, child: child.clone() };
+    let outcome = go_on(&parent, child.into_iter().collect(), fault, move |parent| gather(parent, number, asked));
+    if outcome.is_err_and(|code| code != Code::IN_PROGRESS) {
+        *at = ptr::null_mut();
+        if let Some(handle) = handle {
+            let _ = comm::remove(handle);
+        }
+    }
+    outcome
+}
+
+/// Waits for what all have asked for.
+fn gather(parent: &Arc<Comm>, number: u64, asked: Asked) -> Result<(), Failure> {
+    let Some(Seat { clique, rank }) = parent.seat_if_any() else { return Ok(()) };
+    clique.change(|state| {
+        let new = || Round { asked: vec![None; clique.ranks()], is_done: false, left: clique.ranks() };
+        let round = state.rounds.entry(number).or_insert_with(new);
+        round.asked[*rank] = Some(asked);
+        if let Some(asked) = round.asked.iter().cloned().collect::<Option<Vec<_>>>() {
+            seat_all(&asked);
+            round.is_done = true;
+        }
+    });
+    let done = clique.wait(parent, |state| {
+        let round = state.rounds.get_mut(&number).filter(|round| round.is_done)?;
+        round.left -= 1;
+        if round.left == 0 {
+            state.rounds.remove(&number);
+        }
+        Some(())
+    });
+    done.map_err(|aborted| {
+        clique.change(|state| state.rounds.get_mut(&number).map(|round| round.asked[*rank] = None));
+        aborted.into()
+    })
+}
+
+/// Gives each child its place: among those of its color, by key, then by rank.
+fn seat_all(asked: &[Asked]) {
+    let mut colors = asked.iter().map(|asked| asked.color).collect::<Vec<_>>();
+    colors.sort_unstable();
+    colors.dedup();
+    for color in colors {
+        let mut members = asked.iter().filter(|asked| asked.color == color).collect::<Vec<_>>();
+        members.sort_by_key(|asked| asked.key);
+        let children = members.iter().filter_map(|asked| asked.child.as_ref()).collect::<Vec<_>>();
+        let clique = Arc::new(Clique::new(children.len()));
+        clique.change(|state| {
+            state.members = children.iter().map(|child| Some(Arc::downgrade(child))).collect();
+        });
+        for (rank, child) in children.into_iter().enumerate() {
+            child.sit(Arc::clone(&clique), rank);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The variables that say how the double behaves. The table of them is in the crate's documentation.
+
+use std::env;
+use std::hint;
+use std::process;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::faults;
+
+/// Read from the environment when the first of them is asked for.
+static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::from_env);
+
+/// The values. Those that are used only once are taken when they are: see each.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    devices: AtomicU64,
+    memory: AtomicU64,
+    nccl_version: AtomicU64,
+    driver: AtomicU64,
+    init: AtomicU64,
+    connect: AtomicU64,
+    delay_us: AtomicU64,
+    poll_us: AtomicU64,
+    remote_errors: AtomicU64,
+}
+
+/// The settings.
+pub(crate) fn read() -> &'static Settings {
+    &SETTINGS
+}
+
+/// Changes one, as if the environment had said so. False: there is no such variable, or it cannot have that value.
+pub(crate) fn set(name: &str, value: &str) -> bool {
+    SETTINGS.set(name, value)
+}
+
+const NAMES: [&str; 10] = [
+    "GPU_DOUBLE_DEVICES",
+    "GPU_DOUBLE_MEMORY",
+    "GPU_DOUBLE_NCCL_VERSION",
+    "GPU_DOUBLE_DRIVER",
+    "GPU_DOUBLE_INIT",
+    "GPU_DOUBLE_CONNECT",
+    "GPU_DOUBLE_DELAY_US",
+    "GPU_DOUBLE_POLL_US",
+    "GPU_DOUBLE_REMOTE_ERRORS",
+    "GPU_DOUBLE_FAULTS",
+];
+
+impl Settings {
+    fn from_env() -> Self {
+        let settings = Self {
+            devices: AtomicU64::new(4),
+            memory: AtomicU64::new(1 << 30),
+            nccl_version: AtomicU64::new(22809),
+            driver: AtomicU64::new(13000),
+            init: AtomicU64::new(0),
+            connect: AtomicU64::new(1),
+            delay_us: AtomicU64::new(0),
+            poll_us: AtomicU64::new(0),
+            remote_errors: AtomicU64::new(0),
+        };
+        for name in NAMES {
+            let Ok(value) = env::var(name) else { continue };
+            if !settings.set(name, &value) {
+                // A test that goes on without its fault would pass for the wrong reason.
+                eprintln!("gpu double: {name}={value:?} is not understood");
+                process::abort();
+            }
+        }
+        settings
+    }
+
+    fn set(&self, name: &str, value: &str) -> bool {
+        let at = match name {
+            "GPU_DOUBLE_DEVICES" => &self.devices,
+            "GPU_DOUBLE_MEMORY" => &self.memory,
+            "GPU_DOUBLE_NCCL_VERSION" => &self.nccl_version,
+            "GPU_DOUBLE_DRIVER" => &self.driver,
+            "GPU_DOUBLE_INIT" => &self.init,
+            "GPU_DOUBLE_CONNECT" => &self.connect,
+            "GPU_DOUBLE_DELAY_US" => &self.delay_us,
+            "GPU_DOUBLE_POLL_US" => &self.poll_us,
+            "GPU_DOUBLE_REMOTE_ERRORS" => &self.remote_errors,
+            "GPU_DOUBLE_FAULTS" => return faults::set(value),
+            _ => return false,
+        };
+        let value = value.trim().parse().ok();
+        value.inspect(|&value| at.store(value, Relaxed)).is_some()
+    }
+
+    /// How many devices `cuInit` finds.
+    pub(crate) fn devices(&self) -> usize {
+        self.devices.load(Relaxed) as usize
+    }
+
+    /// Bytes that each device has.
+    pub(crate) fn memory(&self) -> usize {
+        self.memory.load(Relaxed) as usize
+    }
+
+    /// What `ncclGetVersion` says.
+    pub(crate) fn nccl_version(&self) -> i32 {
+        self.nccl_version.load(Relaxed) as i32
+    }
+
+    /// What `cuDriverGetVersion` says.
+    pub(crate) fn driver(&self) -> i32 {
+        self.driver.load(Relaxed) as i32
+    }
+
+    /// What `cuInit` returns.
+    pub(crate) fn init(&self) -> i32 {
+        self.init.load(Relaxed) as i32
+    }
+
+    /// Whether every unit of a communicator that does not block is launched in the background.
+    pub(crate) fn connects_always(&self) -> bool {
+        self.connect.load(Relaxed) > 1
+    }
+
+    /// Whether ranks hear of another's abort.
+    pub(crate) fn remote_errors(&self) -> bool {
+        self.remote_errors.load(Relaxed) != 0
+    }
+
+    /// Looks for work for as long as a stream's thread does before it sleeps, which is not at all by default.
+    pub(crate) fn poll(&self, is_there: impl Fn() -> bool) {
+        let limit = Duration::from_micros(self.poll_us.load(Relaxed));
+        if limit.is_zero() {
+            return;
+        }
+        let start = Instant::now();
+        while !is_there() && start.elapsed() < limit {
+            hint::spin_loop();
+        }
+    }
+
+    /// Waits for as long as each piece of stream work takes at least, which is nothing by default.
+    pub(crate) fn delay(&self) {
+        self.delay_at_least(0);
+    }
+
+    /// The same, for work that never is immediate.
+    pub(crate) fn delay_at_least(&self, least_us: u64) {
+        let delay = self.delay_us.load(Relaxed).max(least_us);
+        if delay != 0 {
+            thread::sleep(Duration::from_micros(delay));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Ranks that are threads, each with a device, a stream and a communicator.
+
+#![allow(unsafe_code, clippy::unwrap_used, dead_code, reason = "tests, none of which needs all of it")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco_gpu_double::controls::gpu_double_set;
+use disco_gpu_double::cuda;
+use disco_gpu_double::cuda::abi::{DevicePointer, STREAM_NON_BLOCKING, Stream};
+use disco_gpu_double::cuda::exports::context::{cuCtxSetCurrent, cuDevicePrimaryCtxRetain};
+use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2};
+use disco_gpu_double::cuda::exports::device::cuInit;
+use disco_gpu_double::cuda::exports::memory::{cuMemAlloc_v2, cuMemFree_v2};
+use disco_gpu_double::cuda::exports::stream::{cuStreamCreate, cuStreamDestroy_v2, cuStreamSynchronize};
+use disco_gpu_double::nccl::abi::{Code, CommHandle, UniqueId};
+use disco_gpu_double::nccl::config::Config;
+use disco_gpu_double::nccl::exports::communicator::{
+    ncclCommAbort, ncclCommDestroy, ncclCommGetAsyncError, ncclCommInitRankConfig, ncclCommSplit,
+};
+use disco_gpu_double::nccl::exports::library::{ncclGetLastError, ncclGetUniqueId};
+
+/// What all of the driver's calls should return.
+pub(crate) const OK: cuda::abi::Code = cuda::abi::Code::SUCCESS;
+/// Longer than anything takes that works.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// One rank.
+pub(crate) struct Rank {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) comm: CommHandle,
+    pub(crate) stream: Stream,
+}
+
+/// Has each of some ranks do something, and ends their communicators. Devices are as many as ranks.
+pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Rank) -> T + Sync) -> Vec<T> {
+    let id = unique_id();
+    let body = &body;
+    let run = move |rank: usize| {
+        let stream = use_device(rank as c_int);
+        let comm = ready(init(id, ranks, rank, blocking).1);
+        let rank = Rank { rank, ranks, comm, stream };
+        let answer = body(&rank);
+        rank.end();
+        answer
+    };
+    thread::scope(|scope| {
+        let threads = (0..ranks).map(|rank| scope.spawn(move || run(rank))).collect::<Vec<_>>();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// A new unique id.
+pub(crate) fn unique_id() -> UniqueId {
+    let mut id = UniqueId { internal: [0; 128] };
+    assert_eq!(ncclGetUniqueId(Some(&mut id)), Code::SUCCESS);
+    id
+}
+
+/// Begins a communicator.
+pub(crate) fn init(id: UniqueId, ranks: usize, rank: usize, blocking: bool) -> (Code, CommHandle) {
+    let config = Config { blocking: blocking.into(), ..Config::initializer() };
+    let mut comm = ptr::null_mut();
+    // SAFETY: the configuration is whole.
+    let code = unsafe { ncclCommInitRankConfig(Some(&mut comm), ranks as c_int, id, rank as c_int, &config) };
+    assert_eq!(code, if blocking { Code::SUCCESS } else { Code::IN_PROGRESS }, "{}", last_error(ptr::null_mut()));
+    (code, comm)
+}
+
+/// Begins a split, with the parent's configuration.
+pub(crate) fn split(parent: CommHandle, color: c_int, key: c_int) -> (Code, CommHandle) {
+    let mut child = ptr::null_mut();
+    // SAFETY: there is no configuration.
+    let code = unsafe { ncclCommSplit(parent, color, key, Some(&mut child), ptr::null()) };
+    (code, child)
+}
+
+/// Waits until nothing is in progress.
+pub(crate) fn ready(comm: CommHandle) -> CommHandle {
+    assert_eq!(settled(comm), Code::SUCCESS, "{}", last_error(comm));
+    comm
+}
+
+/// Waits until nothing is in progress, and says what it came to.
+pub(crate) fn settled(comm: CommHandle) -> Code {
+    wait_until(|| Some(async_error(comm)).filter(|&code| code != Code::IN_PROGRESS))
+}
+
+/// Waits for an error.
+pub(crate) fn failed(comm: CommHandle) -> Code {
+    wait_until(|| Some(async_error(comm)).filter(|&code| code != Code::IN_PROGRESS && code != Code::SUCCESS))
+}
+
+/// Waits for something to be there.
+pub(crate) fn wait_until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ready() {
+            return answer;
+        }
+        assert!(start.elapsed() < LONG, "that takes too long");
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// The asynchronous error.
+pub(crate) fn async_error(comm: CommHandle) -> Code {
+    let mut error = Code::SUCCESS;
+    assert_eq!(ncclCommGetAsyncError(comm, Some(&mut error)), Code::SUCCESS);
+    error
+}
+
+/// The last error's text.
+pub(crate) fn last_error(comm: CommHandle) -> String {
+    // SAFETY: it ends with a zero, and stays until this thread asks again.
+    unsafe { CStr::from_ptr(ncclGetLastError(comm)) }.to_str().unwrap().to_owned()
+}
+
+/// Changes a variable.
+pub(crate) fn set(name: &CStr, value: &CStr) {
+    // SAFETY: both are texts.
+    assert_eq!(unsafe { gpu_double_set(name.as_ptr(), value.as_ptr()) }, 1, "{name:?} {value:?}");
+}
+
+/// Makes a device this thread's, and a stream on it.
+pub(crate) fn use_device(device: c_int) -> Stream {
+    assert_eq!(cuInit(0), OK);
+    let mut context = ptr::null_mut();
+    assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), device), OK);
+    assert_eq!(cuCtxSetCurrent(context), OK);
+    new_stream()
+}
+
+/// A stream.
+pub(crate) fn new_stream() -> Stream {
+    let mut stream = ptr::null_mut();
+    assert_eq!(cuStreamCreate(Some(&mut stream), STREAM_NON_BLOCKING), OK);
+    stream
+}
+
+/// Memory.
+pub(crate) fn allocate(bytes: usize) -> DevicePointer {
+    let mut pointer = 0;
+    assert_eq!(cuMemAlloc_v2(Some(&mut pointer), bytes), OK);
+    pointer
+}
+
+/// Frees memory.
+pub(crate) fn free(pointer: DevicePointer) {
+    assert_eq!(cuMemFree_v2(pointer), OK);
+}
+
+/// An address, some bytes on.
+pub(crate) fn at(pointer: DevicePointer, bytes: usize) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(pointer as usize + bytes)
+}
+
+impl Rank {
+    /// Memory with something in it.
+    pub(crate) fn upload(&self, bytes: &[u8]) -> DevicePointer {
+        let pointer = allocate(bytes.len());
+        self.write(pointer, bytes);
+        pointer
+    }
+
+    /// Overwrites memory.
+    pub(crate) fn write(&self, pointer: DevicePointer, bytes: &[u8]) {
+        // SAFETY: the bytes are there until it is done.
+        let code = unsafe { cuMemcpyHtoDAsync_v2(pointer, bytes.as_ptr().cast(), bytes.len(), self.stream) };
+        assert_eq!(code, OK);
+        self.synchronize();
+    }
+
+    /// What is in memory, after all of the stream.
+    pub(crate) fn download(&self, pointer: DevicePointer, bytes: usize) -> Vec<u8> {
+        let mut to = vec![0; bytes];
+        // SAFETY: there is room until it is done.
+        let code = unsafe { cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), pointer, bytes, self.stream) };
+        assert_eq!(code, OK);
+        self.synchronize();
+        to
+    }
+
+    /// Waits for the stream.
+    pub(crate) fn synchronize(&self) {
+        assert_eq!(cuStreamSynchronize(self.stream), OK);
+    }
+
+    /// Memory of floats.
+    pub(crate) fn floats(&self, values: &[f32]) -> DevicePointer {
+        self.upload(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    /// Floats in memory.
+    pub(crate) fn read_floats(&self, pointer: DevicePointer, count: usize) -> Vec<f32> {
+        let bytes = self.download(pointer, 4 * count);
+        bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+    }
+
+    fn end(&self) {
+        let mut error = Code::SUCCESS;
+        // A test may have ended it.
+        if ncclCommGetAsyncError(self.comm, Some(&mut error)) == Code::SUCCESS {
+            let code = if error == Code::SUCCESS { ncclCommDestroy(self.comm) } else { ncclCommAbort(self.comm) };
+            assert!(code == Code::SUCCESS || code == Code::IN_PROGRESS, "{code:?}");
+        }
+        assert_eq!(cuStreamDestroy_v2(self.stream), OK);
+    }
+}

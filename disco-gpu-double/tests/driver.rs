@@ -1,0 +1,179 @@
+//! The driver: memory, streams and events.
+
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::ptr;
+use std::sync::Barrier;
+
+use common::{OK, allocate, at, free, new_stream, on_ranks, set, use_device};
+use disco_gpu_double::controls::{Counts, gpu_double_counts, gpu_double_events};
+use disco_gpu_double::cuda::abi::{Code, Event};
+use disco_gpu_double::cuda::exports::context::{cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2};
+use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
+use disco_gpu_double::cuda::exports::device::{cuDeviceGetAttribute, cuDeviceGetName, cuDeviceGetPCIBusId};
+use disco_gpu_double::cuda::exports::event::{
+    cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventSynchronize,
+};
+use disco_gpu_double::cuda::exports::memory::{
+    cuMemAlloc_v2, cuMemFree_v2, cuMemGetInfo_v2, cuMemsetD8_v2, cuMemsetD8Async, cuPointerGetAttribute,
+};
+use disco_gpu_double::cuda::exports::stream::{
+    cuStreamCreate, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
+};
+use disco_gpu_double::nccl;
+use disco_gpu_double::nccl::abi::DataType;
+use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
+
+fn download(pointer: u64, bytes: usize) -> Vec<u8> {
+    let mut to = vec![0; bytes];
+    // SAFETY: there is room.
+    assert_eq!(unsafe { cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), pointer, bytes) }, OK);
+    to
+}
+
+fn new_event() -> Event {
+    let mut event = ptr::null_mut();
+    assert_eq!(cuEventCreate(Some(&mut event), 2), OK);
+    event
+}
+
+#[test]
+fn fresh_memory_is_not_zero() {
+    let stream = use_device(0);
+    let pointer = allocate(1000);
+    assert_eq!(download(pointer, 1000), [0xa5; 1000]);
+    assert_eq!(cuMemsetD8_v2(pointer, 7, 10), OK);
+    // SAFETY: there are as many bytes.
+    assert_eq!(unsafe { cuMemcpyHtoD_v2(pointer + 8, [1u8, 2, 3].as_ptr().cast(), 3) }, OK);
+    assert_eq!(download(pointer, 12), [7, 7, 7, 7, 7, 7, 7, 7, 1, 2, 3, 0xa5]);
+    assert_eq!(cuMemcpyDtoDAsync_v2(pointer, pointer + 8, 3, stream), OK);
+    assert_eq!(cuStreamSynchronize(stream), OK);
+    assert_eq!(download(pointer, 4), [1, 2, 3, 7]);
+    free(pointer);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn addresses_outside_of_allocations_are_refused() {
+    let stream = use_device(0);
+    let pointer = allocate(100);
+    assert_eq!(cuMemsetD8Async(pointer, 0, 101, stream), Code::INVALID_VALUE);
+    assert_eq!(cuMemsetD8Async(pointer + 100, 0, 1, stream), Code::INVALID_VALUE);
+    assert_eq!(cuMemsetD8Async(pointer + 99, 0, 1, stream), OK);
+    assert_eq!(cuMemFree_v2(pointer + 1), Code::INVALID_VALUE);
+    let mut device = 9u32;
+    // SAFETY: there is room for the answer.
+    assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer + 50) }, OK);
+    assert_eq!(device, 0);
+    free(pointer);
+    assert_eq!(cuMemFree_v2(pointer), Code::INVALID_VALUE);
+    // SAFETY: there is room for the answer.
+    let code = unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) };
+    assert_eq!(code, Code::INVALID_VALUE);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn memory_runs_out() {
+    let stream = use_device(0);
+    let (mut unused, mut total, mut pointer) = (0, 0, 0);
+    assert_eq!(cuMemGetInfo_v2(Some(&mut unused), Some(&mut total)), OK);
+    assert_eq!(total, 1 << 30);
+    assert_eq!(cuMemAlloc_v2(Some(&mut pointer), unused + (1 << 20)), Code::OUT_OF_MEMORY);
+    assert_eq!(cuMemAlloc_v2(Some(&mut pointer), 0), Code::INVALID_VALUE);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn devices_say_what_they_are() {
+    let stream = use_device(0);
+    let mut value = -1;
+    for (attribute, expected) in [(75, 9), (76, 0), (115, 0), (16, 132)] {
+        assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 1), value), (OK, expected));
+    }
+    let mut name = [9u8; 16];
+    // SAFETY: there is room for as many.
+    assert_eq!(unsafe { cuDeviceGetName(name.as_mut_ptr().cast(), 5, 0) }, OK);
+    assert_eq!(name[..6], *b"GPU \0\x09");
+    // SAFETY: there is room for as many.
+    assert_eq!(unsafe { cuDeviceGetPCIBusId(name.as_mut_ptr().cast(), 16, 2) }, OK);
+    assert_eq!(name[..13], *b"0000:03:00.0\0");
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+/// A receive holds one stream up until the other rank sends.
+#[test]
+fn streams_wait_for_events_and_the_default_stream_for_all_but_non_blocking_ones() {
+    let tested = Barrier::new(2);
+    on_ranks(2, true, |rank| {
+        let pointer = rank.floats(&[rank.rank as f32]);
+        if rank.rank == 1 {
+            tested.wait();
+            assert_eq!(ncclSend(at(pointer, 0), 1, DataType::F32, 0, rank.comm, rank.stream), nccl::abi::Code::SUCCESS);
+            return free(pointer);
+        }
+        let (event, after, apart) = (new_event(), new_stream(), new_stream());
+        let mut ordered = ptr::null_mut();
+        assert_eq!(cuStreamCreate(Some(&mut ordered), 0), OK);
+        assert_eq!(cuEventQuery(event), OK, "it was never recorded");
+        assert_eq!(ncclRecv(at(pointer, 0), 1, DataType::F32, 1, rank.comm, rank.stream), nccl::abi::Code::SUCCESS);
+        assert_eq!(cuEventRecord(event, rank.stream), OK);
+        assert_eq!(cuStreamWaitEvent(after, event, 0), OK);
+        assert_eq!(cuStreamWaitEvent(ordered, event, 0), OK);
+        assert_eq!(cuMemsetD8_v2(pointer, 0, 1), OK, "on the default stream");
+        assert_eq!(cuMemsetD8Async(pointer, 0, 1, apart), OK);
+        assert_eq!(cuStreamSynchronize(apart), OK);
+        for stream in [rank.stream, after, ordered, ptr::null_mut()] {
+            assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
+        }
+        assert_eq!(cuEventQuery(event), Code::NOT_READY);
+        tested.wait();
+        assert_eq!(cuEventSynchronize(event), OK);
+        assert_eq!(cuCtxSynchronize(), OK);
+        for stream in [rank.stream, after, ordered, ptr::null_mut()] {
+            assert_eq!(cuStreamQuery(stream), OK);
+        }
+        free(pointer);
+        [after, apart, ordered].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+        assert_eq!(cuEventDestroy_v2(event), OK);
+    });
+}
+
+#[test]
+fn work_on_freed_memory_is_an_error_that_stays() {
+    let other = use_device(2);
+    let pointer = allocate(8);
+    let stream = use_device(3);
+    set(c"GPU_DOUBLE_DELAY_US", c"50000");
+    assert_eq!(cuMemsetD8Async(pointer, 0, 8, stream), OK);
+    free(pointer);
+    assert_eq!(cuStreamSynchronize(stream), Code::ILLEGAL_ADDRESS);
+    set(c"GPU_DOUBLE_DELAY_US", c"0");
+    assert_eq!(cuStreamQuery(stream), Code::ILLEGAL_ADDRESS);
+    let mut pointer = 0;
+    assert_eq!(cuMemAlloc_v2(Some(&mut pointer), 8), Code::ILLEGAL_ADDRESS);
+    assert_eq!(cuStreamDestroy_v2(stream), Code::ILLEGAL_ADDRESS);
+    assert_eq!(cuDevicePrimaryCtxRelease_v2(3), OK);
+    let stream = use_device(3);
+    assert_eq!(cuStreamQuery(stream), OK);
+    [stream, other].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
+
+#[test]
+fn what_is_not_given_back_is_counted() {
+    let counts = || {
+        let mut counts = Counts::default();
+        gpu_double_counts(Some(&mut counts));
+        counts
+    };
+    let stream = use_device(0);
+    let (pointer, event) = (allocate(1), new_event());
+    let here = counts();
+    assert!(here.allocations >= 1 && here.streams >= 1 && gpu_double_events() >= 1);
+    free(pointer);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+    assert_eq!(cuEventDestroy_v2(event), OK);
+    assert_eq!(cuEventDestroy_v2(event), Code::INVALID_HANDLE);
+}

@@ -1,0 +1,191 @@
+//! Faults, one test at a time: rules are the process's.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::ffi::CStr;
+use std::ptr;
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use common::{OK, async_error, at, failed, free, init, last_error, on_ranks, ready, set, split, unique_id, use_device};
+use disco_gpu_double::cuda::abi::Code as CudaCode;
+use disco_gpu_double::cuda::exports::memory::cuMemAlloc_v2;
+use disco_gpu_double::cuda::exports::stream::cuStreamQuery;
+use disco_gpu_double::nccl::abi::{Code, CommHandle, DataType, RedOp};
+use disco_gpu_double::nccl::exports::collective::ncclAllReduce;
+use disco_gpu_double::nccl::exports::communicator::{
+    ncclCommAbort, ncclCommDestroy, ncclCommFinalize, ncclCommInitRank,
+};
+use disco_gpu_double::nccl::exports::group::{ncclGroupEnd, ncclGroupStart};
+
+/// Has rules while a test runs.
+fn with(rules: &CStr, test: impl FnOnce()) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    set(c"GPU_DOUBLE_FAULTS", rules);
+    test();
+    set(c"GPU_DOUBLE_FAULTS", c"");
+    drop(turn);
+}
+
+fn reduce(rank: &common::Rank, pointer: u64) -> Code {
+    let pair = at(pointer, 0);
+    ncclAllReduce(pair, pair, 1, DataType::F32, RedOp::SUM, rank.comm, rank.stream)
+}
+
+/// Aborts from another thread, after a while.
+fn abort_soon(comm: CommHandle) -> thread::JoinHandle<Code> {
+    let comm = comm.expose_provenance();
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        ncclCommAbort(ptr::with_exposed_provenance_mut(comm))
+    })
+}
+
+#[test]
+fn a_call_returns_a_code() {
+    with(c"ncclAllReduce:1:2=3, cuMemAlloc_v2:0:2=2", || {
+        on_ranks(2, true, |rank| {
+            let pointer = rank.floats(&[1.0]);
+            assert_eq!(reduce(rank, pointer), Code::SUCCESS);
+            if rank.rank == 1 {
+                assert_eq!(reduce(rank, pointer), Code::INTERNAL_ERROR);
+                assert_eq!(last_error(ptr::null_mut()), "ncclAllReduce: a test wants this fault");
+            } else {
+                assert_eq!(cuMemAlloc_v2(Some(&mut 0), 1), CudaCode::OUT_OF_MEMORY);
+            }
+            assert_eq!(rank.read_floats(pointer, 1), [2.0]);
+            free(pointer);
+        });
+    });
+}
+
+#[test]
+fn work_fails_when_it_is_reached() {
+    with(c"ncclAllReduce:0:1=async:6", || {
+        on_ranks(2, true, |rank| {
+            let pointer = rank.floats(&[1.0]);
+            assert_eq!(reduce(rank, pointer), Code::SUCCESS);
+            if rank.rank == 0 {
+                assert_eq!(failed(rank.comm), Code::REMOTE_ERROR);
+                assert_eq!(reduce(rank, pointer), Code::REMOTE_ERROR);
+            }
+            assert_eq!(cuStreamQuery(rank.stream), CudaCode::NOT_READY);
+            assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
+            assert_eq!(rank.read_floats(pointer, 1), [1.0]);
+            free(pointer);
+        });
+    });
+}
+
+#[test]
+fn work_hangs_until_it_is_aborted() {
+    with(c"ncclGroupEnd:*:1=hang", || {
+        on_ranks(2, true, |rank| {
+            let pointer = rank.floats(&[1.0]);
+            assert_eq!(ncclGroupStart(), Code::SUCCESS);
+            assert_eq!(reduce(rank, pointer), Code::SUCCESS);
+            assert_eq!(ncclGroupEnd(), Code::SUCCESS);
+            thread::sleep(Duration::from_millis(5));
+            assert_eq!(cuStreamQuery(rank.stream), CudaCode::NOT_READY);
+            assert_eq!(async_error(rank.comm), Code::SUCCESS);
+            assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
+            assert_eq!(rank.read_floats(pointer, 1), [1.0]);
+            free(pointer);
+        });
+    });
+}
+
+#[test]
+fn a_call_blocks_until_another_thread_aborts() {
+    with(c"ncclAllReduce:0:1=block", || {
+        on_ranks(1, true, |rank| {
+            let pointer = rank.floats(&[1.0]);
+            let aborter = abort_soon(rank.comm);
+            assert_eq!(reduce(rank, pointer), Code::INTERNAL_ERROR);
+            assert_eq!(aborter.join().unwrap(), Code::SUCCESS);
+            free(pointer);
+        });
+    });
+}
+
+#[test]
+fn communicators_fail_to_begin() {
+    with(c"ncclCommInitRank:0:1=2,ncclCommInitRankConfig:0:1=async:3,ncclCommInitRankConfig:0:2=hang", || {
+        use_device(0);
+        let mut comm = ptr::null_mut();
+        assert_eq!(ncclCommInitRank(Some(&mut comm), 1, unique_id(), 0), Code::SYSTEM_ERROR);
+        assert_eq!(comm, ptr::null_mut());
+        let (_, comm) = init(unique_id(), 1, 0, false);
+        assert_eq!(failed(comm), Code::INTERNAL_ERROR);
+        assert_eq!(ncclCommAbort(comm), Code::SUCCESS);
+        let (_, comm) = init(unique_id(), 1, 0, false);
+        thread::sleep(Duration::from_millis(5));
+        assert_eq!(async_error(comm), Code::IN_PROGRESS);
+        assert_eq!(ncclCommAbort(comm), Code::SUCCESS);
+        let (_, comm) = init(unique_id(), 1, 0, true);
+        assert_eq!(ncclCommDestroy(comm), Code::SUCCESS);
+    });
+}
+
+#[test]
+fn communicators_fail_to_split_and_to_end() {
+    let rules = c"ncclCommSplit:0:1=5,ncclCommSplit:0:2=hang,ncclCommFinalize:0:1=async:2,ncclCommDestroy:0:1=1";
+    with(rules, || {
+        use_device(0);
+        let begin = || ready(init(unique_id(), 1, 0, false).1);
+        let comm = begin();
+        assert_eq!(split(comm, 0, 0), (Code::INVALID_USAGE, ptr::null_mut()));
+        let (code, child) = split(comm, 0, 0);
+        assert_eq!(code, Code::IN_PROGRESS);
+        thread::sleep(Duration::from_millis(5));
+        assert_eq!((async_error(comm), async_error(child)), (Code::IN_PROGRESS, Code::IN_PROGRESS));
+        assert_eq!((ncclCommAbort(comm), ncclCommAbort(child)), (Code::SUCCESS, Code::SUCCESS));
+        let comm = begin();
+        assert_eq!(ncclCommFinalize(comm), Code::IN_PROGRESS);
+        assert_eq!(failed(comm), Code::SYSTEM_ERROR);
+        assert_eq!(ncclCommAbort(comm), Code::SUCCESS);
+        let comm = begin();
+        assert_eq!(ncclCommDestroy(comm), Code::UNHANDLED_CUDA_ERROR);
+        assert_eq!(ncclCommDestroy(comm), Code::IN_PROGRESS);
+    });
+}
+
+#[test]
+fn every_launch_is_in_progress_if_it_is_to_be() {
+    with(c"", || {
+        set(c"GPU_DOUBLE_CONNECT", c"2");
+        on_ranks(2, false, |rank| {
+            let pointer = rank.floats(&[1.0]);
+            for _ in 0..3 {
+                assert_eq!(reduce(rank, pointer), Code::IN_PROGRESS);
+                ready(rank.comm);
+            }
+            assert_eq!(rank.read_floats(pointer, 1), [8.0]);
+            free(pointer);
+        });
+        set(c"GPU_DOUBLE_CONNECT", c"1");
+    });
+}
+
+#[test]
+fn peers_hear_of_an_abort_if_they_are_to() {
+    with(c"", || {
+        set(c"GPU_DOUBLE_REMOTE_ERRORS", c"1");
+        let aborted = Barrier::new(2);
+        on_ranks(2, true, |rank| {
+            if rank.rank == 0 {
+                assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
+                aborted.wait();
+            } else {
+                aborted.wait();
+                assert_eq!(failed(rank.comm), Code::REMOTE_ERROR);
+            }
+            assert_eq!(cuStreamQuery(rank.stream), OK);
+        });
+        set(c"GPU_DOUBLE_REMOTE_ERRORS", c"0");
+    });
+}

@@ -1,0 +1,64 @@
+//! The shared object, under the names that loaders look for.
+
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+use std::ffi::{CStr, c_int};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::{env, fs, process};
+
+use disco_gpu_double::controls::Counts;
+use libloading::Library;
+
+/// Where cargo leaves it: beside the tests.
+fn shared_object() -> PathBuf {
+    let file = env::current_exe().unwrap().with_file_name("libdisco_gpu_double.so");
+    assert!(file.is_file(), "{} is not there", file.display());
+    file
+}
+
+fn open(file: &PathBuf) -> Library {
+    // SAFETY: what runs when it is loaded is Rust's own.
+    unsafe { Library::new(file) }.unwrap()
+}
+
+fn address(library: &Library, function: &CStr) -> usize {
+    // SAFETY: only its address is taken.
+    let function = unsafe { library.get::<unsafe extern "C" fn()>(function) };
+    *function.unwrap() as usize
+}
+
+#[test]
+fn two_links_are_one_image() {
+    let folder = env::temp_dir().join(format!("disco-gpu-double-{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let files = ["libcuda.so.1", "libnccl.so.2"].map(|name| folder.join(name));
+    for file in &files {
+        symlink(shared_object(), file).unwrap();
+    }
+    let [cuda, nccl] = files.each_ref().map(open);
+    assert_eq!(address(&cuda, c"gpu_double_counts"), address(&nccl, c"gpu_double_counts"));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn its_functions_can_be_called() {
+    let library = open(&shared_object());
+    // SAFETY: this is its type.
+    let version = unsafe { library.get::<extern "C" fn(*mut c_int) -> c_int>(c"ncclGetVersion") }.unwrap();
+    let mut number = 0;
+    assert_eq!((version(&mut number), number), (0, 22809));
+    assert_eq!(version(std::ptr::null_mut()), 4);
+    // SAFETY: this is its type.
+    let init = unsafe { library.get::<extern "C" fn(u32) -> c_int>(c"cuInit") }.unwrap();
+    assert_eq!(init(0), 0);
+    // SAFETY: this is its type.
+    let count = unsafe { library.get::<extern "C" fn(*mut c_int) -> c_int>(c"cuDeviceGetCount") }.unwrap();
+    assert_eq!((count(&mut number), number), (0, 4));
+    let mut counts = Counts { units: 9, ..Counts::default() };
+    // SAFETY: this is its type.
+    let read = unsafe { library.get::<extern "C" fn(*mut Counts)>(c"gpu_double_counts") }.unwrap();
+    read(&mut counts);
+    assert_eq!(counts, Counts::default());
+}

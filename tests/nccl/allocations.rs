@@ -1,0 +1,92 @@
+//! Collectives in steady state allocate nothing on the host.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, SessionExt, WorkerContext, block_on};
+
+use crate::alone::session;
+use crate::on_the_double;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts what each thread asks for. The double has an allocator of its own.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[allow(unsafe_code, reason = "an allocator")]
+// SAFETY: all is passed on.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that ends has no count any more.
+        _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+/// Allocations of 100 rounds, after some.
+fn count(ctx: &mut WorkerContext) -> disco::Result<i64> {
+    let mut tensor = || ctx.empty(DType::F32, [8]);
+    let (a, b) = (tensor()?, tensor()?);
+    let groups = [
+        vec![Op::AllReduce { src: Some(a.clone()), dst: b.clone(), reduction: Reduction::Sum }],
+        vec![
+            Op::AllReduce { src: None, dst: a.clone(), reduction: Reduction::Max },
+            Op::Broadcast { src: None, dst: b.clone(), root: 1.into() },
+        ],
+        vec![Op::AllToAll { src: None, dst: a.clone() }],
+        vec![Op::AllToAll { src: Some(a.clone()), dst: b.clone() }],
+        vec![Op::Send { src: a.clone(), to: 0.into() }, Op::Recv { dst: b.clone(), from: 0.into() }],
+    ];
+    let me = ctx.worker().index();
+    let comm = ctx.comm()?;
+    let mut rounds = |rounds: usize| {
+        for _ in 0..rounds {
+            for group in &groups[..4 + usize::from(me == 0)] {
+                comm.enqueue(group)?;
+            }
+            comm.synchronize()?;
+        }
+        Ok::<_, disco::Error>(())
+    };
+    rounds(3)?;
+    let before = ALLOCATIONS.get();
+    rounds(100)?;
+    Ok((ALLOCATIONS.get() - before) as i64)
+}
+
+/// That the counter counts.
+fn control(ctx: &mut WorkerContext) -> disco::Result<i64> {
+    let before = ALLOCATIONS.get();
+    ctx.comm()?.barrier()?;
+    drop(vec![1u8; 100]);
+    Ok((ALLOCATIONS.get() - before) as i64)
+}
+
+disco::register_function!("tests.nccl.count", count);
+disco::register_function!("tests.nccl.control", control);
+
+on_the_double!(collectives_allocate_nothing, [], {
+    let session = session(2);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        for (function, expected) in [("tests.nccl.control", 1), ("tests.nccl.count", 0)] {
+            let function = session.function(function).await.unwrap();
+            let answer = session.call(&function, ()).await.unwrap();
+            for worker in 0..2 {
+                let allocations: i64 = session.get_as(&answer, worker.into()).await.unwrap();
+                assert_eq!(allocations, expected);
+            }
+        }
+    });
+});

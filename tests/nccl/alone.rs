@@ -1,0 +1,71 @@
+//! Tests in processes of their own, and what they share.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use disco::session::LaneSession;
+use disco::{Builder, DType, DataPlane, Placement, Reduction, Scope, Session, Tensor, block_on};
+
+/// How long one may take: reached by what hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs the ignored test of that name.
+///
+/// # Panics
+/// It fails, or does not end.
+pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
+    let folder = disco_gpu_double::folder();
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]).env("LD_LIBRARY_PATH", &folder);
+    command.envs(variables.iter().copied()).env_remove("DISCO_NCCL_LIBRARY");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() && start.elapsed() < LIMIT {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let is_over = child.try_wait().unwrap().is_some();
+    // One that has ended can't be killed.
+    _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(is_over, "{name} does not end\n{out}\n{err}");
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    assert!(out.contains("1 passed") || out.contains("is over"), "{name} was not run\n{out}");
+}
+
+/// A session of threads whose collectives and meetings end soon.
+pub(crate) fn session(workers: usize) -> LaneSession {
+    let limit = Duration::from_millis(500);
+    Builder::threads(workers).collective_deadline(limit).connect_deadline(limit).start().unwrap()
+}
+
+/// The error's text.
+pub(crate) fn text<T>(result: disco::Result<T>) -> String {
+    match result {
+        Ok(_) => panic!("it worked"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Joins, and sums 1, 2, … over the workers.
+pub(crate) async fn sum(session: &dyn Session) -> disco::Result<f32> {
+    let workers = session.world().size();
+    let ones: Vec<f32> = (1..=workers).map(|number| number as f32).collect();
+    let there = session.empty(DType::F32, [1], Placement::All).await?;
+    session.scatter(&Tensor::from_slice(&ones, [workers as i64])?, &there).await?;
+    session.all_reduce(&there, &there, Reduction::Sum, Scope::World).await?;
+    let host = Tensor::zeros(DType::F32, [1])?;
+    session.copy_from_worker_0(&host, &there).await?;
+    session.sync_all().await?;
+    Ok(host.to_vec::<f32>()?[0])
+}
+
+/// That the session works, once it has joined again.
+pub(crate) fn works_again(session: &dyn Session) {
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let workers = session.world().size();
+        assert_eq!(sum(session).await.unwrap(), (workers * (workers + 1) / 2) as f32);
+    });
+}

@@ -1,0 +1,92 @@
+//! What operations cost the library, and what is left afterwards.
+
+use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, SessionExt, WorkerContext, block_on};
+use disco_gpu_double::controls::Counts;
+
+use crate::alone::{session, works_again};
+use crate::on_the_double;
+
+fn counts() -> Counts {
+    #![allow(unsafe_code, reason = "a function of the double's")]
+    let library = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).unwrap();
+    let mut counts = Counts::default();
+    // SAFETY: the function takes the place of some counts.
+    let ask: unsafe extern "C" fn(*mut Counts) = unsafe { library.function(c"gpu_double_counts") }.unwrap();
+    // SAFETY: the place is there.
+    unsafe { ask(&mut counts) };
+    counts
+}
+
+/// Groups of several kinds, ten times each.
+fn enqueue_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let mut tensor = || ctx.empty(DType::F32, [8]);
+    let (a, b, c, d) = (tensor()?, tensor()?, tensor()?, tensor()?);
+    let (size, me) = (ctx.world().size(), ctx.worker().index());
+    let peer = ((me + 1) % size, (me + size - 1) % size);
+    let counts: std::sync::Arc<[usize]> = vec![8 / size; size].into();
+    let reduce = |src: &disco::Tensor, dst: &disco::Tensor| Op::AllReduce {
+        src: Some(src.clone()),
+        dst: dst.clone(),
+        reduction: Reduction::Sum,
+    };
+    let comm = ctx.comm()?;
+    for _ in 0..10 {
+        comm.enqueue(&[reduce(&a, &b)])?;
+        comm.enqueue(&[reduce(&a, &b), reduce(&a, &c), reduce(&a, &d)])?;
+        comm.enqueue(&[Op::AllToAllV {
+            src: Some(a.clone()),
+            send_counts: counts.clone(),
+            dst: b.clone(),
+            recv_counts: counts.clone(),
+        }])?;
+        comm.enqueue(&[
+            Op::Send { src: a.clone(), to: (peer.0 as u32).into() },
+            Op::Recv { dst: c.clone(), from: (peer.1 as u32).into() },
+        ])?;
+    }
+    comm.synchronize()
+}
+
+/// A child communicator, which is dropped.
+fn split(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let tensor = ctx.empty(DType::F32, [8])?;
+    let child = ctx.comm()?.split(Some(0), 0)?;
+    child.unwrap().all_reduce_in_place(&tensor, Reduction::Sum)
+}
+
+disco::register_function!("tests.nccl.enqueue_groups", enqueue_groups);
+disco::register_function!("tests.nccl.split", split);
+
+on_the_double!(a_group_of_ours_is_one_of_the_library_s, [], {
+    let session = session(2);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let before = counts().units;
+        let function = session.function("tests.nccl.enqueue_groups").await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        session.sync_all().await.unwrap();
+        assert_eq!(counts().units - before, 2 * 10 * 4);
+    });
+});
+
+on_the_double!(a_session_leaves_nothing_on_the_devices, [], {
+    for _ in 0..5 {
+        let session = session(3);
+        works_again(&session);
+        block_on(async {
+            let function = session.function("tests.nccl.split").await.unwrap();
+            session.call(&function, ()).await.unwrap();
+            session.shutdown().await.unwrap();
+        });
+    }
+    // The library destroys in the background.
+    let start = std::time::Instant::now();
+    let left = loop {
+        let Counts { comms, allocations, streams, .. } = counts();
+        if (comms, allocations, streams) == (0, 0, 0) || start.elapsed().as_secs() > 10 {
+            break (comms, allocations, streams);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    assert_eq!(left, (0, 0, 0), "communicators, allocations, streams");
+});

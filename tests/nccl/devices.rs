@@ -1,0 +1,115 @@
+//! Devices: how many, whose, and what is on them.
+
+use disco::{
+    CommunicatorExt as _, DType, DataPlane, Device, DeviceKind, Session, SessionExt, Tensor, WorkerContext, block_on,
+};
+
+use crate::alone::{session, sum, text, works_again};
+use crate::on_the_double;
+
+fn where_are_you(ctx: &mut WorkerContext) -> disco::Result<String> {
+    Ok(ctx.empty(DType::F32, [1])?.device().to_string())
+}
+
+/// A tensor goes to DLPack and back, and is the same memory.
+fn through_dlpack(ctx: &mut WorkerContext) -> disco::Result<i64> {
+    let host = Tensor::from_slice(&[1.0f32, 2.0], [2])?;
+    let tensor = ctx.empty(DType::F32, [2])?;
+    ctx.queue().copy_in(&tensor, &host)?;
+    let managed = tensor.to_dlpack();
+    #[allow(unsafe_code, reason = "DLPack is C")]
+    // SAFETY: it was made just now.
+    let kind = unsafe { (*managed).dl_tensor.device.device_type };
+    #[allow(unsafe_code, reason = "DLPack is C")]
+    // SAFETY: as above, and it is taken once.
+    let back = unsafe { Tensor::from_dlpack(managed) }?;
+    assert_eq!((back.data(), back.device()), (tensor.data(), tensor.device()));
+    ctx.comm()?.all_reduce_in_place(&back, disco::Reduction::Sum)?;
+    let sum = Tensor::zeros(DType::F32, [2])?;
+    ctx.queue().copy_out(&sum, &tensor)?;
+    assert!(sum.view::<f32>().is_err(), "nobody looks before the copy is done");
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    let workers = ctx.world().size() as f32;
+    assert_eq!(sum.to_vec::<f32>()?, [workers, 2.0 * workers]);
+    Ok(kind.into())
+}
+
+/// The worker's stream as cudarc has it: what is copied on it is in order with collectives.
+fn with_cudarc(ctx: &mut WorkerContext) -> disco::Result<f64> {
+    let tensor = ctx.empty(DType::F32, [4])?;
+    let stream = disco::nccl::cuda::stream(ctx.queue())?;
+    assert_eq!(stream.cu_stream().cast(), ctx.queue().raw());
+    let ones = vec![1.0f32; 4];
+    #[allow(unsafe_code, reason = "the driver's own call")]
+    // SAFETY: the tensor is as large on this device, and the elements stay until the stream got there.
+    unsafe {
+        let address = tensor.data() as disco::nccl::cudarc::driver::sys::CUdeviceptr;
+        disco::nccl::cudarc::driver::result::memcpy_htod_async(address, &ones, stream.cu_stream())
+            .map_err(|error| disco::Error::Invalid(error.to_string()))?;
+    }
+    ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)?;
+    stream.synchronize().map_err(|error| disco::Error::Invalid(error.to_string()))?;
+    let host = Tensor::zeros(DType::F32, [4])?;
+    ctx.queue().copy_out(&host, &tensor)?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    Ok(host.to_vec::<f32>()?[3].into())
+}
+
+disco::register_function!("tests.nccl.where_are_you", where_are_you);
+disco::register_function!("tests.nccl.through_dlpack", through_dlpack);
+disco::register_function!("tests.nccl.with_cudarc", with_cudarc);
+
+on_the_double!(worker_i_takes_device_i_or_the_one_that_is_named, [], {
+    let session = session(2);
+    block_on(async {
+        for (ordinals, expected) in [(&[][..], ["cuda:0", "cuda:1"]), (&[3, 0], ["cuda:3", "cuda:0"])] {
+            session.init_ccl("nccl", ordinals).await.unwrap();
+            let function = session.function("tests.nccl.where_are_you").await.unwrap();
+            let answer = session.call(&function, ()).await.unwrap();
+            for (worker, expected) in expected.into_iter().enumerate() {
+                let found: String = session.get_as(&answer, (worker as u32).into()).await.unwrap();
+                assert_eq!(found, expected);
+            }
+            assert_eq!(sum(&session).await.unwrap(), 3.0);
+        }
+    });
+});
+
+on_the_double!(two_workers_on_one_device_are_told_what_to_do, [], {
+    let session = session(3);
+    let error = text(block_on(session.init_ccl("nccl", &[0, 1, 0])));
+    assert!(error.contains("rank 0 and rank 2 are both on device "), "{error}");
+    assert!(error.contains("give each worker its own with `--devices`"), "{error}");
+    works_again(&session);
+});
+
+on_the_double!(fewer_devices_than_workers_are_told, ["GPU_DOUBLE_DEVICES" = "1"], {
+    let session = session(2);
+    let error = text(block_on(session.init_ccl("nccl", &[])));
+    assert!(error.contains("cuda:1 is not there: this process sees 1 CUDA device."), "{error}");
+    assert!(block_on(session.sync_all()).is_err());
+});
+
+on_the_double!(tensors_of_devices_go_through_dlpack, [], {
+    let session = session(2);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.through_dlpack").await.unwrap();
+        let answer = session.call(&function, ()).await.unwrap();
+        let kind: i64 = session.get_as(&answer, 1.into()).await.unwrap();
+        assert_eq!(kind, i64::from(Device::new(DeviceKind::Cuda, 1).kind.dlpack()));
+    });
+});
+
+on_the_double!(a_worker_s_stream_is_one_of_cudarc_s, [], {
+    let session = session(2);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.with_cudarc").await.unwrap();
+        let answer = session.call(&function, ()).await.unwrap();
+        let sum: f64 = session.get_as(&answer, 0.into()).await.unwrap();
+        assert_eq!(sum, 2.0);
+    });
+});

@@ -1,0 +1,138 @@
+//! Each failure, tried for real, with the text that the user sees.
+
+use std::time::Duration;
+
+use disco::{CommunicatorExt as _, DataPlane, Session, SessionExt, Tensor, WorkerContext, block_on};
+
+use crate::alone::{session, sum, text, works_again};
+use crate::on_the_double;
+
+/// A barrier that one worker does not enter.
+fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    match ctx.worker() == worker.into() {
+        true => Ok(()),
+        false => ctx.comm()?.barrier(),
+    }
+}
+
+/// An all_reduce that one worker does not enter.
+fn all_reduce_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    let tensor = ctx.empty(disco::DType::F32, [4])?;
+    match ctx.worker() == worker.into() {
+        true => Ok(()),
+        false => ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum),
+    }
+}
+
+/// Tensors that do not fit together.
+fn differ(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let len = 4 + i64::from(ctx.worker().index() == 1);
+    let tensor: Tensor = ctx.empty(disco::DType::F32, [len])?;
+    ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)
+}
+
+disco::register_function!("tests.nccl.barrier_without", barrier_without);
+disco::register_function!("tests.nccl.all_reduce_without", all_reduce_without);
+disco::register_function!("tests.nccl.differ", differ);
+
+on_the_double!(a_failing_collective_is_told_in_the_library_s_words, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=1"], {
+    let session = session(2);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let error = text(block_on(sum(&session)));
+    assert!(error.contains("worker 1: disco.all_reduce (command "), "{error}");
+    assert!(error.contains("nccl: ncclAllReduce returned 1: unhandled cuda error"), "{error}");
+    works_again(&session);
+});
+
+on_the_double!(an_error_on_the_way_ends_what_waits, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=async:6"], {
+    let session = session(2);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let error = text(block_on(sum(&session)));
+    assert!(error.contains("worker 1: ") && error.contains("ncclCommGetAsyncError returned 6: "), "{error}");
+    works_again(&session);
+});
+
+on_the_double!(work_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"], {
+    let session = session(2);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let error = text(block_on(sum(&session)));
+    assert!(error.contains("no end after 500ms: "), "{error}");
+    works_again(&session);
+});
+
+on_the_double!(whoever_does_not_come_is_named, [], {
+    let session = session(3);
+    block_on(async {
+        for function in ["tests.nccl.barrier_without", "tests.nccl.all_reduce_without"] {
+            session.init_ccl("nccl", &[]).await.unwrap();
+            let function = session.function(function).await.unwrap();
+            session.call(&function, (1,)).await.unwrap();
+            let error = text(session.sync_all().await);
+            assert!(error.contains("no end after 500ms: rank 1 has not come"), "{error}");
+        }
+    });
+    works_again(&session);
+});
+
+on_the_double!(whoever_does_not_come_to_connect_is_named, ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang"], {
+    let session = session(2);
+    let error = text(block_on(session.init_ccl("nccl", &[])));
+    let expected =
+        "ncclCommInitRankConfig: no end after 500ms: the library has not connected the ranks, which have all come";
+    assert!(error.contains(expected), "{error}");
+    works_again(&session);
+});
+
+on_the_double!(a_rank_that_fails_to_connect_ends_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:1:1=2"], {
+    let session = session(3);
+    let error = text(block_on(session.init_ccl("nccl", &[])));
+    assert!(error.contains("worker 1: ") && error.contains("ncclCommInitRankConfig returned 2: "), "{error}");
+    works_again(&session);
+});
+
+on_the_double!(
+    a_call_that_does_not_return_keeps_the_controller_from_nothing,
+    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block"],
+    {
+        use disco::session::Deadlines;
+        let limit = Duration::from_millis(300);
+        let deadlines =
+            Deadlines { stall: limit, reply: limit, collective: limit, close: limit, ..Deadlines::default() };
+        let session = disco::Builder::threads(2).deadlines(deadlines).collective_deadline(limit).start().unwrap();
+        block_on(session.init_ccl("nccl", &[])).unwrap();
+        let error = text(block_on(sum(&session)));
+        assert!(error.contains("worker 1") && error.contains("all_reduce"), "{error}");
+        let left = text(block_on(session.shutdown()));
+        assert!(left.contains("worker 1"), "{left}");
+    }
+);
+
+on_the_double!(ranks_that_call_different_things_hear_what, [], {
+    let session = disco::Builder::threads(2).check(true).start().unwrap();
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.differ").await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert!(error.contains("all_reduce sum f32 x 4") && error.contains("all_reduce sum f32 x 5"), "{error}");
+    });
+    works_again(&session);
+});
+
+on_the_double!(a_program_may_end_with_a_live_communicator, [], {
+    let session = session(2);
+    works_again(&session);
+    std::mem::forget(session);
+    println!("the program is over");
+    std::process::exit(0);
+});
+
+on_the_double!(
+    a_communicator_that_can_t_be_left_is_left_to_itself,
+    ["GPU_DOUBLE_FAULTS" = "ncclCommFinalize:*:1=hang"],
+    {
+        let session = session(2);
+        works_again(&session);
+        block_on(session.shutdown()).unwrap();
+    }
+);
