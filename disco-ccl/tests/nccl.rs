@@ -6,39 +6,50 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
-use std::sync::OnceLock;
 use std::{env, fs};
 
 use disco_ccl::abi::{Code, Comm};
 use disco_ccl::{Config, Library, Vendor, Version};
 use disco_conformance::Required;
+use disco_core::{DType, OpKind, Reduction};
 
-/// The folder of the wheel; none, said, where it was not fetched.
-fn folder() -> Option<PathBuf> {
-    let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("nvidia-nccl-cu12-2.28.9"));
-    let found = folder.filter(|folder| folder.is_dir());
-    let is_required = Required::from_env().contains("nccl");
-    assert!(found.is_some() || !is_required, "NCCL is required: run `cargo xtask test`");
-    if found.is_none() {
-        eprintln!("skipped: there is no NCCL; `cargo xtask test` fetches one");
-    }
-    found
+/// A wheel.
+#[derive(Clone, Copy)]
+struct Fetched {
+    folder: &'static str,
+    /// Whether it is fetched for the long tests only.
+    is_long: bool,
 }
 
-fn library() -> Option<&'static Library> {
-    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
-    let open = || {
-        let file = folder()?.join("lib/libnccl.so.2").display().to_string();
+const NEW: Fetched = Fetched { folder: "nvidia-nccl-cu12-2.28.9", is_long: false };
+/// The first with non-blocking communicators; none of what came later.
+const OLD: Fetched = Fetched { folder: "nvidia-nccl-cu11-2.14.3", is_long: true };
+
+impl Fetched {
+    /// Its folder; none, said, where it was not fetched.
+    fn folder(self) -> Option<PathBuf> {
+        let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(self.folder));
+        let found = folder.filter(|folder| folder.is_dir());
+        let is_required = Required::from_env().contains("nccl") && !self.is_long;
+        assert!(found.is_some() || !is_required, "NCCL is required: run `cargo xtask test`");
+        if found.is_none() {
+            let long = if self.is_long { " --long" } else { "" };
+            eprintln!("skipped: {} is not there; `cargo xtask test{long}` fetches it", self.folder);
+        }
+        found
+    }
+
+    fn library(self) -> Option<Library> {
+        let file = self.folder()?.join("lib/libnccl.so.2").display().to_string();
         let candidates = vec![&*file.leak()].leak();
         let vendor = Vendor { backend: "nccl", name: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[] };
         Some(Library::find(vendor).unwrap())
-    };
-    LIBRARY.get_or_init(open).as_ref()
+    }
 }
 
 #[test]
 fn it_passes_the_gate_and_has_what_its_version_has() {
-    let Some(library) = library() else { return };
+    let Some(library) = NEW.library() else { return };
     assert_eq!(library.version(), Version { major: 2, minor: 28, patch: 9 });
     assert!(library.file().ends_with("lib/libnccl.so.2"), "{}", library.file());
     let table = &library.table;
@@ -48,14 +59,29 @@ fn it_passes_the_gate_and_has_what_its_version_has() {
 }
 
 #[test]
+fn an_older_one_lacks_what_came_later() {
+    let Some(library) = OLD.library() else { return };
+    assert_eq!(library.version(), Version { major: 2, minor: 14, patch: 3 });
+    let table = &library.table;
+    assert!(table.get_last_error.is_some() && table.comm_init_rank_config.is_some() && table.comm_finalize.is_some());
+    assert!(table.comm_split.is_none() && table.gather.is_none() && table.scatter.is_none());
+    assert!(table.all_to_all.is_none() && table.all_to_all_rccl.is_none());
+    let can = library.capabilities();
+    assert!(can.supports(OpKind::AllReduce, DType::BF16, Some(Reduction::Avg)));
+    assert!(!can.supports(OpKind::AllReduce, DType::F8E4M3, Some(Reduction::Sum)));
+    assert!(can.supports(OpKind::Broadcast, DType::F8E4M3, None), "what is moved is bytes");
+}
+
+#[test]
 fn each_place_to_meet_is_another() {
-    let Some(library) = library() else { return };
-    assert_ne!(library.unique_id().unwrap(), library.unique_id().unwrap());
+    for library in [NEW, OLD].into_iter().filter_map(Fetched::library) {
+        assert_ne!(library.unique_id().unwrap(), library.unique_id().unwrap());
+    }
 }
 
 #[test]
 fn an_empty_group_is_nothing() {
-    let Some(library) = library() else { return };
+    let Some(library) = NEW.library() else { return };
     // SAFETY: a group may be empty.
     assert_eq!(unsafe { (library.table.group_start)() }, Code::SUCCESS);
     // SAFETY: it was started.
@@ -64,7 +90,7 @@ fn an_empty_group_is_nothing() {
 
 #[test]
 fn errors_have_the_library_s_words() {
-    let Some(library) = library() else { return };
+    let Some(library) = NEW.library() else { return };
     let text = |code| library.check("ncclAllReduce", Code(code)).unwrap_err().to_string();
     assert!(text(4).starts_with("nccl: ncclAllReduce returned 4: invalid argument"), "{}", text(4));
     // One that the library does not know is an error, too.
@@ -73,24 +99,25 @@ fn errors_have_the_library_s_words() {
 
 #[test]
 fn a_communicator_without_a_gpu_is_an_error_at_once() {
-    let Some(library) = library() else { return };
     let has_driver = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).is_ok();
     if has_driver {
         eprintln!("skipped: there is a GPU, perhaps");
         return;
     }
-    let (id, mut comm, mut config) =
-        (library.unique_id().unwrap(), ptr::null_mut::<std::ffi::c_void>() as Comm, Config::non_blocking());
-    // SAFETY: all of them are there.
-    let code = unsafe { library.table.comm_init_rank_config.unwrap()(&mut comm, 1, id, 0, &mut config) };
-    let error = library.check("ncclCommInitRankConfig", code).unwrap_err().to_string();
-    assert!(error.starts_with("nccl: ncclCommInitRankConfig returned 1: unhandled cuda error"), "{error}");
+    for library in [NEW, OLD].into_iter().filter_map(Fetched::library) {
+        let (id, mut comm, mut config) =
+            (library.unique_id().unwrap(), ptr::null_mut::<std::ffi::c_void>() as Comm, Config::non_blocking());
+        // SAFETY: all of them are there.
+        let code = unsafe { library.table.comm_init_rank_config.unwrap()(&mut comm, 1, id, 0, &mut config) };
+        let error = library.check("ncclCommInitRankConfig", code).unwrap_err().to_string();
+        assert!(error.starts_with("nccl: ncclCommInitRankConfig returned 1: unhandled cuda error"), "{error}");
+    }
 }
 
 /// The header's own offsets, of the fields that `Config` has, and their end.
 #[test]
 fn the_configuration_is_laid_out_as_in_the_header() {
-    let Some(folder) = folder() else { return };
+    let Some(folder) = NEW.folder() else { return };
     let header = fs::read_to_string(folder.join("include/nccl.h")).unwrap();
     let start = header.find("typedef struct ncclConfig_v").unwrap();
     let end = start + header[start..].find("ncclConfig_t;").unwrap() + "ncclConfig_t;".len();

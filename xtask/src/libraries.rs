@@ -31,7 +31,7 @@ const PACKAGES: [(&str, &[&str]); 2] =
     [("debian-mpich", &["libmpich12", "mpich"]), ("debian-openmpi", &["libopenmpi3", "openmpi-bin"])];
 
 /// `disco-cli/tests/mpi` and `disco-ccl/tests` say what is in them.
-const WHEELS: [Wheel; 4] = [
+const WHEELS: [Wheel; 5] = [
     Wheel {
         name: "mpich",
         version: "5.0.2",
@@ -59,6 +59,13 @@ const WHEELS: [Wheel; 4] = [
         sha256: "485776daa8447da5da39681af455aa3b2c2586ddcf4af8772495e7c532c7e5ab",
         kept: "nvidia/nccl",
         is_long: false,
+    },
+    Wheel {
+        name: "nvidia-nccl-cu11",
+        version: "2.14.3",
+        sha256: "5e5534257d1284b8e825bc3a182c6f06acd6eb405e9f89d49340e98cd8f136eb",
+        kept: "nvidia/nccl",
+        is_long: true,
     },
 ];
 

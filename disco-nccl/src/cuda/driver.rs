@@ -7,7 +7,6 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 use std::sync::OnceLock;
 
-use cudarc::driver::sys;
 use disco_core::Unavailable;
 use disco_dl::{Candidate, Library};
 
@@ -25,7 +24,7 @@ pub(super) struct Version(c_int);
 /// The oldest that cudarc knows.
 const LEAST: Version = Version(11040);
 
-/// Names that cudarc looks for, too: whoever is found here is found by it.
+/// Names that cudarc looks for, too: what is open under one of them is found by it.
 const CANDIDATES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// What is called through cudarc, by it or by us.
@@ -66,17 +65,7 @@ const FUNCTIONS: [&CStr; 28] = [
 /// There is none, it is too old, or it finds no device.
 pub(super) fn get() -> Result<Driver, Unavailable> {
     static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
-    let find = || {
-        let driver = disco_dl::find("the CUDA driver", CANDIDATES.map(Candidate::file), |library| accept(&library))?;
-        // SAFETY: it opens libraries by names, of which one is open.
-        match unsafe { sys::is_culib_present() } {
-            true => Ok(driver),
-            false => {
-                let tried = CANDIDATES.map(|name| (name.to_owned(), "cudarc does not find it".to_owned())).to_vec();
-                Err(Unavailable { what: "the CUDA driver".into(), tried })
-            }
-        }
-    };
+    let find = || disco_dl::find("the CUDA driver", CANDIDATES.map(Candidate::file), |library| accept(&library));
     DRIVER.get_or_init(find).clone()
 }
 
