@@ -16,6 +16,7 @@ use crate::ending;
 use crate::handle::Handle;
 use crate::library::Library;
 use crate::meeting::Meeting;
+use crate::memory::Registration;
 use crate::patience;
 use crate::runtime::Runtime;
 
@@ -43,6 +44,7 @@ pub struct Communicator {
     broken: Option<Arc<str>>,
     /// Device memory beside the tensors.
     scratch: Arc<Storage>,
+    registrations: Vec<Registration>,
 }
 
 /// An operation, for reports.
@@ -64,7 +66,7 @@ impl Communicator {
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
         let (capabilities, rank) = (library.capabilities(), Rank::new(rank as u32));
-        let (launches, last, broken) = (0, None, None);
+        let (launches, last, broken, registrations) = (0, None, None, Vec::new());
         Ok(Self {
             library,
             runtime,
@@ -79,6 +81,7 @@ impl Communicator {
             last,
             broken,
             scratch,
+            registrations,
         })
     }
 
@@ -301,6 +304,19 @@ impl disco_core::Communicator for Communicator {
         self.wait_idle(operation).inspect_err(|error| self.break_off(error))
     }
 
+    fn register(&mut self, tensor: &Tensor) -> Result<()> {
+        self.check_unbroken(|| "register".into())?;
+        let device = self.runtime.device();
+        if tensor.device() != device {
+            return Err(Error::invalid(format!("register: {tensor} is not on {device}")));
+        }
+        let storage = tensor.storage();
+        if !self.registrations.iter().any(|registration| registration.is_of(storage)) {
+            self.registrations.extend(Registration::new(self.library, &self.handle, storage)?);
+        }
+        Ok(())
+    }
+
     fn aborter(&self) -> Arc<dyn Abort> {
         self.handle.clone()
     }
@@ -309,7 +325,7 @@ impl disco_core::Communicator for Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if let Some(comm) = self.handle.take() {
-            ending::leave(self.library, &self.runtime, comm);
+            ending::leave(self.library, &self.runtime, comm, std::mem::take(&mut self.registrations));
         }
     }
 }

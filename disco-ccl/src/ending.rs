@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 use crate::abi::Code;
 use crate::handle::Owned;
 use crate::library::Library;
+use crate::memory::Registration;
 use crate::runtime::Runtime;
 
 /// How long a rank waits for it.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How long memory may be waited for, by nobody.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it looks.
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -28,9 +31,14 @@ pub(crate) fn abort_and_wait(library: &'static Library, runtime: &Arc<dyn Runtim
 }
 
 /// Leaves in good order: when all is done, or with an abort where that takes too long.
-pub(crate) fn leave(library: &'static Library, runtime: &Arc<dyn Runtime>, comm: Owned) {
+pub(crate) fn leave(
+    library: &'static Library,
+    runtime: &Arc<dyn Runtime>,
+    comm: Owned,
+    registrations: Vec<Registration>,
+) {
     let own = runtime.clone();
-    let work = move || match finalize(library, &*own, &comm) {
+    let work = move || match finalize(library, &*own, &comm, &registrations) {
         true => {
             let destroy = library.table.comm_destroy;
             // SAFETY: nobody else has the communicator, and nothing is under way.
@@ -43,7 +51,7 @@ pub(crate) fn leave(library: &'static Library, runtime: &Arc<dyn Runtime>, comm:
 }
 
 /// Whether all that was under way is done, with no error.
-fn finalize(library: &Library, runtime: &dyn Runtime, comm: &Owned) -> bool {
+fn finalize(library: &Library, runtime: &dyn Runtime, comm: &Owned, registrations: &[Registration]) -> bool {
     let end = Instant::now() + LIMIT / 2;
     let until = |is_done: &dyn Fn() -> Option<bool>| {
         loop {
@@ -66,6 +74,7 @@ fn finalize(library: &Library, runtime: &dyn Runtime, comm: &Owned) -> bool {
     if !until(&|| runtime.is_idle().ok()) || !until(&settled) {
         return false;
     }
+    registrations.iter().for_each(|registration| registration.end(library, comm));
     let Some(comm_finalize) = library.table.comm_finalize else { return true };
     // SAFETY: as above.
     let code = unsafe { comm_finalize(comm.0) };
@@ -78,10 +87,27 @@ fn comm_abort(library: &Library, comm: Owned) {
     report(library, "ncclCommAbort", code);
 }
 
-fn report(library: &Library, function: &'static str, code: Code) {
+pub(crate) fn report(library: &Library, function: &'static str, code: Code) {
     if let Err(error) = library.check_launched(function, code) {
         tracing::warn!(%error, "a communicator is left behind");
     }
+}
+
+/// Does what waits for the device when that has nothing to do; does not wait.
+pub(crate) fn when_idle(runtime: &Arc<dyn Runtime>, what: &'static str, work: impl FnOnce() + Send + 'static) {
+    let own = runtime.clone();
+    let patient = move || {
+        let end = Instant::now() + PATIENCE;
+        while matches!(own.is_idle(), Ok(false)) {
+            if Instant::now() > end {
+                tracing::warn!(what, after = ?PATIENCE, "the stream does not end; memory is left behind");
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+        work();
+    };
+    drop(spawn(what, runtime, patient));
 }
 
 /// Tells when the work is done.

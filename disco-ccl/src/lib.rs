@@ -13,6 +13,7 @@
 //!   meeting       what ranks tell each other beside the library
 //!   handle        the library's communicator between its rank and whoever aborts it
 //!   patience      waiting
+//!   memory        what the library allocates, and what is registered with it
 //!   ending        the end of a communicator
 //! ```
 //!
@@ -30,6 +31,7 @@ mod ending;
 mod handle;
 mod library;
 mod meeting;
+mod memory;
 mod patience;
 mod runtime;
 mod table;

@@ -61,6 +61,14 @@ disco_dl::functions! {
         comm_finalize: c"ncclCommFinalize"(Comm) -> Code;
         /// `ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t *child, ncclConfig_t *)`, since 2.18
         comm_split: c"ncclCommSplit"(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
+        /// `ncclMemAlloc(void **memory, size_t bytes)`, since 2.19
+        mem_alloc: c"ncclMemAlloc"(*mut Out, usize) -> Code;
+        /// `ncclMemFree(void *memory)`, since 2.19
+        mem_free: c"ncclMemFree"(Out) -> Code;
+        /// `ncclCommRegister(ncclComm_t, void *memory, size_t bytes, void **registration)`, since 2.19
+        comm_register: c"ncclCommRegister"(Comm, Out, usize, *mut Out) -> Code;
+        /// `ncclCommDeregister(ncclComm_t, void *registration)`, since 2.19
+        comm_deregister: c"ncclCommDeregister"(Comm, Out) -> Code;
         /// `ncclAlltoAll(send, recv, size_t count, ncclDataType_t, ncclComm_t, cudaStream_t)`, since NCCL 2.28
         all_to_all: c"ncclAlltoAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
         /// The same as RCCL spells it.

@@ -44,6 +44,16 @@ pub trait Communicator: Debug {
     /// As [`Communicator::enqueue`].
     fn synchronize(&mut self) -> Result<()>;
 
+    /// Tells the library that operations will use the memory behind this tensor often, which makes them faster where it has a use
+    /// for that; where not, this does nothing. The memory is kept as long as the communicator.
+    ///
+    /// # Errors
+    /// The library's own, memory of another device, [`Error::Broken`](crate::Error::Broken).
+    fn register(&mut self, tensor: &Tensor) -> Result<()> {
+        _ = tensor;
+        Ok(())
+    }
+
     /// Ends, from any thread, what this communicator waits for.
     fn aborter(&self) -> Arc<dyn Abort>;
 }

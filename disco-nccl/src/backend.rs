@@ -3,7 +3,10 @@
 use std::sync::OnceLock;
 
 use disco_ccl::{Library, Vendor};
-use disco_core::{Backend, Communicator, DeviceKind, Probe, Rendezvous, Result, Seat, Unavailable, World};
+use disco_core::{
+    Backend, Communicator, DType, DeviceKind, Error, Probe, Queue, Rendezvous, Result, Seat, Shape, Tensor,
+    Unavailable, World,
+};
 
 use crate::cuda;
 
@@ -33,6 +36,20 @@ const VENDOR: Vendor = Vendor {
 pub fn library() -> Result<&'static Library, Unavailable> {
     static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
     LIBRARY.get_or_init(|| Library::find(VENDOR)).as_ref().map_err(Clone::clone)
+}
+
+/// A zeroed tensor like [`WorkerContext::empty`](disco_core::WorkerContext::empty) makes, in memory that NCCL has allocated
+/// (`ncclMemAlloc`): where [registered](Communicator::register), its fastest ways are open to it. For the stream of this queue alone.
+///
+/// # Errors
+/// An impossible shape, no room, a queue of another kind of device, no NCCL.
+pub fn empty(queue: &mut (dyn Queue + 'static), dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+    let shape = shape.into();
+    let bytes = shape.elements().and_then(|elements| elements.checked_mul(dtype.size()));
+    let bytes = bytes.ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))?;
+    let storage = library()?.alloc(&cuda::runtime(queue)?, bytes)?;
+    cuda::clear(queue, &storage)?;
+    Tensor::from_storage(storage, dtype, shape)
 }
 
 impl Backend for Nccl {

@@ -49,9 +49,10 @@ fn enqueue_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 /// A child communicator, which is dropped.
 fn split(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let tensor = ctx.empty(DType::F32, [8])?;
-    let child = ctx.comm()?.split(Some(0), 0)?;
-    child.unwrap().all_reduce_in_place(&tensor, Reduction::Sum)
+    let tensor = disco::nccl::empty(ctx.queue(), DType::F32, [8])?;
+    let mut child = ctx.comm()?.split(Some(0), 0)?.unwrap();
+    child.register(&tensor)?;
+    child.all_reduce_in_place(&tensor, Reduction::Sum)
 }
 
 disco::register_function!("tests.nccl.enqueue_groups", enqueue_groups);

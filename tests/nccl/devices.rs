@@ -57,6 +57,27 @@ fn with_cudarc(ctx: &mut WorkerContext) -> disco::Result<f64> {
     Ok(host.to_vec::<f32>()?[3].into())
 }
 
+/// Sums in memory of the library's own, registered twice, and in a window of it.
+fn in_library_memory(ctx: &mut WorkerContext) -> disco::Result<f64> {
+    let tensor = disco::nccl::empty(ctx.queue(), DType::F32, [4])?;
+    let host = Tensor::from_slice(&[1.0f32, 2.0], [2])?;
+    let window = tensor.window(1, [2])?;
+    ctx.queue().copy_in(&window, &host)?;
+    let comm = ctx.comm()?;
+    comm.register(&tensor)?;
+    comm.register(&window)?;
+    comm.all_reduce_in_place(&window, disco::Reduction::Sum)?;
+    assert!(comm.register(&host).unwrap_err().to_string().contains("is not on cuda:"));
+    let all = Tensor::zeros(DType::F32, [4])?;
+    ctx.queue().copy_out(&all, &tensor)?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    let all = all.to_vec::<f32>()?;
+    assert_eq!((all[0], all[3]), (0.0, 0.0), "it was zeroed");
+    Ok((all[1] + all[2]).into())
+}
+
+disco::register_function!("tests.nccl.in_library_memory", in_library_memory);
 disco::register_function!("tests.nccl.where_are_you", where_are_you);
 disco::register_function!("tests.nccl.through_dlpack", through_dlpack);
 disco::register_function!("tests.nccl.with_cudarc", with_cudarc);
@@ -111,5 +132,16 @@ on_the_double!(a_worker_s_stream_is_one_of_cudarc_s, [], {
         let answer = session.call(&function, ()).await.unwrap();
         let sum: f64 = session.get_as(&answer, 0.into()).await.unwrap();
         assert_eq!(sum, 2.0);
+    });
+});
+
+on_the_double!(memory_of_the_library_s_own_is_registered, [], {
+    let session = session(2);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.in_library_memory").await.unwrap();
+        let answer = session.call(&function, ()).await.unwrap();
+        let sum: f64 = session.get_as(&answer, 0.into()).await.unwrap();
+        assert_eq!(sum, 6.0);
     });
 });

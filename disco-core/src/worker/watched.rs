@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::link::Link;
 use crate::op::Op;
+use crate::tensor::Tensor;
 
 /// Writes each operation to the worker's [`Activity`](crate::activity::Activity) and, if `check` is set, exchanges
 /// signatures through the store before each collective, so that a mismatch is an error on every rank, whatever the
@@ -108,6 +109,10 @@ impl Communicator for Watched {
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let split = self.split_watched(color, key)?;
         Ok(split.map(|comm| Box::new(comm) as Box<dyn Communicator>))
+    }
+
+    fn register(&mut self, tensor: &Tensor) -> Result<()> {
+        self.inner.register(tensor)
     }
 
     fn synchronize(&mut self) -> Result<()> {

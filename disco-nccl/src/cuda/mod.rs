@@ -22,6 +22,7 @@ use cudarc::driver::CudaStream;
 pub use device::Cuda;
 pub(crate) use device::details;
 use disco_ccl::Runtime;
+use disco_core::tensor::Storage;
 use disco_core::{Error, Result};
 pub use queue::Queue;
 
@@ -37,6 +38,11 @@ pub fn stream(queue: &mut (dyn disco_core::Queue + 'static)) -> Result<Arc<CudaS
 /// What communicators need of it.
 pub(crate) fn runtime(queue: &mut (dyn disco_core::Queue + 'static)) -> Result<Arc<dyn Runtime>> {
     of(queue).map(|queue| queue.stream().clone() as _)
+}
+
+/// Zeros in memory of its device.
+pub(crate) fn clear(queue: &mut (dyn disco_core::Queue + 'static), storage: &Storage) -> Result<()> {
+    of(queue)?.stream().clear(storage)
 }
 
 fn of<'a>(queue: &'a mut (dyn disco_core::Queue + 'static)) -> Result<&'a mut Queue> {
