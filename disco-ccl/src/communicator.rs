@@ -214,33 +214,45 @@ impl Communicator {
         // Whoever can't take part is there, too: the others wait for it.
         let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
         let color = number.unwrap_or(NO_COLOR);
-        let child = Handle::new(self.library, self.runtime.clone());
-        let place = match self.library.table.comm_split {
-            Some(comm_split) => {
-                self.handle.adopt(&child);
-                let code = self.handle.call(|_, comm| {
-                    // SAFETY: the communicator is there, and so is the place; no configuration is the parent's.
-                    child.make(|_, child| unsafe { comm_split(comm, color, key, child, ptr::null_mut()) })
-                })??;
-                self.library.check_launched("ncclCommSplit", code)?;
-                self.settle(|| "split".into())?;
-                match child.is_made() {
-                    true => Some(child.place()?),
-                    false => None,
-                }
+        let handle = Handle::new(self.library, self.runtime.clone());
+        self.handle.adopt(&handle);
+        let child = self.child(&handle, (split, color, key)).and_then(|child| match number {
+            Ok(_) => Ok(child),
+            Err(_) => Err(Error::invalid("split: colors end at 2^31 - 1")),
+        });
+        child.inspect_err(|_| {
+            if let Some(comm) = handle.take() {
+                ending::abort(self.library, &self.runtime, comm);
             }
-            None => self.meeting.split(self, &child, (split, color, key))?,
+        })
+    }
+
+    fn child(&self, handle: &Arc<Handle>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
+        let seat = match self.library.table.comm_split {
+            Some(_) => self.split_by_library(handle, color, key)?,
+            None => self.meeting.split(self, handle, (split, color, key))?,
         };
-        if number.is_err() {
-            return Err(Error::invalid("split: colors end at 2^31 - 1"));
-        }
-        let Some((rank, size)) = place else { return Ok(None) };
+        let Some((rank, size)) = seat else { return Ok(None) };
         let roll = self.roll.child(color.cast_unsigned(), rank, size);
         let meeting = self.meeting.child(roll.name().to_owned());
-        let parts = (self.library, self.runtime.clone(), child);
-        let child = Self::new(parts, (rank, size), self.deadline, meeting, roll)?;
-        child.settle(|| "split".into())?;
-        Ok(Some(child))
+        let parts = (self.library, self.runtime.clone(), handle.clone());
+        Self::new(parts, (rank, size), self.deadline, meeting, roll).map(Some)
+    }
+
+    /// This rank's place in a child that the library makes, and how many ranks that has.
+    fn split_by_library(&self, child: &Handle, color: c_int, key: c_int) -> Result<Option<(usize, usize)>> {
+        let Some(comm_split) = self.library.table.comm_split else { return Ok(None) };
+        let code = self.handle.call(|_, comm| {
+            // SAFETY: the communicator is there, and so is the place; no configuration is the parent's.
+            child.make(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
+        })??;
+        self.library.check_launched("ncclCommSplit", code)?;
+        self.settle(|| "split".into())?;
+        if !child.made()? {
+            return Ok(None);
+        }
+        self.wait(|| "split".into(), || child.is_settled())?;
+        child.seat().map(Some)
     }
 
     /// How long one operation may take.

@@ -21,6 +21,19 @@ use crate::meeting::Meeting;
 use crate::patience;
 use crate::runtime::Runtime;
 
+/// One rank's part in making a communicator.
+#[derive(Clone, Copy)]
+pub(crate) struct Init<'a> {
+    pub(crate) library: &'static Library,
+    pub(crate) runtime: &'a Arc<dyn Runtime>,
+    /// What is to have it.
+    pub(crate) handle: &'a Handle,
+    pub(crate) id: UniqueId,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) deadline: Duration,
+}
+
 impl Library {
     /// Where the ranks of a new communicator will meet.
     ///
@@ -38,107 +51,85 @@ impl Library {
     pub fn connect(&'static self, runtime: Arc<dyn Runtime>, seat: Seat<'_>, at: &Rendezvous) -> Result<Communicator> {
         let id = at.as_bytes().try_into().map(UniqueId);
         let id = id.map_err(|_| Error::invalid(format!("{}: that is no place to meet", self.backend())))?;
-        let (rank, size) = (seat.rank.index(), seat.world.size());
+        let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
         let handle = Handle::new(self, runtime.clone());
         seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
         runtime.enter()?;
         let meeting = Meeting::new(seat.link.store(), &id);
-        meeting.check_devices(self, &*runtime, (rank, size), seat.connect_deadline)?;
-        init(self, &runtime, &handle, id, (rank, size), seat.connect_deadline)?;
+        meeting.check_devices(self, &*runtime, (rank, size), deadline)?;
+        Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline }.run()?;
         let roll = Roll::new(seat.link.store(), meeting.name().to_owned(), rank, size);
         Communicator::new((self, runtime, handle), (rank, size), seat.deadline, meeting, roll)
     }
 }
 
-/// Makes the communicator of a handle, with all ranks that have the same place to meet.
-pub(crate) fn init(
-    library: &'static Library,
-    runtime: &Arc<dyn Runtime>,
-    handle: &Arc<Handle>,
-    id: UniqueId,
-    (rank, size): (usize, usize),
-    deadline: Duration,
-) -> Result<()> {
-    let (ranks, me) = (size as c_int, rank as c_int);
-    let made = match library.table.comm_init_rank_config {
-        Some(comm_init_rank_config) => {
-            let mut config = Config::non_blocking();
+impl Init<'_> {
+    /// Makes the communicator of the handle, with all ranks that have the same place to meet.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`], [`Error::Aborted`], the library's own.
+    pub(crate) fn run(self) -> Result<()> {
+        let made = match self.library.table.comm_init_rank_config {
+            Some(_) => self.init(),
+            None => self.init_aside(),
+        };
+        made.inspect_err(|_| {
+            if let Some(comm) = self.handle.take() {
+                ending::abort_and_wait(self.library, self.runtime, comm);
+            }
+        })
+    }
+
+    fn init(self) -> Result<()> {
+        const FUNCTION: &str = "ncclCommInitRankConfig";
+        let Some(comm_init_rank_config) = self.library.table.comm_init_rank_config else { return Ok(()) };
+        let (ranks, me, mut config) = (self.size as c_int, self.rank as c_int, Config::non_blocking());
+        let code = self.handle.make(|_, place| {
             // SAFETY: the place is there, and the configuration is as the library reads it.
-            let code = handle.make(|_, comm| unsafe { comm_init_rank_config(comm, ranks, id, me, &mut config) });
-            let function = "ncclCommInitRankConfig";
-            code.and_then(|code| library.check_launched(function, code)).and_then(|()| {
-                let late = |waited| match waited > deadline {
-                    true => {
-                        Err(late(function, deadline, "the library has not connected the ranks, which have all come"))
-                    }
-                    false => Ok(()),
-                };
-                patience::wait(handle, || handle.is_settled(), late)
-            })
-        }
-        None => init_aside(library, runtime, handle, id, (rank, size), deadline),
-    };
-    made.inspect_err(|_| {
-        if let Some(comm) = handle.take() {
-            ending::abort_and_wait(library, runtime, comm);
-        }
-    })
-}
+            unsafe { comm_init_rank_config(place, ranks, self.id, me, &mut config) }
+        })?;
+        self.library.check_launched(FUNCTION, code)?;
+        let state = || "the library has not connected the ranks, which have all come".to_owned();
+        patience::wait(self.handle, || self.handle.is_settled(), |waited| self.check(FUNCTION, waited, state))?;
+        self.handle.made().map(drop)
+    }
 
-/// Where the library can only wait: on a thread of its own, which is left behind at the deadline.
-fn init_aside(
-    library: &'static Library,
-    runtime: &Arc<dyn Runtime>,
-    handle: &Arc<Handle>,
-    id: UniqueId,
-    (rank, size): (usize, usize),
-    deadline: Duration,
-) -> Result<()> {
-    const FUNCTION: &str = "ncclCommInitRank";
-    let (made, making) = mpsc::channel();
-    let own = runtime.clone();
-    let work = move || {
-        let mut comm = ptr::null_mut();
-        let code = own.enter().map(|()| {
-            // SAFETY: the place is there.
-            unsafe { (library.table.comm_init_rank)(&mut comm, size as c_int, id, rank as c_int) }
-        });
-        let comm = Owned(comm);
-        if let Err(mpsc::SendError((Ok(Code::SUCCESS), comm))) = made.send((code, comm)) {
-            // Nobody waits for it any more.
-            ending::abort(library, &own, comm);
-        }
-    };
-    thread::Builder::new()
-        .name("disco-ccl-init".into())
-        .spawn(work)
-        .map_err(|error| Error::invalid(format!("no thread for {FUNCTION}: {error}")))?;
-    let take = || match making.try_recv() {
-        Ok((code, comm)) => {
-            library.check(FUNCTION, code?)?;
-            handle.make(|_, place| {
-                *place = comm.0;
-                Code::SUCCESS
-            })?;
-            Ok(true)
-        }
-        Err(TryRecvError::Empty) => Ok(false),
-        Err(TryRecvError::Disconnected) => Err(Error::invalid(format!("{FUNCTION}: its thread has ended"))),
-    };
-    let late = |waited| match waited > deadline {
-        true => {
-            let version = library.version();
-            Err(late(
-                FUNCTION,
-                deadline,
-                &format!("it has not returned and is left on a thread; {version} can't be told to stop"),
-            ))
-        }
-        false => Ok(()),
-    };
-    patience::wait(handle, take, late)
-}
+    /// Where the library can only wait: on a thread of its own, which is left behind at the deadline.
+    fn init_aside(self) -> Result<()> {
+        const FUNCTION: &str = "ncclCommInitRank";
+        let (made, making) = mpsc::channel();
+        let (library, runtime, id) = (self.library, self.runtime.clone(), self.id);
+        let (ranks, me) = (self.size as c_int, self.rank as c_int);
+        let work = move || {
+            let mut comm = ptr::null_mut();
+            let code = runtime.enter().map(|()| {
+                // SAFETY: the place is there.
+                unsafe { (library.table.comm_init_rank)(&mut comm, ranks, id, me) }
+            });
+            if let Err(mpsc::SendError((Ok(Code::SUCCESS), comm))) = made.send((code, Owned(comm))) {
+                // Nobody waits for it any more.
+                ending::abort(library, &runtime, comm);
+            }
+        };
+        let spawned = thread::Builder::new().name("disco-ccl-init".into()).spawn(work);
+        spawned.map_err(|error| Error::invalid(format!("no thread for {FUNCTION}: {error}")))?;
+        let take = || match making.try_recv() {
+            Ok((code, comm)) => {
+                library.check(FUNCTION, code?)?;
+                self.handle.put(comm).map(|()| true)
+            }
+            Err(TryRecvError::Empty) => Ok(false),
+            Err(TryRecvError::Disconnected) => Err(Error::invalid(format!("{FUNCTION}: its thread has ended"))),
+        };
+        let version = library.version();
+        let state = || format!("it has not returned and is left on a thread; {version} can't be told to stop");
+        patience::wait(self.handle, take, |waited| self.check(FUNCTION, waited, state))
+    }
 
-fn late(function: &str, after: Duration, state: &str) -> Error {
-    Error::Deadline { operation: function.to_owned(), after, state: state.to_owned() }
+    fn check(self, function: &str, waited: Duration, state: impl Fn() -> String) -> Result<()> {
+        match waited > self.deadline {
+            true => Err(Error::Deadline { operation: function.to_owned(), after: self.deadline, state: state() }),
+            false => Ok(()),
+        }
+    }
 }

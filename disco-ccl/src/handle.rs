@@ -7,8 +7,10 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use disco_core::abort::Switchboard;
@@ -26,6 +28,11 @@ pub(crate) struct Handle {
     library: &'static Library,
     runtime: Arc<dyn Runtime>,
     comm: Mutex<Owned>,
+    /// Where the library writes a communicator that it makes: at once, or later, from a thread of its own. Given back when it
+    /// is known to be done with that.
+    place: ManuallyDrop<Box<AtomicPtr<c_void>>>,
+    is_place_free: AtomicBool,
+    is_taken: AtomicBool,
     is_aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
     /// Those split off, which hear its abort.
@@ -41,9 +48,11 @@ unsafe impl Send for Owned {}
 
 impl Handle {
     pub(crate) fn new(library: &'static Library, runtime: Arc<dyn Runtime>) -> Arc<Self> {
-        let comm = Mutex::new(Owned(ptr::null_mut()));
-        let (is_aborted, cause, children) = (AtomicBool::new(false), OnceLock::new(), Switchboard::default());
-        Arc::new(Self { library, runtime, comm, is_aborted, cause, children })
+        let (comm, place) = (Mutex::new(Owned(ptr::null_mut())), ManuallyDrop::new(Box::default()));
+        let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
+        let is_aborted = AtomicBool::new(false);
+        let (cause, children) = (OnceLock::new(), Switchboard::default());
+        Arc::new(Self { library, runtime, comm, place, is_place_free, is_taken, is_aborted, cause, children })
     }
 
     /// From now on `child` hears of aborts.
@@ -51,16 +60,43 @@ impl Handle {
         self.children.listen(&(child.clone() as Arc<dyn Abort>));
     }
 
-    /// Makes the communicator, where there is none.
+    /// Has the library make the communicator, where there is none; [`Handle::made`] follows when that is settled.
     ///
     /// # Errors
     /// [`Error::Aborted`].
-    pub(crate) fn make(&self, make: impl FnOnce(&Table, &mut Comm) -> Code) -> Result<Code> {
+    pub(crate) fn make(&self, make: impl FnOnce(&Table, *mut Comm) -> Code) -> Result<Code> {
         let mut comm = self.lock();
         self.check()?;
-        let code = make(&self.library.table, &mut comm.0);
+        self.is_place_free.store(false, Ordering::Relaxed);
+        let code = make(&self.library.table, self.place.as_ptr());
+        comm.0 = self.place.load(Ordering::Acquire);
         drop(comm);
         self.check_left().map(|()| code)
+    }
+
+    /// The library is done with making. Whether there is a communicator.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub(crate) fn made(&self) -> Result<bool> {
+        let mut comm = self.lock();
+        let found = self.place.load(Ordering::Acquire);
+        self.is_place_free.store(true, Ordering::Relaxed);
+        if comm.0.is_null() && !self.is_taken.load(Ordering::Relaxed) {
+            comm.0 = found;
+        }
+        let is_there = !comm.0.is_null();
+        drop(comm);
+        self.check_left().map(|()| is_there)
+    }
+
+    /// The communicator, where it was made elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub(crate) fn put(&self, comm: Owned) -> Result<()> {
+        *self.lock() = comm;
+        self.check_left()
     }
 
     /// Calls the library with the communicator.
@@ -93,16 +129,11 @@ impl Handle {
         }
     }
 
-    /// Whether there is one.
-    pub(crate) fn is_made(&self) -> bool {
-        !self.lock().0.is_null()
-    }
-
-    /// This rank's place in the communicator, and how many ranks it has.
+    /// Where this rank is in the communicator, and how many ranks it has.
     ///
     /// # Errors
     /// [`Error::Aborted`], the library's.
-    pub(crate) fn place(&self) -> Result<(usize, usize)> {
+    pub(crate) fn seat(&self) -> Result<(usize, usize)> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: the communicator is there, and so is the place.
         let code = self.call(|table, comm| unsafe { (table.comm_user_rank)(comm, &mut rank) })?;
@@ -115,8 +146,11 @@ impl Handle {
 
     /// Takes it out; nobody calls the library with it any more. None if somebody has.
     pub(crate) fn take(&self) -> Option<Owned> {
-        let comm = std::mem::replace(&mut *self.lock(), Owned(ptr::null_mut()));
-        (!comm.0.is_null()).then_some(comm)
+        let mut place = self.lock();
+        let comm = std::mem::replace(&mut *place, Owned(ptr::null_mut()));
+        let is_there = !comm.0.is_null();
+        self.is_taken.fetch_or(is_there, Ordering::Relaxed);
+        is_there.then_some(comm)
     }
 
     /// # Errors
@@ -149,6 +183,15 @@ impl Handle {
 
     fn lock(&self) -> MutexGuard<'_, Owned> {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if *self.is_place_free.get_mut() {
+            // SAFETY: the library writes there no more, and nobody looks.
+            unsafe { ManuallyDrop::drop(&mut self.place) };
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use disco_core::{Error, Rank, Result, Store};
 
 use crate::abi::UniqueId;
 use crate::communicator::Communicator;
-use crate::connect;
+use crate::connect::Init;
 use crate::handle::Handle;
 use crate::library::Library;
 use crate::runtime::Runtime;
@@ -96,8 +96,8 @@ impl Meeting {
         }
         let id = self.store.wait(&key, deadline)?;
         let id = id.try_into().map_err(|_| Error::invalid("split: that is no place to meet"))?;
-        parent.handle.adopt(child);
-        connect::init(parent.library, &parent.runtime, child, UniqueId(id), (me, members.len()), deadline)?;
+        let (library, runtime, size) = (parent.library, &parent.runtime, members.len());
+        Init { library, runtime, handle: child, id: UniqueId(id), rank: me, size, deadline }.run()?;
         Ok(Some((me, members.len())))
     }
 
