@@ -136,3 +136,23 @@ on_the_double!(
         block_on(session.shutdown()).unwrap();
     }
 );
+
+/// A session in two groups, which are split off the world.
+fn in_groups() -> disco::session::LaneSession {
+    let limit = Duration::from_millis(500);
+    disco::Builder::threads(4).groups(2).collective_deadline(limit).connect_deadline(limit).start().unwrap()
+}
+
+on_the_double!(a_split_that_fails_on_one_rank_ends_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:1=2"], {
+    let session = in_groups();
+    let error = text(block_on(session.init_ccl("nccl", &[])));
+    assert!(error.contains("worker 1: ") && error.contains("ncclCommSplit returned 2: "), "{error}");
+    works_again(&session);
+});
+
+on_the_double!(a_split_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang"], {
+    let session = in_groups();
+    let error = text(block_on(session.init_ccl("nccl", &[])));
+    assert!(error.contains("split: no end after 500ms: "), "{error}");
+    works_again(&session);
+});
