@@ -12,7 +12,7 @@ use disco_core::tensor::Storage;
 use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Result, Roll, Tensor, op};
 
 use crate::collective::{self, Calls, Outcome};
-use crate::ending;
+use crate::ending::Ending;
 use crate::handle::Handle;
 use crate::library::Library;
 use crate::meeting::Meeting;
@@ -65,7 +65,7 @@ impl Communicator {
         roll: Roll,
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
-        let (capabilities, rank) = (library.capabilities(), Rank::new(rank as u32));
+        let (capabilities, rank) = (library.capabilities(runtime.reduces_f8()), Rank::new(rank as u32));
         let (launches, last, broken, registrations) = (0, None, None, Vec::new());
         Ok(Self {
             library,
@@ -149,6 +149,7 @@ impl Communicator {
         }
         for op in unit {
             if let Some((to, from, bytes)) = collective::afterwards(op, me, ranks) {
+                self.runtime.enter()?;
                 // SAFETY: both lie in the operation's tensor, of so many bytes, whose memory stays until the stream got there.
                 unsafe { self.runtime.copy(to, from, bytes) }?;
             }
@@ -163,6 +164,10 @@ impl Communicator {
     fn prepare(&mut self, unit: &[Op]) -> Result<()> {
         for op in unit {
             let bytes = collective::scratch(op);
+            if bytes > 0 {
+                // User code may have made another device current.
+                self.runtime.enter()?;
+            }
             if bytes > self.scratch.byte_len() {
                 self.scratch = self.runtime.alloc(bytes)?;
             }
@@ -201,29 +206,20 @@ impl Communicator {
     }
 
     /// What the library may still touch is given up first.
-    pub(crate) fn break_off(&mut self, error: &Error) {
+    fn break_off(&mut self, error: &Error) {
         self.broken = Some(error.to_string().into());
-        if let Some(comm) = self.handle.take() {
-            ending::abort_and_wait(self.library, &self.runtime, comm);
-        }
+        self.handle.end_and_wait(std::mem::take(&mut self.registrations));
     }
 
-    fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
+    fn split_off(&mut self, handle: &Arc<Handle>, color: c_int, key: i32) -> Result<Option<Self>> {
         self.launches += 1;
         let split = self.roll.split();
-        // Whoever can't take part is there, too: the others wait for it.
-        let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
-        let color = number.unwrap_or(NO_COLOR);
-        let handle = Handle::new(self.library, self.runtime.clone());
-        self.handle.adopt(&handle);
-        let child = self.child(&handle, (split, color, key)).and_then(|child| match number {
-            Ok(_) => Ok(child),
-            Err(_) => Err(Error::invalid("split: colors end at 2^31 - 1")),
-        });
-        child.inspect_err(|_| {
-            if let Some(comm) = handle.take() {
-                ending::abort(self.library, &self.runtime, comm);
-            }
+        let child = self.child(handle, (split, color, key));
+        child.inspect_err(|error| {
+            self.break_off(error);
+            // Nothing of the parent's goes on that could make a child yet.
+            _ = handle.made();
+            handle.end_and_wait(Vec::new());
         })
     }
 
@@ -266,13 +262,7 @@ fn is_independent(earlier: &Op, later: &Op) -> bool {
     if earlier.kind().is_point_to_point() {
         return true;
     }
-    let meet = |a: Option<&Tensor>, b: Option<&Tensor>| match (a, b) {
-        (Some(a), Some(b)) => {
-            let (x, y) = (a.byte_range(), b.byte_range());
-            Arc::ptr_eq(a.storage(), b.storage()) && x.start.max(y.start) < x.end.min(y.end)
-        }
-        _ => false,
-    };
+    let meet = |a: Option<&Tensor>, b: Option<&Tensor>| a.zip(b).is_some_and(|(a, b)| a.overlaps(b));
     let need_scratch = collective::scratch(earlier) > 0 && collective::scratch(later) > 0;
     let is_barrier = matches!(earlier, Op::Barrier) || matches!(later, Op::Barrier);
     let writes =
@@ -305,8 +295,13 @@ impl disco_core::Communicator for Communicator {
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
         self.check_unbroken(|| "split".into())?;
-        let child = self.split_off(color, key).inspect_err(|error| self.break_off(error))?;
-        Ok(child.map(|child| Box::new(child) as _))
+        // Whoever can't take part is there, too: the others wait for it.
+        let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
+        let child = self.split_off(&self.handle.child(), number.unwrap_or(NO_COLOR), key)?;
+        match number {
+            Ok(_) => Ok(child.map(|child| Box::new(child) as _)),
+            Err(_) => Err(Error::invalid("split: colors end at 2^31 - 1")),
+        }
     }
 
     fn synchronize(&mut self) -> Result<()> {
@@ -336,8 +331,10 @@ impl disco_core::Communicator for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if let Some(comm) = self.handle.take() {
-            ending::leave(self.library, &self.runtime, comm, std::mem::take(&mut self.registrations));
+        let registrations = std::mem::take(&mut self.registrations);
+        match self.handle.take() {
+            Some(comm) => Ending::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),
+            None => self.handle.end_and_wait(registrations),
         }
     }
 }

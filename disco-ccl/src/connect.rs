@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::env;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use disco_core::{Abort, Error, Rendezvous, Result, Roll, Seat};
 use crate::abi::{Code, UniqueId};
 use crate::communicator::Communicator;
 use crate::config::Config;
-use crate::ending;
+use crate::ending::Ending;
 use crate::handle::{Handle, Owned};
 use crate::library::Library;
 use crate::meeting::Meeting;
@@ -32,6 +33,16 @@ pub(crate) struct Init<'a> {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) deadline: Duration,
+}
+
+/// The library's own variable, which overrules a communicator's configuration.
+const BLOCKING: &str = "NCCL_COMM_BLOCKING";
+
+/// A communicator on its way from the thread that made it: aborted if it does not arrive.
+struct Late {
+    library: &'static Library,
+    runtime: Arc<dyn Runtime>,
+    comm: Option<Owned>,
 }
 
 impl Library {
@@ -54,6 +65,10 @@ impl Library {
         let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
         let handle = Handle::new(self, runtime.clone());
         seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
+        if env::var_os(BLOCKING).is_some_and(|value| value == "1") {
+            let why = "has calls wait that deadlines and aborts are to end: unset it";
+            return Err(Error::invalid(format!("{}: {BLOCKING}=1 {why}", self.backend())));
+        }
         runtime.enter()?;
         let meeting = Meeting::new(seat.link.store(), &id);
         meeting.check_devices(self, &*runtime, (rank, size), deadline)?;
@@ -73,11 +88,7 @@ impl Init<'_> {
             Some(_) => self.init(),
             None => self.init_aside(),
         };
-        made.inspect_err(|_| {
-            if let Some(comm) = self.handle.take() {
-                ending::abort_and_wait(self.library, self.runtime, comm);
-            }
-        })
+        made.inspect_err(|_| self.handle.end_and_wait(Vec::new()))
     }
 
     fn init(self) -> Result<()> {
@@ -106,17 +117,16 @@ impl Init<'_> {
                 // SAFETY: the place is there.
                 unsafe { (library.table.comm_init_rank)(&mut comm, ranks, id, me) }
             });
-            if let Err(mpsc::SendError((Ok(Code::SUCCESS), comm))) = made.send((code, Owned(comm))) {
-                // Nobody waits for it any more.
-                ending::abort(library, &runtime, comm);
-            }
+            let comm = matches!(code, Ok(Code::SUCCESS)).then_some(Owned(comm));
+            // Nobody may wait for it any more.
+            _ = made.send((code, Late { library, runtime, comm }));
         };
         let spawned = thread::Builder::new().name("disco-ccl-init".into()).spawn(work);
         spawned.map_err(|error| Error::invalid(format!("no thread for {FUNCTION}: {error}")))?;
         let take = || match making.try_recv() {
-            Ok((code, comm)) => {
+            Ok((code, mut late)) => {
                 library.check(FUNCTION, code?)?;
-                self.handle.put(comm).map(|()| true)
+                late.comm.take().map_or(Ok(()), |comm| self.handle.put(comm)).map(|()| true)
             }
             Err(TryRecvError::Empty) => Ok(false),
             Err(TryRecvError::Disconnected) => Err(Error::invalid(format!("{FUNCTION}: its thread has ended"))),
@@ -130,6 +140,14 @@ impl Init<'_> {
         match waited > self.deadline {
             true => Err(Error::Deadline { operation: function.to_owned(), after: self.deadline, state: state() }),
             false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        if let Some(comm) = self.comm.take() {
+            drop(Ending::abort(self.library, &self.runtime, comm, Vec::new()));
         }
     }
 }

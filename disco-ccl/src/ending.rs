@@ -20,39 +20,89 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it looks.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Gives up what is under way; does not wait.
-pub(crate) fn abort(library: &'static Library, runtime: &Arc<dyn Runtime>, comm: Owned) {
-    drop(spawn("ncclCommAbort", runtime, move || comm_abort(library, comm)));
+/// The end of something, under way.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    what: &'static str,
+    /// None where there was no thread for it.
+    end: Option<mpsc::Receiver<()>>,
 }
 
-/// The same, after which nothing of this communicator's touches memory, as far as that is known within the limit.
-pub(crate) fn abort_and_wait(library: &'static Library, runtime: &Arc<dyn Runtime>, comm: Owned) {
-    wait("ncclCommAbort", spawn("ncclCommAbort", runtime, move || comm_abort(library, comm)));
-}
+impl Ending {
+    /// Gives up what a communicator has under way. What is kept is given back afterwards.
+    pub(crate) fn abort(
+        library: &'static Library,
+        runtime: &Arc<dyn Runtime>,
+        comm: Owned,
+        kept: Vec<Registration>,
+    ) -> Self {
+        Self::spawn("ncclCommAbort", runtime, move || {
+            comm_abort(library, comm);
+            drop(kept);
+        })
+    }
 
-/// Leaves in good order: when all is done, or with an abort where that takes too long.
-pub(crate) fn leave(
-    library: &'static Library,
-    runtime: &Arc<dyn Runtime>,
-    comm: Owned,
-    registrations: Vec<Registration>,
-) {
-    let own = runtime.clone();
-    let work = move || match finalize(library, &*own, &comm, &registrations) {
-        true => {
-            let destroy = library.table.comm_destroy;
-            // SAFETY: nobody else has the communicator, and nothing is under way.
-            let code = unsafe { destroy(comm.0) };
-            report(library, "ncclCommDestroy", code);
+    /// Leaves in good order: when all is done, or with an abort where that takes longer than `patience`.
+    pub(crate) fn leave(
+        library: &'static Library,
+        runtime: &Arc<dyn Runtime>,
+        comm: Owned,
+        registrations: Vec<Registration>,
+        patience: Duration,
+    ) -> Self {
+        let own = runtime.clone();
+        Self::spawn("ncclCommDestroy", runtime, move || {
+            match finalize(library, &*own, &comm, &registrations, patience) {
+                true => {
+                    let destroy = library.table.comm_destroy;
+                    // SAFETY: nobody else has the communicator, and nothing is under way.
+                    let code = unsafe { destroy(comm.0) };
+                    report(library, "ncclCommDestroy", code);
+                }
+                false => {
+                    tracing::warn!(
+                        ?patience,
+                        "a communicator was dropped with work that has failed or does not end: it is aborted"
+                    );
+                    comm_abort(library, comm);
+                }
+            }
+        })
+    }
+
+    /// Waits for it, if that does not take long.
+    pub(crate) fn wait(self) {
+        if self.end.is_some_and(|end| end.recv_timeout(LIMIT).is_err()) {
+            tracing::warn!(what = self.what, after = ?LIMIT, "has not returned; it is left to itself");
         }
-        false => comm_abort(library, comm),
-    };
-    wait("ncclCommDestroy", spawn("ncclCommDestroy", runtime, work));
+    }
+
+    /// Does it on a thread of its own, on which the device is current.
+    fn spawn(what: &'static str, runtime: &Arc<dyn Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
+        let (done, end) = mpsc::channel();
+        let runtime = runtime.clone();
+        let thread = thread::Builder::new().name("disco-ccl-end".into()).spawn(move || {
+            if let Err(error) = runtime.enter() {
+                tracing::warn!(%error, what, "the device can't be made current");
+            }
+            work();
+            // Whoever started this may wait no more.
+            _ = done.send(());
+        });
+        let thread = thread.inspect_err(|error| tracing::warn!(%error, what, "no thread for it; it is left behind"));
+        Self { what, end: thread.ok().map(|_| end) }
+    }
 }
 
 /// Whether all that was under way is done, with no error.
-fn finalize(library: &Library, runtime: &dyn Runtime, comm: &Owned, registrations: &[Registration]) -> bool {
-    let end = Instant::now() + LIMIT / 2;
+fn finalize(
+    library: &Library,
+    runtime: &dyn Runtime,
+    comm: &Owned,
+    registrations: &[Registration],
+    patience: Duration,
+) -> bool {
+    let end = Instant::now() + patience;
     let until = |is_done: &dyn Fn() -> Option<bool>| {
         loop {
             match is_done() {
@@ -107,33 +157,5 @@ pub(crate) fn when_idle(runtime: &Arc<dyn Runtime>, what: &'static str, work: im
         }
         work();
     };
-    drop(spawn(what, runtime, patient));
-}
-
-/// Tells when the work is done.
-fn spawn(
-    what: &'static str,
-    runtime: &Arc<dyn Runtime>,
-    work: impl FnOnce() + Send + 'static,
-) -> Option<mpsc::Receiver<()>> {
-    let (done, end) = mpsc::channel();
-    let runtime = runtime.clone();
-    let thread = thread::Builder::new().name("disco-ccl-end".into()).spawn(move || {
-        if let Err(error) = runtime.enter() {
-            tracing::warn!(%error, what, "the device can't be made current");
-        }
-        work();
-        // Whoever started this may wait no more.
-        _ = done.send(());
-    });
-    thread
-        .inspect_err(|error| tracing::warn!(%error, what, "no thread for it; a communicator is left behind"))
-        .ok()
-        .map(|_| end)
-}
-
-fn wait(what: &'static str, end: Option<mpsc::Receiver<()>>) {
-    if end.is_some_and(|end| end.recv_timeout(LIMIT).is_err()) {
-        tracing::warn!(what, after = ?LIMIT, "has not returned; it is left to itself");
-    }
+    drop(Ending::spawn(what, runtime, patient));
 }

@@ -17,8 +17,9 @@ use disco_core::abort::Switchboard;
 use disco_core::{Abort, Error, Result};
 
 use crate::abi::{Code, Comm};
-use crate::ending;
+use crate::ending::Ending;
 use crate::library::Library;
+use crate::memory::Registration;
 use crate::runtime::Runtime;
 use crate::table::Table;
 
@@ -35,8 +36,11 @@ pub(crate) struct Handle {
     is_taken: AtomicBool,
     is_aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
-    /// Those split off, which hear its abort.
+    /// Those split off, which hear its abort, and keep it for that.
     children: Switchboard,
+    _parent: Option<Arc<Handle>>,
+    /// An abort of the library's that somebody has started.
+    ending: Mutex<Option<Ending>>,
 }
 
 /// A communicator, or null before it is made and after it was taken out.
@@ -47,17 +51,37 @@ pub(crate) struct Owned(pub(crate) Comm);
 unsafe impl Send for Owned {}
 
 impl Handle {
+    /// What will hold a communicator of its own.
     pub(crate) fn new(library: &'static Library, runtime: Arc<dyn Runtime>) -> Arc<Self> {
+        Self::of(library, runtime, None)
+    }
+
+    /// What will hold one that is split off this one, and hears of its aborts.
+    pub(crate) fn child(self: &Arc<Self>) -> Arc<Self> {
+        let child = Self::of(self.library, self.runtime.clone(), Some(self.clone()));
+        self.children.listen(&(child.clone() as Arc<dyn Abort>));
+        child
+    }
+
+    fn of(library: &'static Library, runtime: Arc<dyn Runtime>, parent: Option<Arc<Self>>) -> Arc<Self> {
         let (comm, place) = (Mutex::new(Owned(ptr::null_mut())), ManuallyDrop::new(Box::default()));
         let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);
         let (cause, children) = (OnceLock::new(), Switchboard::default());
-        Arc::new(Self { library, runtime, comm, place, is_place_free, is_taken, is_aborted, cause, children })
-    }
-
-    /// From now on `child` hears of aborts.
-    pub(crate) fn adopt(&self, child: &Arc<Self>) {
-        self.children.listen(&(child.clone() as Arc<dyn Abort>));
+        let ending = Mutex::default();
+        Arc::new(Self {
+            library,
+            runtime,
+            comm,
+            place,
+            is_place_free,
+            is_taken,
+            is_aborted,
+            cause,
+            children,
+            _parent: parent,
+            ending,
+        })
     }
 
     /// Has the library make the communicator, where there is none; [`Handle::made`] follows when that is settled.
@@ -146,11 +170,26 @@ impl Handle {
 
     /// Takes it out; nobody calls the library with it any more. None if somebody has.
     pub(crate) fn take(&self) -> Option<Owned> {
-        let mut place = self.lock();
-        let comm = std::mem::replace(&mut *place, Owned(ptr::null_mut()));
+        self.take_from(&mut self.lock())
+    }
+
+    fn take_from(&self, place: &mut Owned) -> Option<Owned> {
+        let comm = std::mem::replace(place, Owned(ptr::null_mut()));
         let is_there = !comm.0.is_null();
         self.is_taken.fetch_or(is_there, Ordering::Relaxed);
         is_there.then_some(comm)
+    }
+
+    /// Ends what is under way and the communicator, and waits until the library has done so, as long as it is waited for; also
+    /// where somebody else has started that. From then on nothing of it touches memory. What is `kept` is so until then.
+    pub(crate) fn end_and_wait(&self, kept: Vec<Registration>) {
+        if let Some(comm) = self.take() {
+            self.end(comm, kept);
+        }
+        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ending) = ending {
+            ending.wait();
+        }
     }
 
     /// # Errors
@@ -162,7 +201,11 @@ impl Handle {
     /// An abort that found this rank inside has left the ending to it.
     fn check_left(&self) -> Result<()> {
         fence(Ordering::SeqCst);
-        self.check().inspect_err(|_| self.end())
+        self.check().inspect_err(|_| {
+            if let Some(comm) = self.take() {
+                self.end(comm, Vec::new());
+            }
+        })
     }
 
     /// Why it is aborted, if it is.
@@ -175,10 +218,9 @@ impl Handle {
     }
 
     /// Ends what the communicator has under way, and itself, without waiting for that.
-    fn end(&self) {
-        if let Some(comm) = self.take() {
-            ending::abort(self.library, &self.runtime, comm);
-        }
+    fn end(&self, comm: Owned, kept: Vec<Registration>) {
+        let ending = Ending::abort(self.library, &self.runtime, comm, kept);
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(ending);
     }
 
     fn lock(&self) -> MutexGuard<'_, Owned> {
@@ -188,6 +230,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if let Some(comm) = self.take() {
+            self.end(comm, Vec::new());
+        }
         if *self.is_place_free.get_mut() {
             // SAFETY: the library writes there no more, and nobody looks.
             unsafe { ManuallyDrop::drop(&mut self.place) };
@@ -201,13 +246,13 @@ impl Abort for Handle {
         self.is_aborted.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.children.abort(0, cause);
-        let free = match self.comm.try_lock() {
-            Ok(_) => true,
-            Err(TryLockError::Poisoned(_)) => true,
-            Err(TryLockError::WouldBlock) => false,
+        let comm = match self.comm.try_lock() {
+            Ok(mut comm) => self.take_from(&mut comm),
+            Err(TryLockError::Poisoned(poisoned)) => self.take_from(&mut poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         };
-        if free {
-            self.end();
+        if let Some(comm) = comm {
+            self.end(comm, Vec::new());
         }
     }
 }

@@ -111,8 +111,8 @@ impl Library {
         self.vendor.backend
     }
 
-    /// What it can do: it moves all that has bytes, and reduces what it has a name for.
-    pub fn capabilities(&self) -> Capabilities {
+    /// What it can do: it moves all that has bytes, and reduces what it has a name for; 8-bit floats on devices that do.
+    pub fn capabilities(&self, reduces_f8: bool) -> Capabilities {
         let since = |dtype: DType| match dtype {
             DType::BF16 => BF16,
             DType::F8E4M3 | DType::F8E5M2 => F8,
@@ -123,6 +123,7 @@ impl Library {
             let is_there = reduction != Reduction::Avg || self.version >= AVG;
             let reduces = |dtype: &DType| {
                 is_there
+                    && (reduces_f8 || !matches!(dtype, DType::F8E4M3 | DType::F8E5M2))
                     && self.version >= since(*dtype)
                     && DataType::of(*dtype).is_some()
                     && RedOp::of(reduction, *dtype).is_some()

@@ -23,6 +23,9 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// The driver's own.
     fn identity(&self) -> Result<String>;
 
+    /// Whether the library's reductions of 8-bit floats work on the device.
+    fn reduces_f8(&self) -> bool;
+
     /// Makes the device current on the calling thread.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ fn an_older_one_lacks_what_came_later() {
     assert!(table.get_last_error.is_some() && table.comm_init_rank_config.is_some() && table.comm_finalize.is_some());
     assert!(table.comm_split.is_none() && table.gather.is_none() && table.scatter.is_none());
     assert!(table.all_to_all.is_none() && table.all_to_all_rccl.is_none());
-    let can = library.capabilities();
+    let can = library.capabilities(true);
     assert!(can.supports(OpKind::AllReduce, DType::BF16, Some(Reduction::Avg)));
     assert!(!can.supports(OpKind::AllReduce, DType::F8E4M3, Some(Reduction::Sum)));
     assert!(can.supports(OpKind::Broadcast, DType::F8E4M3, None), "what is moved is bytes");

@@ -54,6 +54,13 @@ fn it_conforms_where_work_takes_its_time() {
     conforms(&folder, &[("GPU_DOUBLE_DELAY_US", "300")], &[("2", "i32"), ("3", "abort::")]);
 }
 
+/// As newer versions do with every launch of a non-blocking communicator.
+#[test]
+fn it_conforms_where_each_launch_goes_on_by_itself() {
+    let folder = disco_gpu_double::folder();
+    conforms(&folder, &[("GPU_DOUBLE_CONNECT", "2")], &[("2", "f32"), ("3", "abort::"), ("2", "split")]);
+}
+
 /// 2.8 has no non-blocking communicators, no split, and sends and receives for most.
 #[test]
 fn an_old_library_conforms() {
@@ -100,7 +107,8 @@ fn what_is_not_there_is_told_with_its_reason() {
 
     let no_driver = with("gpu-double-nccl", &["libnccl.so.2"], |_| {});
     let why = absent(&no_driver, &[]);
-    assert!(why.starts_with("the CUDA driver is not available; tried libcuda.so.1: cannot open shared"), "{why}");
+    assert!(why.starts_with("the CUDA driver is not available; tried libcuda.so: cannot open shared"), "{why}");
+    assert!(why.contains("tried libcuda.so.1: cannot open shared"), "{why}");
 }
 
 #[test]
@@ -119,6 +127,12 @@ fn what_will_not_do_is_told_with_its_reason() {
     let lacks = |object: &mut Vec<u8>| hide(object, "cuMemcpyDtoDAsync_v2");
     let why = absent(&with("gpu-double-lacks-copies", &NAMES, lacks), &[]);
     assert!(why.contains("tried libcuda.so.1: it lacks cuMemcpyDtoDAsync_v2"), "{why}");
+
+    // A toolkit's stub, which cudarc would take.
+    let stub = with("gpu-double-stub", &["libcuda.so.1", "libnccl.so.2"], |_| {});
+    std::fs::copy(stub.join("double.so"), stub.join("libcuda.so")).unwrap();
+    let why = absent(&stub, &[("GPU_DOUBLE_INIT", "34")]);
+    assert!(why.contains("tried libcuda.so.1: cudarc would take libcuda.so, which is another"), "{why}");
 
     // The machine that it is for: 64-bit ARM, or Intel's on other machines.
     let other = if cfg!(target_arch = "aarch64") { 62 } else { 183 };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::cuda::{memory, stream};
+use crate::cuda::{memory, pinned, stream};
 use crate::nccl::comm;
 
 static UNITS: AtomicU64 = AtomicU64::new(0);
@@ -17,7 +17,7 @@ pub struct Counts {
     pub units: u64,
     /// Calls of collectives, sends and receives, refused ones too.
     pub calls: u64,
-    /// Allocations that are not freed.
+    /// Allocations that are not freed, of devices and of pinned memory.
     pub allocations: u64,
     /// Streams that are not destroyed.
     pub streams: u64,
@@ -40,7 +40,7 @@ pub(crate) fn read() -> Counts {
     Counts {
         units: UNITS.load(Relaxed),
         calls: CALLS.load(Relaxed),
-        allocations: memory::live() as u64,
+        allocations: (memory::live() + pinned::live()) as u64,
         streams: stream::live() as u64,
         comms: comm::live() as u64,
     }

@@ -29,8 +29,8 @@
 //! - two ranks on one device, and a unique id that was used before: `ncclInvalidUsage`;
 //! - work on memory that was freed since: `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays until the device's context is released.
 //!
-//! Work happens when its stream's thread comes to it. Asynchronous copies write to the host's memory then, as they do where it is
-//! pinned; what they read from there they have read when the call returns, as where it is not. Fresh memory is full of 0xA5. A send is not done before its receive has begun, even of nothing.
+//! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`) then; they
+//! have read other host memory when they return, and wait for the stream to write it. Fresh memory is full of 0xA5. A send is not done before its receive has begun, even of nothing.
 //!
 //! # What it has not
 //!

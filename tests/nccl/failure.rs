@@ -31,6 +31,24 @@ fn differ(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)
 }
 
+/// A copy to the host of what never comes, and one of what does.
+fn copy_behind(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let tensor = ctx.empty(disco::DType::F32, [2])?;
+    let host = Tensor::from_slice(&[7.0f32, 7.0], [2])?;
+    ctx.queue().copy_in(&tensor, &host)?;
+    host.write(&[8.0f32, 8.0])?;
+    ctx.queue().copy_out(&host, &tensor)?;
+    ctx.queue().copy_out(&host, &tensor)?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    assert_eq!(host.to_vec::<f32>()?, [7.0, 7.0]);
+    ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)?;
+    ctx.queue().copy_out(&host, &tensor)?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)
+}
+
+disco::register_function!("tests.nccl.copy_behind", copy_behind);
 disco::register_function!("tests.nccl.barrier_without", barrier_without);
 disco::register_function!("tests.nccl.all_reduce_without", all_reduce_without);
 disco::register_function!("tests.nccl.differ", differ);
@@ -154,5 +172,17 @@ on_the_double!(a_split_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS
     let session = in_groups();
     let error = text(block_on(session.init_ccl("nccl", &[])));
     assert!(error.contains("split: no end after 500ms: "), "{error}");
+    works_again(&session);
+});
+
+on_the_double!(copies_of_what_never_comes_end_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"], {
+    let session = session(2);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.copy_behind").await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert!(error.contains("synchronize: no end after 500ms: work on cuda:"), "{error}");
+    });
     works_again(&session);
 });

@@ -1,7 +1,5 @@
 //! Arguments of one rank that can't be right, whatever the others pass.
 
-use std::sync::Arc;
-
 use super::{Op, Reduction};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -40,15 +38,11 @@ pub fn check_host(group: &[Op], backend: &'static str) -> Result<()> {
 }
 
 fn check_pairs(group: &[Op], rank: Rank) -> Result<()> {
-    let overlap = |a: &Tensor, b: &Tensor| {
-        let (x, y) = (a.byte_range(), b.byte_range());
-        Arc::ptr_eq(a.storage(), b.storage()) && x.start.max(y.start) < x.end.min(y.end)
-    };
     for (index, dst) in group.iter().enumerate().filter_map(|(index, op)| Some((index, op.dst()?))) {
-        if let Some(src) = group.iter().filter_map(Op::src).find(|src| overlap(src, dst)) {
+        if let Some(src) = group.iter().filter_map(Op::src).find(|src| src.overlaps(dst)) {
             return Err(Error::invalid(format!("one group sends {src} and receives into {dst}, which overlap")));
         }
-        if let Some(other) = group[..index].iter().filter_map(Op::dst).find(|other| overlap(other, dst)) {
+        if let Some(other) = group[..index].iter().filter_map(Op::dst).find(|other| other.overlaps(dst)) {
             return Err(Error::invalid(format!("one group receives into {other} and into {dst}, which overlap")));
         }
     }
@@ -189,10 +183,9 @@ impl Op {
 
     fn check_overlap(&self) -> Result<()> {
         let (Some(src), Some(dst)) = (self.src(), self.dst()) else { return Ok(()) };
-        let (a, b) = (src.byte_range(), dst.byte_range());
-        let apart = !Arc::ptr_eq(src.storage(), dst.storage()) || a.end <= b.start || b.end <= a.start;
-        let whole = matches!(self, Op::AllReduce { .. } | Op::Reduce { .. } | Op::Broadcast { .. });
-        match apart || a.is_empty() || b.is_empty() || (whole && a == b) {
+        let is_whole = matches!(self, Op::AllReduce { .. } | Op::Reduce { .. } | Op::Broadcast { .. })
+            && (src.data(), src.byte_len()) == (dst.data(), dst.byte_len());
+        match is_whole || !src.overlaps(dst) {
             true => Ok(()),
             false => self.refuse("src and dst overlap; pass no src for an operation in place"),
         }

@@ -145,6 +145,13 @@ impl Tensor {
         self.0.byte_offset..self.0.byte_offset + self.byte_len()
     }
 
+    /// Whether two tensors have memory in common, by whatever storages: the stretches from their first elements on.
+    pub fn overlaps(&self, other: &Tensor) -> bool {
+        let stretch = |tensor: &Tensor| (tensor.data().addr(), tensor.data().addr() + tensor.byte_len());
+        let ((a, a_end), (b, b_end)) = (stretch(self), stretch(other));
+        self.device() == other.device() && a.max(b) < a_end.min(b_end)
+    }
+
     /// Whether the elements lie row-major without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.0.strides.is_none()

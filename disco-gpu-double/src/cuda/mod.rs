@@ -4,6 +4,7 @@
 //! abi       types and codes of the interface
 //! device    devices, their contexts, which one a thread has, the error that stays
 //! memory    allocations, and which of them an address is in
+//! pinned    host memory of the driver's
 //! stream    queues of work, each served by a thread of its own
 //! event     marks in a stream that others wait for
 //! exports   the C functions
@@ -14,4 +15,5 @@ pub(crate) mod device;
 pub(crate) mod event;
 pub mod exports;
 pub(crate) mod memory;
+pub(crate) mod pinned;
 pub(crate) mod stream;

@@ -24,11 +24,11 @@ pub(super) struct Version(c_int);
 /// The oldest that cudarc knows.
 const LEAST: Version = Version(11040);
 
-/// Names that cudarc looks for, too: what is open under one of them is found by it.
-const CANDIDATES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+/// Names that cudarc looks for, in its order.
+const CANDIDATES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
 /// What is called through cudarc, by it or by us.
-const FUNCTIONS: [&CStr; 28] = [
+const FUNCTIONS: [&CStr; 29] = [
     c"cuCtxGetCurrent",
     c"cuCtxSetCurrent",
     c"cuCtxSynchronize",
@@ -48,12 +48,13 @@ const FUNCTIONS: [&CStr; 28] = [
     c"cuGetErrorString",
     c"cuInit",
     c"cuMemAlloc_v2",
+    c"cuMemFreeHost",
+    c"cuMemHostAlloc",
     c"cuMemFree_v2",
     c"cuMemcpyDtoDAsync_v2",
     c"cuMemcpyDtoHAsync_v2",
     c"cuMemcpyHtoDAsync_v2",
     c"cuMemsetD8Async",
-    c"cuPointerGetAttribute",
     c"cuStreamCreate",
     c"cuStreamDestroy_v2",
     c"cuStreamQuery",
@@ -70,6 +71,10 @@ pub(super) fn get() -> Result<Driver, Unavailable> {
 }
 
 fn accept(library: &Library) -> Result<Driver, String> {
+    let first = Library::open(&Candidate::file(CANDIDATES[0]));
+    if first.is_ok_and(|first| first.address(c"cuInit") != library.address(c"cuInit")) {
+        return Err(format!("cudarc would take {}, which is another", CANDIDATES[0]));
+    }
     let missing: Vec<_> = FUNCTIONS.iter().filter(|name| library.address(name).is_none()).collect();
     if !missing.is_empty() {
         let names: Vec<_> = missing.iter().filter_map(|name| name.to_str().ok()).collect();

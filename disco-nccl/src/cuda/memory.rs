@@ -1,11 +1,12 @@
 //! Device memory of one stream.
 //!
-//! The driver's own free waits for all that the device does, and so for peers that may never come. So what is dropped is freed when the
-//! stream has nothing to do: at the next synchronisation, or with the stream. Until then an allocation of the same size takes it,
-//! which needs no wait: all uses are on the one stream, in order.
+//! The driver's own free waits for all that the device does, and so for peers that may never come. So what is dropped is kept: an
+//! allocation of the same size takes it, which needs no wait, since all uses are on the one stream, in order. It is freed when the
+//! stream has nothing to do and there is too much of it or no room, and with the stream.
 
 #![allow(unsafe_code)]
 
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,16 +15,19 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use disco_core::tensor::Storage;
 use disco_core::{Device, Result};
 
+use super::current;
 use super::error::check;
 
+/// What is kept for later allocations, in bytes.
+const KEPT: usize = 256 << 20;
 /// How long the stream is waited for when there is no room, or when nobody has it any more.
 const LIMIT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_micros(50);
 
 /// A stream with its memory, on a device's primary context.
 pub(super) struct Pool {
-    pub(super) context: Arc<CudaContext>,
-    pub(super) stream: Arc<CudaStream>,
+    pub(super) context: ManuallyDrop<Arc<CudaContext>>,
+    pub(super) stream: ManuallyDrop<Arc<CudaStream>>,
     /// What was dropped and is not freed.
     dropped: Mutex<Vec<Span>>,
 }
@@ -44,8 +48,14 @@ impl Pool {
     /// A new stream, whose context becomes current.
     pub(super) fn new(ordinal: usize) -> Result<Arc<Self>> {
         let context = check("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
-        let stream = check("cuStreamCreate", context.new_stream())?;
-        Ok(Arc::new(Self { context, stream, dropped: Mutex::default() }))
+        // With tracking on, making the first stream waits for all that the device does.
+        // SAFETY: nothing is tracked yet.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream();
+        // SAFETY: as above.
+        unsafe { context.enable_event_tracking() };
+        let stream = ManuallyDrop::new(check("cuStreamCreate", stream)?);
+        Ok(Arc::new(Self { context: ManuallyDrop::new(context), stream, dropped: Mutex::default() }))
     }
 
     /// So many bytes on a device, which is the pool's and current, with anything in them.
@@ -89,8 +99,15 @@ impl Pool {
         }
     }
 
+    /// Frees what was dropped where that is too much to be kept. The context is current.
+    pub(super) fn trim(&self) {
+        if self.dropped_bytes() > KEPT {
+            self.free_dropped();
+        }
+    }
+
     /// Frees what was dropped, if the stream has nothing to do. The context is current.
-    pub(super) fn free_dropped(&self) {
+    fn free_dropped(&self) {
         if !self.is_idle().unwrap_or_default() {
             return;
         }
@@ -109,6 +126,10 @@ impl Pool {
         }
     }
 
+    fn dropped_bytes(&self) -> usize {
+        self.dropped().iter().map(|span| span.bytes).sum()
+    }
+
     fn dropped(&self) -> MutexGuard<'_, Vec<Span>> {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,18 +144,19 @@ impl Drop for Block {
 /// On whatever thread had the last tensor.
 impl Drop for Pool {
     fn drop(&mut self) {
-        let before = result::ctx::get_current().ok().flatten();
-        if check("cuCtxSetCurrent", self.context.bind_to_thread()).is_ok() {
+        let context = (*self.context).clone();
+        current::with(&context, || {
             self.wait_idle();
             self.free_dropped();
-        }
-        let left: usize = self.dropped().iter().map(|span| span.bytes).sum();
-        if left > 0 {
-            tracing::warn!(bytes = left, "device memory is left behind: its stream does not end");
-        }
-        if let Some(before) = before {
-            // SAFETY: it was this thread's.
-            _ = unsafe { result::ctx::set_current(before) };
-        }
+            let left = self.dropped_bytes();
+            if left > 0 {
+                tracing::warn!(bytes = left, "device memory is left behind: its stream does not end");
+            }
+            // These make the context current, too.
+            // SAFETY: nobody uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.stream) };
+            // SAFETY: as above.
+            unsafe { ManuallyDrop::drop(&mut self.context) };
+        });
     }
 }

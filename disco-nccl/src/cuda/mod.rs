@@ -4,16 +4,20 @@
 //! driver    whether there is one that will do: asked before cudarc is, which panics where there is none
 //! device    the device kind as the registry has it
 //! memory    of one stream: what is dropped is freed when that needs no wait
+//! staging   copies from and to the host
 //! stream    one device with one stream on it: memory and copies
 //! queue     a worker's stream, and marks in it
+//! current   which device is current on a thread
 //! error     results as errors
 //! ```
 
+mod current;
 mod device;
 mod driver;
 mod error;
 mod memory;
 mod queue;
+mod staging;
 mod stream;
 
 use std::sync::Arc;

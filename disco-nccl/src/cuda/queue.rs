@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{result, sys};
 use disco_ccl::Runtime;
 use disco_core::device_api::Event;
-use disco_core::tensor::{Access, Storage};
+use disco_core::tensor::Storage;
 use disco_core::{Device, Error, Result, Tensor};
 
 use super::error::check;
+use super::staging::Staging;
 use super::stream::Stream;
 
 /// How long a queue that is dropped waits for copies to the host.
@@ -32,14 +33,12 @@ pub struct Queue {
     open: VecDeque<(Event, sys::CUevent)>,
     /// Marks to be set again.
     spare: Vec<sys::CUevent>,
-    /// Host memory that the stream may still write to, or read where it is pinned: claimed until
-    /// [`disco_core::Queue::synchronize`].
-    held: Vec<Access>,
+    staging: Staging,
 }
 
 impl Queue {
     pub(super) fn new(stream: Arc<Stream>) -> Self {
-        Self { stream, recorded: 0, open: VecDeque::new(), spare: Vec::new(), held: Vec::new() }
+        Self { stream, recorded: 0, open: VecDeque::new(), spare: Vec::new(), staging: Staging::default() }
     }
 
     pub(super) fn stream(&self) -> &Arc<Stream> {
@@ -93,28 +92,28 @@ impl disco_core::Queue for Queue {
 
     fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
         self.check_copy("copy to device", dst, src, [false, true])?;
-        let bytes = src.bytes()?;
-        // SAFETY: the tensor is as many bytes of this device's memory, and pinned memory is claimed until the stream got there.
-        unsafe { self.stream.copy_in(dst.data(), &bytes) }?;
-        if self.stream.is_pinned(&bytes) {
-            self.held.push(src.storage().read()?);
+        if src.byte_len() == 0 {
+            return Ok(());
         }
-        Ok(())
+        let bytes = src.bytes()?;
+        // SAFETY: the tensor is as many bytes of this device's memory, whose freeing waits for the stream.
+        unsafe { self.staging.copy_in(self.stream.pool(), dst.data(), &bytes) }
     }
 
     fn copy_out(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
         self.check_copy("copy to host", dst, src, [true, false])?;
-        let access = dst.storage().write()?;
-        // SAFETY: the tensor's bytes, which this claim makes ours.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(dst.data(), dst.byte_len()) };
-        // SAFETY: the tensor is as many bytes of this device's memory, and the claim is held until the stream got there.
-        let copied = unsafe { self.stream.copy_out(bytes, src.data()) };
-        self.held.push(access);
-        copied
+        if src.byte_len() == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { self.staging.copy_out(self.stream.pool(), dst, src.data()) }
     }
 
     fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
         self.check_copy("copy on device", dst, src, [false, false])?;
+        if src.byte_len() == 0 {
+            return Ok(());
+        }
         // SAFETY: both are as many bytes of this device's memory, whose freeing waits for the stream.
         unsafe { self.stream.copy(dst.data(), src.data(), dst.byte_len()) }
     }
@@ -150,10 +149,9 @@ impl disco_core::Queue for Queue {
 
     fn synchronize(&mut self, deadline: Duration) -> Result<()> {
         self.wait(deadline)?;
-        self.held.clear();
         self.stream.enter()?;
-        self.stream.free_dropped();
-        Ok(())
+        self.stream.pool().trim();
+        self.staging.arrive()
     }
 
     fn raw(&self) -> *mut c_void {
@@ -163,9 +161,9 @@ impl disco_core::Queue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        if !self.held.is_empty() && self.wait(LIMIT).is_err() {
-            tracing::warn!(device = %self.stream.device(), "copies to the host are not done; their memory is kept for ever");
-            std::mem::forget(std::mem::take(&mut self.held));
+        if self.staging.is_lent() && self.wait(LIMIT).is_err() {
+            tracing::warn!(device = %self.stream.device(), "copies are not done; their memory is kept for ever");
+            self.staging.forget();
         }
         for mark in self.open.drain(..).map(|(_, mark)| mark).chain(self.spare.drain(..)) {
             // SAFETY: it was made here, and is destroyed once.

@@ -11,6 +11,7 @@ use disco_ccl::Runtime;
 use disco_core::tensor::Storage;
 use disco_core::{Device, DeviceKind, Result};
 
+use super::current;
 use super::error::check;
 use super::memory::Pool;
 
@@ -27,9 +28,8 @@ impl Stream {
         Ok(Arc::new(Self { pool: Pool::new(ordinal)?, device }))
     }
 
-    /// Gives memory back that was dropped, where that needs no wait.
-    pub(super) fn free_dropped(&self) {
-        self.pool.free_dropped();
+    pub(super) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
     }
 
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
@@ -42,39 +42,12 @@ impl Stream {
 
     /// Zeros in device memory, on the stream.
     pub(super) fn clear(&self, storage: &Storage) -> Result<()> {
+        if storage.byte_len() == 0 {
+            return Ok(());
+        }
         let address = storage.pointer() as sys::CUdeviceptr;
         // SAFETY: it is device memory of so many bytes.
         check("cuMemsetD8Async", unsafe { result::memset_d8_async(address, 0, storage.byte_len(), self.cu_stream()) })
-    }
-
-    /// Whether the driver reads or writes host memory when the stream gets there, rather than before its call returns: memory that
-    /// somebody has registered with it.
-    pub(super) fn is_pinned(&self, bytes: &[u8]) -> bool {
-        let (mut kind, attribute) = (0u32, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-        // SAFETY: any address may be asked for, and the place has the attribute's size.
-        let result = unsafe {
-            sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, bytes.as_ptr() as sys::CUdeviceptr)
-        };
-        result == sys::CUresult::CUDA_SUCCESS
-    }
-
-    /// Host to device.
-    ///
-    /// # Safety
-    /// `to` is as many bytes of device memory; `from` stays as it is until the stream has got there, if it [is
-    /// pinned](Stream::is_pinned).
-    pub(super) unsafe fn copy_in(&self, to: *mut u8, from: &[u8]) -> Result<()> {
-        // SAFETY: as the caller promises.
-        check("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(to as sys::CUdeviceptr, from, self.cu_stream()) })
-    }
-
-    /// Device to host.
-    ///
-    /// # Safety
-    /// `from` is as many bytes of device memory; `to` stays, and nobody else has it, until the stream has got there.
-    pub(super) unsafe fn copy_out(&self, to: &mut [u8], from: *const u8) -> Result<()> {
-        // SAFETY: as the caller promises.
-        check("cuMemcpyDtoHAsync", unsafe { result::memcpy_dtoh_async(to, from as sys::CUdeviceptr, self.cu_stream()) })
     }
 }
 
@@ -88,8 +61,12 @@ impl Runtime for Stream {
         Ok(uuid.bytes.iter().map(|byte| format!("{:02x}", byte.cast_unsigned())).collect())
     }
 
+    fn reduces_f8(&self) -> bool {
+        self.pool.context.compute_capability().is_ok_and(|(major, _)| major >= 9)
+    }
+
     fn enter(&self) -> Result<()> {
-        check("cuCtxSetCurrent", self.pool.context.bind_to_thread())
+        current::set(&self.pool.context)
     }
 
     fn stream(&self) -> disco_ccl::abi::Stream {

@@ -1,4 +1,5 @@
-//! Copies. Those that are asynchronous read and write the host's memory when the stream comes to them, as with pinned memory.
+//! Copies. Those that are asynchronous read and write pinned memory when the stream comes to them, and other memory of the host's
+//! before they return.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -8,7 +9,7 @@ use std::{ptr, slice};
 use crate::cuda::abi::{Code, DevicePointer, Stream};
 use crate::cuda::memory::Span;
 use crate::cuda::stream::Work;
-use crate::cuda::{device, stream};
+use crate::cuda::{device, pinned, stream};
 
 /// `CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)`
 ///
@@ -23,7 +24,7 @@ pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: DevicePointer, from: *const c_void,
 /// `CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream)`
 ///
 /// # Safety
-/// There are as many bytes.
+/// There are as many bytes, until the stream has come to it where they are pinned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     to: DevicePointer,
@@ -57,7 +58,13 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     stream: Stream,
 ) -> Code {
     let to = Host(to);
-    Code::of(enqueue("cuMemcpyDtoHAsync_v2", Some(stream), bytes, || download(to, from, bytes)))
+    let copied = enqueue("cuMemcpyDtoHAsync_v2", Some(stream), bytes, || download(to, from, bytes));
+    // The driver has written memory that is not its own when the call returns.
+    if copied.is_ok() && bytes > 0 && !pinned::holds(to.0, bytes) {
+        let on = device::current().and_then(|device| stream::find(stream, device));
+        return Code::of(on.map(|on| on.synchronize()));
+    }
+    Code::of(copied)
 }
 
 /// `CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)`: on the default stream, and not waited for.
@@ -110,7 +117,15 @@ fn enqueue(
 
 fn upload(to: DevicePointer, from: Host, bytes: usize) -> Result<Work, Code> {
     let (to, from) = (Span::of(to, bytes)?, from.check()?);
-    // The driver has read memory that is not registered with it when the call returns.
+    if pinned::holds(from.0, bytes) {
+        return Ok(Box::new(move || {
+            to.check()?;
+            // SAFETY: the caller of the export has as many bytes there until now.
+            to.write(unsafe { slice::from_raw_parts(from.pointer(), bytes) });
+            Ok(())
+        }));
+    }
+    // The driver has read memory that is not its own when the call returns.
     // SAFETY: the caller of the export has as many bytes there.
     let staged = unsafe { slice::from_raw_parts(from.pointer(), bytes) }.to_vec();
     Ok(Box::new(move || {

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uchar, c_uint, c_void};
 
 use crate::cuda::abi::{Code, DevicePointer, Stream};
 use crate::cuda::memory::{self, Span};
-use crate::cuda::{device, stream};
+use crate::cuda::{device, pinned, stream};
 use crate::settings;
 
 /// `CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)`
@@ -21,6 +21,24 @@ pub extern "C" fn cuMemAlloc_v2(at: Option<&mut DevicePointer>, bytes: usize) ->
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> Code {
     Code::of(device::current().and_then(|_| memory::free(pointer)))
+}
+
+/// `CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostAlloc(at: Option<&mut *mut c_void>, bytes: usize, _: c_uint) -> Code {
+    let Some(at) = at else { return Code::INVALID_VALUE };
+    let device = device::enter("cuMemHostAlloc");
+    Code::of(device.and_then(|_| pinned::allocate(bytes)).map(|pointer| *at = pointer))
+}
+
+/// `CUresult cuMemFreeHost(void *)`: waits for the device's work.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> Code {
+    Code::of(device::current().and_then(|device| {
+        // An error of the device's work is its own.
+        _ = device.synchronize();
+        pinned::free(pointer)
+    }))
 }
 
 /// `CUresult cuMemGetInfo_v2(size_t *free, size_t *total)`
