@@ -66,7 +66,11 @@ fn compare(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
                     let start = Instant::now();
                     for _ in 0..CALLS {
                         // SAFETY: the communicator is there; both tensors have so many elements.
-                        let code = unsafe { (table.all_reduce)(from, to, ELEMENTS, float, sum, comm, stream) };
+                        let mut code = unsafe { (table.all_reduce)(from, to, ELEMENTS, float, sum, comm, stream) };
+                        while code == Code::IN_PROGRESS {
+                            // SAFETY: the communicator is there, and so is the place.
+                            _ = unsafe { (table.comm_get_async_error)(comm, &mut code) };
+                        }
                         if code != Code::SUCCESS {
                             library.check("ncclAllReduce", code)?;
                         }
