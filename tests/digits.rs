@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+#[allow(dead_code, reason = "as the test needs")]
+#[path = "nccl/alone.rs"]
+mod alone;
 #[path = "../examples/digits/data.rs"]
 mod data;
 #[path = "../examples/digits/model.rs"]
@@ -122,4 +126,22 @@ fn workers_that_can_not_share_a_batch_are_refused() {
 fn the_curves_part_without_all_reduce() {
     let apart = apart(&losses(1, "local"), &losses(2, "test-double-without-all-reduce"));
     assert!(apart > 1e-2, "only {apart} of the initial loss apart");
+}
+
+/// GPUs that are a test double's, see `tests/nccl`.
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+#[test]
+fn workers_on_gpus_follow_the_same_curve() {
+    alone::run("on_the_double", &[]);
+}
+
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+#[test]
+#[ignore = "run by its neighbour"]
+fn on_the_double() {
+    let local = losses(1, "local");
+    for workers in [1, 2, 4] {
+        let apart = apart(&local, &losses(workers, "nccl"));
+        assert!(apart <= 1e-4, "{workers} workers are {apart} of the initial loss away from one of `local`");
+    }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Calls<'a> {
     pub(crate) ranks: usize,
     /// Where inputs lie that the library may not find in place of its outputs, and what a barrier reduces.
     pub(crate) scratch: *mut u8,
+    /// What takes the place of the operations' own reduction.
+    pub(crate) redop: Option<RedOp>,
     /// The last function called and what it returned; the first that failed.
     pub(crate) outcome: Outcome,
 }
@@ -258,7 +260,7 @@ impl Calls<'_> {
     }
 
     fn reduction(&mut self, dtype: DType, reduction: Reduction) -> Option<(DataType, RedOp)> {
-        let found = DataType::of(dtype).zip(RedOp::of(reduction, dtype));
+        let found = DataType::of(dtype).zip(self.redop.or_else(|| RedOp::of(reduction, dtype)));
         if found.is_none() {
             // What it can't reduce is not among the capabilities.
             self.outcome.add("(no reduction)", Code::INVALID_ARGUMENT);

@@ -5,6 +5,7 @@
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::library::Library;
 use crate::meeting::Meeting;
 use crate::memory::Registration;
 use crate::patience;
+use crate::premul::Factor;
 use crate::runtime::Runtime;
 
 /// `NCCL_SPLIT_NOCOLOR`
@@ -112,31 +114,46 @@ impl Communicator {
         }
     }
 
+    /// Checks a group, launches it, and breaks if that fails.
+    #[inline]
+    fn enqueue_scaled(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
+        op::check_group(group, self.rank, self.size)?;
+        self.check_able(group)?;
+        let Some(last) = group.last() else { return Ok(()) };
+        self.check_unbroken(|| last.signature(self.size))?;
+        self.launches += 1;
+        self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
+        self.launch(group, factor).inspect_err(|error| self.break_off(error))
+    }
+
     /// Launches a group, in as few of the library's as may be: in one of those, nothing is in order.
-    fn launch(&mut self, group: &[Op]) -> Result<()> {
+    fn launch(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         let mut rest = group;
         while let Some(first) = rest.first() {
             let independent = |end: &usize| rest[..*end].iter().all(|earlier| is_independent(earlier, &rest[*end]));
             let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
             let (unit, later) = rest.split_at(end);
-            self.launch_unit(unit, first)?;
+            self.launch_unit(unit, first, factor)?;
             rest = later;
         }
         Ok(())
     }
 
-    fn launch_unit(&mut self, unit: &[Op], first: &Op) -> Result<()> {
+    fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
         self.prepare(unit)?;
         let (me, ranks, stream) = (self.rank.index(), self.size, self.runtime.stream());
         let scratch = self.scratch.pointer();
         let outcome = self.handle.call(|table, comm| {
-            let mut calls = Calls { table, comm, stream, me, ranks, scratch, outcome: Outcome::NONE };
+            let mut calls = Calls { table, comm, stream, me, ranks, scratch, redop: None, outcome: Outcome::NONE };
             let is_group = unit.len() > 1 || collective::is_composed(table, first);
             if is_group {
                 // SAFETY: groups are this thread's own, and ended below.
                 calls.outcome.add("ncclGroupStart", unsafe { (table.group_start)() });
             }
-            unit.iter().for_each(|op| calls.run(op));
+            unit.iter().for_each(|op| match factor {
+                None => calls.run(op),
+                Some(factor) => calls.run_scaled(op, factor),
+            });
             if is_group {
                 // SAFETY: one was started.
                 calls.outcome.add("ncclGroupEnd", unsafe { (table.group_end)() });
@@ -284,13 +301,12 @@ impl disco_core::Communicator for Communicator {
     }
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        op::check_group(group, self.rank, self.size)?;
-        self.check_able(group)?;
-        let Some(last) = group.last() else { return Ok(()) };
-        self.check_unbroken(|| last.signature(self.size))?;
-        self.launches += 1;
-        self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
-        self.launch(group).inspect_err(|error| self.break_off(error))
+        self.enqueue_scaled(group, None)
+    }
+
+    fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
+        let factor = Factor::new(self.library, op, factor)?;
+        self.enqueue_scaled(slice::from_ref(op), Some(factor))
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {

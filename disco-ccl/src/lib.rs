@@ -9,6 +9,7 @@
 //! runtime       what is needed of the vendor's device layer
 //! communicator  one rank: launches, waits, splits, breaks
 //!   collective    operations as calls of the library
+//!   premul        sums of inputs that are multiplied first
 //!   connect       how ranks get their communicator
 //!   meeting       what ranks tell each other beside the library
 //!   handle        the library's communicator between its rank and whoever aborts it
@@ -33,6 +34,7 @@ mod library;
 mod meeting;
 mod memory;
 mod patience;
+mod premul;
 mod runtime;
 mod table;
 mod wheels;

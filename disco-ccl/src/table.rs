@@ -61,6 +61,10 @@ disco_dl::functions! {
         comm_finalize: c"ncclCommFinalize"(Comm) -> Code;
         /// `ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t *child, ncclConfig_t *)`, since 2.18
         comm_split: c"ncclCommSplit"(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
+        /// `ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *factor, ncclDataType_t, ncclScalarResidence_t, ncclComm_t)`, since 2.11
+        red_op_create_pre_mul_sum: c"ncclRedOpCreatePreMulSum"(*mut RedOp, *const c_void, DataType, c_int, Comm) -> Code;
+        /// `ncclRedOpDestroy(ncclRedOp_t, ncclComm_t)`, since 2.11
+        red_op_destroy: c"ncclRedOpDestroy"(RedOp, Comm) -> Code;
         /// `ncclMemAlloc(void **memory, size_t bytes)`, since 2.19
         mem_alloc: c"ncclMemAlloc"(*mut Out, usize) -> Code;
         /// `ncclMemFree(void *memory)`, since 2.19

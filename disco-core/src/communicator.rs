@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::abort::Abort;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::op::{Op, OpKind, Reduction};
 use crate::tensor::Tensor;
@@ -26,10 +26,22 @@ pub trait Communicator: Debug {
     /// When it returns, host tensors are complete; device tensors are ordered on the worker's one stream.
     ///
     /// # Errors
-    /// What [`Op::check`] refuses and [`Error::Unsupported`](crate::Error::Unsupported), before anything is launched;
-    /// [`Error::Mismatch`](crate::Error::Mismatch), [`Error::Deadline`](crate::Error::Deadline) and
-    /// [`Error::Aborted`](crate::Error::Aborted), after which the communicator is broken and outputs are unspecified.
+    /// What [`Op::check`] refuses and [`Error::Unsupported`], before anything is launched;
+    /// [`Error::Mismatch`], [`Error::Deadline`] and
+    /// [`Error::Aborted`], after which the communicator is broken and outputs are unspecified.
     fn enqueue(&mut self, group: &[Op]) -> Result<()>;
+
+    /// Runs a sum of inputs that each rank multiplies by a factor of its own first (NCCL's premul-sum), without a pass over memory
+    /// for that. `op` is an `AllReduce`, `Reduce` or `ReduceScatter` of floats by [`Reduction::Sum`]; the factor is rounded to
+    /// their type.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the backend has no such thing; [`Error::Invalid`] for another operation; as
+    /// [`Communicator::enqueue`].
+    fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
+        let operation = format!("premul_sum by {factor}");
+        Err(Error::Unsupported { backend: "this backend", operation, dtype: op.dtype() })
+    }
 
     /// A communicator of the ranks that pass the same color, ordered by `key`, then by rank. Collective over all ranks;
     /// no color gives none. It inherits deadline and aborter and outlives its parent.
@@ -48,7 +60,7 @@ pub trait Communicator: Debug {
     /// for that; where not, this does nothing. The memory is kept as long as the communicator.
     ///
     /// # Errors
-    /// The library's own, memory of another device, [`Error::Broken`](crate::Error::Broken).
+    /// The library's own, memory of another device, [`Error::Broken`].
     fn register(&mut self, tensor: &Tensor) -> Result<()> {
         _ = tensor;
         Ok(())

@@ -1,13 +1,11 @@
 //! Where loaders find the double, under the names of what it stands for.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::{env, fs, io, process};
 
 /// What it is found as.
 pub const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2"];
-
-static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// A folder for `LD_LIBRARY_PATH`, beside the shared object that cargo has built for the program that asks: links of all names.
 ///
@@ -50,16 +48,24 @@ fn make(what: &str, names: &[&str], change: impl FnOnce(&mut Vec<u8>)) -> io::Re
     fs::create_dir_all(&folder)?;
     let mut bytes = fs::read(&object)?;
     change(&mut bytes);
-    place(&folder.join("double.so"), |file| fs::write(file, &bytes))?;
+    let is_made = |file: &Path| fs::read(file).is_ok_and(|found| found == bytes);
+    place(&folder.join("double.so"), is_made, |file| fs::write(file, &bytes))?;
+    let is_made = |link: &Path| fs::read_link(link).is_ok_and(|to| to == Path::new("double.so"));
     for name in names {
-        place(&folder.join(name), |link| std::os::unix::fs::symlink("double.so", link))?;
+        place(&folder.join(name), is_made, |link| std::os::unix::fs::symlink("double.so", link))?;
     }
     Ok(folder)
 }
 
-/// Makes a file that others may make or read at the same time.
-fn place(at: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    let own = at.with_extension(format!("{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+/// Makes a file that others may make or read at the same time. One that is right already stays the file it is: a loader that has
+/// opened it under one name must not find another under the next.
+fn place(at: &Path, is_made: impl Fn(&Path) -> bool, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_made(at) {
+        return Ok(());
+    }
+    let own = at.with_extension(process::id().to_string());
     make(&own)?;
     fs::rename(&own, at)
 }

@@ -41,6 +41,49 @@ fn chain(ctx: &mut WorkerContext) -> disco::Result<f64> {
     Ok(host.to_vec::<f32>()?[0].into())
 }
 
+/// Rank r's input is (1, 2, …) and its factor r + 1.
+fn scaled(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let size = ctx.world().size();
+    let factor = 1.0 + ctx.worker().index() as f64;
+    let sum: f64 = (1..=size).map(|factor| factor as f64).sum();
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let elements: Vec<f64> = (1..=2 * size).map(|element| element as f64).collect();
+        let encode = |value: f64| match dtype {
+            DType::F32 => (value as f32).to_le_bytes().to_vec(),
+            DType::F64 => value.to_le_bytes().to_vec(),
+            DType::F16 => half::f16::from_f64(value).to_le_bytes().to_vec(),
+            _ => half::bf16::from_f64(value).to_le_bytes().to_vec(),
+        };
+        let bytes = |values: &mut dyn Iterator<Item = f64>| values.flat_map(encode).collect::<Vec<u8>>();
+        let host = Tensor::zeros(dtype, [2 * size as i64])?;
+        host.bytes_mut()?.copy_from_slice(&bytes(&mut elements.iter().copied()));
+        let (src, all) = (ctx.empty(dtype, [2 * size as i64])?, ctx.empty(dtype, [2 * size as i64])?);
+        let own = ctx.empty(dtype, [2])?;
+        ctx.queue().copy_in(&src, &host)?;
+        let (me, reduction) = (ctx.worker().index(), Reduction::Sum);
+        let comm = ctx.comm()?;
+        comm.premul_sum(&Op::AllReduce { src: Some(src.clone()), dst: all.clone(), reduction }, factor)?;
+        comm.premul_sum(&Op::ReduceScatter { src: Some(src.clone()), dst: own.clone(), reduction }, factor)?;
+        let (first, second) = (Tensor::zeros(dtype, [2 * size as i64])?, Tensor::zeros(dtype, [2])?);
+        ctx.queue().copy_out(&first, &all)?;
+        ctx.queue().copy_out(&second, &own)?;
+        let deadline = ctx.deadline();
+        ctx.queue().synchronize(deadline)?;
+        let expected = bytes(&mut elements.iter().map(|element| element * sum));
+        assert_eq!(first.bytes()?[..], expected[..], "{dtype}");
+        assert_eq!(second.bytes()?[..], expected[2 * me * dtype.size()..][..2 * dtype.size()], "{dtype}");
+    }
+    let x = ctx.empty(DType::I32, [1])?;
+    let refused = |op: &Op, comm: &mut dyn disco::Communicator| comm.premul_sum(op, 2.0).unwrap_err().to_string();
+    let comm = ctx.comm()?;
+    let op = Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Sum };
+    assert_eq!(refused(&op, comm), "nccl does not support premul_sum of i32");
+    let op = Op::AllReduce { src: None, dst: x, reduction: Reduction::Max };
+    assert_eq!(refused(&op, comm), "premul_sum: all_reduce is no sum");
+    comm.synchronize()
+}
+
+disco::register_function!("tests.nccl.scaled", scaled);
 disco::register_function!("tests.nccl.chain", chain);
 
 on_the_double!(collectives_that_need_each_other_run_in_order, ["GPU_DOUBLE_DELAY_US" = "200"], {
@@ -53,5 +96,19 @@ on_the_double!(collectives_that_need_each_other_run_in_order, ["GPU_DOUBLE_DELAY
             let found: f64 = session.get_as(&answer, worker.into()).await.unwrap();
             assert_eq!(found, 16.0 * element, "two sums, one in place, and a block of another");
         }
+    });
+});
+
+on_the_double!(inputs_are_multiplied_before_they_are_summed, [], {
+    let session = session(3);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.scaled").await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        session.sync_all().await.unwrap();
+        session.init_ccl("local", &[]).await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        let error = crate::alone::text(session.sync_all().await);
+        assert!(error.contains("this backend does not support premul_sum by "), "{error}");
     });
 });

@@ -30,8 +30,8 @@ const DATA: &str = "*/data";
 const PACKAGES: [(&str, &[&str]); 2] =
     [("debian-mpich", &["libmpich12", "mpich"]), ("debian-openmpi", &["libopenmpi3", "openmpi-bin"])];
 
-/// `disco-cli/tests/mpi` and `disco-ccl/tests` say what is in them.
-const WHEELS: [Wheel; 5] = [
+/// `disco-cli/tests/mpi`, `disco-ccl/tests` and `disco-nccl/tests` say what is in them.
+const WHEELS: [Wheel; 6] = [
     Wheel {
         name: "mpich",
         version: "5.0.2",
@@ -65,6 +65,13 @@ const WHEELS: [Wheel; 5] = [
         version: "2.14.3",
         sha256: "5e5534257d1284b8e825bc3a182c6f06acd6eb405e9f89d49340e98cd8f136eb",
         kept: "nvidia/nccl",
+        is_long: true,
+    },
+    Wheel {
+        name: "nvidia-cuda-nvrtc-cu12",
+        version: "12.8.93",
+        sha256: "a7756528852ef889772a84c6cd89d41dfa74667e24cca16bb31f8f061e3e9994",
+        kept: "nvidia/cuda_nvrtc",
         is_long: true,
     },
 ];

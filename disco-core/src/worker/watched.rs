@@ -1,6 +1,7 @@
 //! A communicator whose operations are written down, and compared between ranks where asked.
 
 use std::cell::Cell;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,21 @@ impl Watched {
         self.splits += 1;
         let name = format!("{}, split {} color {color:?}", self.name, self.splits);
         Ok(inner.map(|inner| Self::new(inner, name, self.link.clone(), self.deadline, self.check)))
+    }
+
+    /// Does something that these operations describe.
+    #[inline]
+    fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
+        let Some(first) = group.first() else { return Ok(()) };
+        let size = self.size();
+        let running = self.link.activity().start_op(first, size);
+        let checked = match self.check {
+            true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
+            false => Ok(()),
+        };
+        let result = checked.and_then(|()| run(&mut *self.inner));
+        running.end(result.is_ok());
+        result
     }
 
     /// Compares the signature of a collective with those of all ranks.
@@ -94,16 +110,11 @@ impl Communicator for Watched {
     }
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        let Some(first) = group.first() else { return Ok(()) };
-        let size = self.size();
-        let running = self.link.activity().start_op(first, size);
-        let checked = match self.check {
-            true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
-            false => Ok(()),
-        };
-        let result = checked.and_then(|()| self.inner.enqueue(group));
-        running.end(result.is_ok());
-        result
+        self.watch(group, |inner| inner.enqueue(group))
+    }
+
+    fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
+        self.watch(slice::from_ref(op), |inner| inner.premul_sum(op, factor))
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {

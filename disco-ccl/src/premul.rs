@@ -1,0 +1,69 @@
+//! Sums of inputs that each rank multiplies by a factor first.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+
+use disco_core::{DType, Error, Op, Reduction, Result};
+use half::{bf16, f16};
+
+use crate::abi::{Code, DataType, RedOp};
+use crate::collective::Calls;
+use crate::library::Library;
+
+/// `ncclScalarHostImmediate`: the factor is read from the host, before the call returns.
+const HOST: c_int = 1;
+
+/// A factor as an element.
+#[derive(Clone, Copy)]
+pub(crate) struct Factor {
+    bytes: [u8; 8],
+    dtype: DataType,
+}
+
+impl Factor {
+    /// For an operation that sums floats.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]: the library is too old, or has no factors of this type; [`Error::Invalid`]: another operation.
+    pub(crate) fn new(library: &Library, op: &Op, factor: f64) -> Result<Self> {
+        let Some(dtype) = op.dtype().filter(|_| op.reduction() == Some(Reduction::Sum)) else {
+            return Err(Error::invalid(format!("premul_sum: {} is no sum", op.kind())));
+        };
+        let mut bytes = [0; 8];
+        match dtype {
+            DType::F64 => bytes = factor.to_le_bytes(),
+            DType::F32 => bytes[..4].copy_from_slice(&(factor as f32).to_le_bytes()),
+            DType::F16 => bytes[..2].copy_from_slice(&f16::from_f64(factor).to_le_bytes()),
+            DType::BF16 => bytes[..2].copy_from_slice(&bf16::from_f64(factor).to_le_bytes()),
+            _ => return Err(unsupported(library, dtype)),
+        }
+        let is_there = library.table.red_op_create_pre_mul_sum.is_some() && library.table.red_op_destroy.is_some();
+        let code = DataType::of(dtype).filter(|_| is_there);
+        code.map(|dtype| Self { bytes, dtype }).ok_or_else(|| unsupported(library, dtype))
+    }
+}
+
+fn unsupported(library: &Library, dtype: DType) -> Error {
+    Error::Unsupported { backend: library.backend(), operation: "premul_sum".into(), dtype: Some(dtype) }
+}
+
+impl Calls<'_> {
+    /// Calls what makes up one operation, with a factor in front of its sum.
+    pub(crate) fn run_scaled(&mut self, op: &Op, factor: Factor) {
+        let (Some(create), Some(destroy)) = (self.table.red_op_create_pre_mul_sum, self.table.red_op_destroy) else {
+            return self.outcome.add("ncclRedOpCreatePreMulSum", Code::INVALID_ARGUMENT);
+        };
+        let mut redop = RedOp::MAX;
+        // SAFETY: the communicator is there, and so are the place and the factor, which is an element of this type.
+        let code = unsafe { create(&mut redop, factor.bytes.as_ptr().cast(), factor.dtype, HOST, self.comm) };
+        self.outcome.add("ncclRedOpCreatePreMulSum", code);
+        if code != Code::SUCCESS {
+            return;
+        }
+        self.redop = Some(redop);
+        self.run(op);
+        // SAFETY: it was made just now; what was launched with it keeps what it needs.
+        self.outcome.add("ncclRedOpDestroy", unsafe { destroy(redop, self.comm) });
+    }
+}
