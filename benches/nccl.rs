@@ -43,7 +43,7 @@ fn compare(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
     let [Op::AllReduce { src: Some(src), dst, .. }] = &group else {
         return Err(Error::Invalid("one all_reduce".into()));
     };
-    let library = disco::nccl::library()?;
+    let library = disco::nccl::BACKEND.library()?;
     let (table, stream) = (&library.table, ctx.queue().raw());
     let (mut comm, mut config): (Comm, _) = (std::ptr::null_mut(), Config::non_blocking());
     let init = table.comm_init_rank_config.ok_or_else(|| Error::Invalid("an old library".into()))?;

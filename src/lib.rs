@@ -34,3 +34,5 @@ use disco_local as _;
 pub use disco_mpi as mpi;
 #[cfg(feature = "nccl-without-bindings")]
 pub use disco_nccl as nccl;
+#[cfg(feature = "rccl")]
+pub use disco_rccl as rccl;

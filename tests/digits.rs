@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
-#[cfg(all(feature = "nccl", target_os = "linux"))]
+#[cfg(all(feature = "nccl", feature = "rccl", target_os = "linux"))]
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "nccl/alone.rs"]
 mod alone;
@@ -129,19 +129,19 @@ fn the_curves_part_without_all_reduce() {
 }
 
 /// GPUs that are a test double's, see `tests/nccl`.
-#[cfg(all(feature = "nccl", target_os = "linux"))]
+#[cfg(all(feature = "nccl", feature = "rccl", target_os = "linux"))]
 #[test]
 fn workers_on_gpus_follow_the_same_curve() {
     alone::run("on_the_double", &[]);
 }
 
-#[cfg(all(feature = "nccl", target_os = "linux"))]
+#[cfg(all(feature = "nccl", feature = "rccl", target_os = "linux"))]
 #[test]
 #[ignore = "run by its neighbour"]
 fn on_the_double() {
     let local = losses(1, "local");
-    for workers in [1, 2, 4] {
-        let apart = apart(&local, &losses(workers, "nccl"));
-        assert!(apart <= 1e-4, "{workers} workers are {apart} of the initial loss away from one of `local`");
+    for (workers, backend) in [(1, "nccl"), (2, "nccl"), (4, "nccl"), (2, "rccl")] {
+        let apart = apart(&local, &losses(workers, backend));
+        assert!(apart <= 1e-4, "{workers} workers of `{backend}` are {apart} of the initial loss away from `local`");
     }
 }

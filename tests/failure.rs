@@ -355,14 +355,15 @@ fn a_collective_before_init_ccl_says_what_to_call() {
 #[test]
 fn an_unknown_backend_lists_the_ones_there_are() {
     let session = threads(1);
-    let error = text(block_on(session.init_ccl("rccl", &[])));
-    let has = ["local", "mpi", "nccl"].into_iter().filter(|name| match *name {
+    let error = text(block_on(session.init_ccl("ucc", &[])));
+    let has = ["local", "mpi", "nccl", "rccl"].into_iter().filter(|name| match *name {
         "mpi" => cfg!(feature = "mpi"),
         "nccl" => cfg!(feature = "nccl"),
+        "rccl" => cfg!(feature = "rccl"),
         _ => true,
     });
     let has = has.collect::<Vec<_>>().join(", ");
-    let expected = "backend `rccl` is not available; tried the backends compiled into this program: it has";
+    let expected = "backend `ucc` is not available; tried the backends compiled into this program: it has";
     assert_eq!(error, format!("{expected} {has}"));
     assert!(matches!(block_on(session.sync_all()), Ok(())), "nothing was started");
 }

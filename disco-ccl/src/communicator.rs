@@ -30,7 +30,7 @@ const LONG: Duration = Duration::from_secs(4);
 /// One rank: all that it launches goes on its device's one stream.
 pub struct Communicator {
     pub(crate) library: &'static Library,
-    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) runtime: Arc<Runtime>,
     pub(crate) handle: Arc<Handle>,
     rank: Rank,
     size: usize,
@@ -60,14 +60,14 @@ struct Launched {
 impl Communicator {
     /// This rank of a communicator that is made.
     pub(crate) fn new(
-        (library, runtime, handle): (&'static Library, Arc<dyn Runtime>, Arc<Handle>),
+        (library, runtime, handle): (&'static Library, Arc<Runtime>, Arc<Handle>),
         (rank, size): (usize, usize),
         deadline: Duration,
         meeting: Meeting,
         roll: Roll,
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
-        let (capabilities, rank) = (library.capabilities(runtime.reduces_f8()), Rank::new(rank as u32));
+        let (capabilities, rank) = (library.capabilities(runtime.driver().reduces_f8()), Rank::new(rank as u32));
         let (launches, last, broken, registrations) = (0, None, None, Vec::new());
         Ok(Self {
             library,

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use disco_core::{Abort, Error, Rendezvous, Result, Roll, Seat};
+use disco_core::{Abort, DeviceKind, Error, Rendezvous, Result, Roll, Seat};
 
 use crate::abi::{Code, UniqueId};
 use crate::communicator::Communicator;
@@ -20,13 +20,14 @@ use crate::handle::{Handle, Owned};
 use crate::library::Library;
 use crate::meeting::Meeting;
 use crate::patience;
+use crate::queue::Queue;
 use crate::runtime::Runtime;
 
 /// One rank's part in making a communicator.
 #[derive(Clone, Copy)]
 pub(crate) struct Init<'a> {
     pub(crate) library: &'static Library,
-    pub(crate) runtime: &'a Arc<dyn Runtime>,
+    pub(crate) runtime: &'a Arc<Runtime>,
     /// What is to have it.
     pub(crate) handle: &'a Handle,
     pub(crate) id: UniqueId,
@@ -41,7 +42,7 @@ const BLOCKING: &str = "NCCL_COMM_BLOCKING";
 /// A communicator on its way from the thread that made it: aborted if it does not arrive.
 struct Late {
     library: &'static Library,
-    runtime: Arc<dyn Runtime>,
+    runtime: Arc<Runtime>,
     comm: Option<Owned>,
 }
 
@@ -54,12 +55,13 @@ impl Library {
         Rendezvous::new(self.unique_id()?.0)
     }
 
-    /// One rank's communicator, with all others of its world, on the device and the stream of `runtime`.
+    /// One rank's communicator, with all others of its world, on the device and the stream of its queue, which is of this kind.
     ///
     /// # Errors
     /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`]; [`Error::Invalid`] where two ranks have one
     /// device; the library's own.
-    pub fn connect(&'static self, runtime: Arc<dyn Runtime>, seat: Seat<'_>, at: &Rendezvous) -> Result<Communicator> {
+    pub fn connect(&'static self, kind: DeviceKind, seat: Seat<'_>, at: &Rendezvous) -> Result<Communicator> {
+        let runtime = Queue::of(seat.queue, kind)?.runtime().clone();
         let id = at.as_bytes().try_into().map(UniqueId);
         let id = id.map_err(|_| Error::invalid(format!("{}: that is no place to meet", self.backend())))?;
         let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
@@ -71,7 +73,7 @@ impl Library {
         }
         runtime.enter()?;
         let meeting = Meeting::new(seat.link.store(), &id);
-        meeting.check_devices(self, &*runtime, (rank, size), deadline)?;
+        meeting.check_devices(self, &runtime, (rank, size), deadline)?;
         Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline }.run()?;
         let roll = Roll::new(seat.link.store(), meeting.name().to_owned(), rank, size);
         Communicator::new((self, runtime, handle), (rank, size), seat.deadline, meeting, roll)

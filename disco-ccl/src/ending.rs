@@ -32,7 +32,7 @@ impl Ending {
     /// Gives up what a communicator has under way. What is kept is given back afterwards.
     pub(crate) fn abort(
         library: &'static Library,
-        runtime: &Arc<dyn Runtime>,
+        runtime: &Arc<Runtime>,
         comm: Owned,
         kept: Vec<Registration>,
     ) -> Self {
@@ -45,14 +45,14 @@ impl Ending {
     /// Leaves in good order: when all is done, or with an abort where that takes longer than `patience`.
     pub(crate) fn leave(
         library: &'static Library,
-        runtime: &Arc<dyn Runtime>,
+        runtime: &Arc<Runtime>,
         comm: Owned,
         registrations: Vec<Registration>,
         patience: Duration,
     ) -> Self {
         let own = runtime.clone();
         Self::spawn("ncclCommDestroy", runtime, move || {
-            match finalize(library, &*own, &comm, &registrations, patience) {
+            match finalize(library, &own, &comm, &registrations, patience) {
                 true => {
                     let destroy = library.table.comm_destroy;
                     // SAFETY: nobody else has the communicator, and nothing is under way.
@@ -78,7 +78,7 @@ impl Ending {
     }
 
     /// Does it on a thread of its own, on which the device is current.
-    fn spawn(what: &'static str, runtime: &Arc<dyn Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
+    fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
         let (done, end) = mpsc::channel();
         let runtime = runtime.clone();
         let thread = thread::Builder::new().name("disco-ccl-end".into()).spawn(move || {
@@ -97,7 +97,7 @@ impl Ending {
 /// Whether all that was under way is done, with no error.
 fn finalize(
     library: &Library,
-    runtime: &dyn Runtime,
+    runtime: &Runtime,
     comm: &Owned,
     registrations: &[Registration],
     patience: Duration,
@@ -144,7 +144,7 @@ pub(crate) fn report(library: &Library, function: &'static str, code: Code) {
 }
 
 /// Does what waits for the device when that has nothing to do; does not wait.
-pub(crate) fn when_idle(runtime: &Arc<dyn Runtime>, what: &'static str, work: impl FnOnce() + Send + 'static) {
+pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &'static str, work: impl FnOnce() + Send + 'static) {
     let own = runtime.clone();
     let patient = move || {
         let end = Instant::now() + PATIENCE;

@@ -27,7 +27,7 @@ use crate::table::Table;
 #[derive(Debug)]
 pub(crate) struct Handle {
     library: &'static Library,
-    runtime: Arc<dyn Runtime>,
+    runtime: Arc<Runtime>,
     comm: Mutex<Owned>,
     /// Where the library writes a communicator that it makes: at once, or later, from a thread of its own. Given back when it
     /// is known to be done with that.
@@ -52,7 +52,7 @@ unsafe impl Send for Owned {}
 
 impl Handle {
     /// What will hold a communicator of its own.
-    pub(crate) fn new(library: &'static Library, runtime: Arc<dyn Runtime>) -> Arc<Self> {
+    pub(crate) fn new(library: &'static Library, runtime: Arc<Runtime>) -> Arc<Self> {
         Self::of(library, runtime, None)
     }
 
@@ -63,7 +63,7 @@ impl Handle {
         child
     }
 
-    fn of(library: &'static Library, runtime: Arc<dyn Runtime>, parent: Option<Arc<Self>>) -> Arc<Self> {
+    fn of(library: &'static Library, runtime: Arc<Runtime>, parent: Option<Arc<Self>>) -> Arc<Self> {
         let (comm, place) = (Mutex::new(Owned(ptr::null_mut())), ManuallyDrop::new(Box::default()));
         let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);

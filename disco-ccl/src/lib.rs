@@ -5,8 +5,13 @@
 //! config        how a communicator is to be made, as the library reads it
 //! wheels        where Python keeps the libraries that it installs
 //! table         the functions, and since which version they are there
+//! backend       a vendor's backend as the registry has it
 //! library       the search, the gate, what its version can do, the text of errors
-//! runtime       what is needed of the vendor's device layer
+//! driver        what is asked of the vendor's device library
+//! runtime       one device with one stream on it, and the memory of tensors there
+//!   device        which devices there are
+//!   queue         a worker's stream, and marks in it
+//!   staging       copies from and to the host
 //! communicator  one rank: launches, waits, splits, breaks
 //!   collective    operations as calls of the library
 //!   premul        sums of inputs that are multiplied first
@@ -24,10 +29,13 @@
 //! Nothing here knows CUDA or HIP: who opens a [`Library`] says what it is called and where to look ([`Vendor`]).
 
 pub mod abi;
+mod backend;
 mod collective;
 mod communicator;
 mod config;
 mod connect;
+mod device;
+mod driver;
 mod ending;
 mod handle;
 mod library;
@@ -35,12 +43,18 @@ mod meeting;
 mod memory;
 mod patience;
 mod premul;
+mod queue;
 mod runtime;
+mod staging;
 mod table;
 mod wheels;
 
+pub use backend::{Backend, Details};
 pub use communicator::Communicator;
 pub use config::Config;
+pub use device::{bind, details};
+pub use driver::{Driver, Mark, Way};
 pub use library::{Library, Vendor, Version};
+pub use queue::Queue;
 pub use runtime::Runtime;
 pub use table::Table;

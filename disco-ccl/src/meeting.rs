@@ -44,11 +44,11 @@ impl Meeting {
     pub(crate) fn check_devices(
         &self,
         library: &Library,
-        runtime: &dyn Runtime,
+        runtime: &Runtime,
         (rank, size): (usize, usize),
         deadline: Duration,
     ) -> Result<()> {
-        let identity = runtime.identity();
+        let identity = runtime.driver().identity();
         // Whoever can't say is there, too: the others wait for it.
         let own = identity.as_ref().map_or_else(|_| format!("of rank {rank}"), String::clone);
         let all = self.exchange("device", (rank, size), own.as_bytes(), "connect", deadline)?;

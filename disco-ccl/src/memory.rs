@@ -7,12 +7,13 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use disco_core::Result;
 use disco_core::tensor::Storage;
+use disco_core::{DType, DeviceKind, Error, Result, Shape, Tensor};
 
 use crate::ending;
 use crate::handle::{Handle, Owned};
 use crate::library::Library;
+use crate::queue::Queue;
 use crate::runtime::Runtime;
 
 /// Memory that was registered, which stays until its communicator ends.
@@ -27,7 +28,7 @@ unsafe impl Send for Registration {}
 /// What keeps memory of the library's.
 struct Block {
     library: &'static Library,
-    runtime: Arc<dyn Runtime>,
+    runtime: Arc<Runtime>,
     pointer: Pointer,
 }
 
@@ -46,7 +47,7 @@ impl Library {
     ///
     /// # Errors
     /// No room.
-    pub fn alloc(&'static self, runtime: &Arc<dyn Runtime>, bytes: usize) -> Result<Arc<Storage>> {
+    pub fn alloc(&'static self, runtime: &Arc<Runtime>, bytes: usize) -> Result<Arc<Storage>> {
         let (Some(mem_alloc), Some(_)) = (self.table.mem_alloc, self.table.mem_free) else {
             return runtime.alloc(bytes);
         };
@@ -57,6 +58,25 @@ impl Library {
         let owner = Box::new(Block { library: self, runtime: runtime.clone(), pointer: Pointer(pointer) });
         // SAFETY: it is so many bytes of this device's memory, until the block is dropped; any bytes are elements.
         Ok(unsafe { Storage::from_raw(pointer.cast(), bytes, runtime.device(), owner) })
+    }
+}
+
+impl Library {
+    /// A zeroed tensor in [memory of the library's](Library::alloc).
+    pub(crate) fn empty(
+        &'static self,
+        queue: &mut (dyn disco_core::Queue + 'static),
+        kind: DeviceKind,
+        dtype: DType,
+        shape: Shape,
+    ) -> Result<Tensor> {
+        let bytes = shape.elements().and_then(|elements| elements.checked_mul(dtype.size()));
+        let bytes =
+            bytes.ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))?;
+        let runtime = Queue::of(queue, kind)?.runtime();
+        let storage = self.alloc(runtime, bytes)?;
+        runtime.clear(&storage)?;
+        Tensor::from_storage(storage, dtype, shape)
     }
 }
 

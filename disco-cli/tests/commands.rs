@@ -30,12 +30,12 @@ fn backends_lists_what_there_is() {
 #[test]
 fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
     assert!(disco(&["backends", "--require", "local"]).status.success());
-    let absent = disco(&["backends", "--require", "rccl"]);
+    let absent = disco(&["backends", "--require", "ucc"]);
     assert_eq!(absent.status.code(), Some(1));
     assert_eq!(
         err(&absent),
-        "disco: backend `rccl` is required: backend `rccl` is not available; \
-         tried the backends compiled into this program: it has local, mpi, nccl\n"
+        "disco: backend `ucc` is required: backend `ucc` is not available; \
+         tried the backends compiled into this program: it has local, mpi, nccl, rccl\n"
     );
 }
 
@@ -86,7 +86,7 @@ fn run_refuses_what_can_not_work_before_it_starts_anything() {
         text(&["--workers", "4", "--groups", "3"]),
         "disco: 4 workers in 3 groups: groups must be of equal size\n"
     );
-    assert!(text(&["--backend", "rccl"]).starts_with("disco: backend `rccl` is not available"));
+    assert!(text(&["--backend", "ucc"]).starts_with("disco: backend `ucc` is not available"));
     let missing = disco(&["run", "--", "no-such-program"]);
     assert_eq!(err(&missing), "disco: can't run `no-such-program`: No such file or directory (os error 2)\n");
     assert!(!missing.status.success());
@@ -140,11 +140,11 @@ fn check_prints_one_json_object() {
 
 #[test]
 fn check_never_falls_back_to_another_backend() {
-    let absent = disco(&["check", "--backend", "rccl"]);
+    let absent = disco(&["check", "--backend", "ucc"]);
     assert_eq!((absent.status.code(), out(&absent)), (Some(1), String::new()));
     assert_eq!(
         err(&absent),
-        "disco: backend `rccl` is not available; tried the backends compiled into this program: it has local, mpi, nccl\n"
+        "disco: backend `ucc` is not available; tried the backends compiled into this program: it has local, mpi, nccl, rccl\n"
     );
     let unknown = disco(&["check", "--filter", "all_produce"]);
     assert_eq!(
@@ -260,5 +260,5 @@ fn bench_refuses_what_makes_no_sense() {
     assert!(refused(&["--dtype", "float"]).contains("unknown dtype `float`"));
     assert!(refused(&["--op", "xor"]).contains("unknown reduction `xor`"));
     assert!(refused(&["--root", "2"]).contains("--root 2 is none of 2 workers"));
-    assert!(refused(&["--backend", "rccl"]).contains("backend `rccl` is not available"));
+    assert!(refused(&["--backend", "ucc"]).contains("backend `ucc` is not available"));
 }

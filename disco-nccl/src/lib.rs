@@ -11,5 +11,5 @@
 mod backend;
 pub mod cuda;
 
-pub use backend::{BACKEND, Nccl, empty, library};
+pub use backend::BACKEND;
 pub use {cudarc, disco_ccl};

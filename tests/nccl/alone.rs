@@ -15,9 +15,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// # Panics
 /// It fails, or does not end.
 pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
-    let folder = disco_gpu_double::folder();
+    let folders = env::join_paths([disco_gpu_double::folder(), disco_gpu_double::folder::hip_folder()]).unwrap();
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]).env("LD_LIBRARY_PATH", &folder);
+    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]).env("LD_LIBRARY_PATH", folders);
     command.envs(variables.iter().copied()).env_remove("DISCO_NCCL_LIBRARY");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();

@@ -49,7 +49,7 @@ fn enqueue_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 /// A child communicator, which is dropped.
 fn split(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let tensor = disco::nccl::empty(ctx.queue(), DType::F32, [8])?;
+    let tensor = disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [8])?;
     let mut child = ctx.comm()?.split(Some(0), 0)?.unwrap();
     child.register(&tensor)?;
     child.all_reduce_in_place(&tensor, Reduction::Sum)

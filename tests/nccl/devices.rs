@@ -59,7 +59,7 @@ fn with_cudarc(ctx: &mut WorkerContext) -> disco::Result<f64> {
 
 /// Sums in memory of the library's own, registered twice, and in a window of it.
 fn in_library_memory(ctx: &mut WorkerContext) -> disco::Result<f64> {
-    let tensor = disco::nccl::empty(ctx.queue(), DType::F32, [4])?;
+    let tensor = disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [4])?;
     let host = Tensor::from_slice(&[1.0f32, 2.0], [2])?;
     let window = tensor.window(1, [2])?;
     ctx.queue().copy_in(&window, &host)?;
@@ -109,7 +109,7 @@ on_the_double!(two_workers_on_one_device_are_told_what_to_do, [], {
 on_the_double!(fewer_devices_than_workers_are_told, ["GPU_DOUBLE_DEVICES" = "1"], {
     let session = session(2);
     let error = text(block_on(session.init_ccl("nccl", &[])));
-    assert!(error.contains("cuda:1 is not there: this process sees 1 CUDA device."), "{error}");
+    assert!(error.contains("cuda:1 is not there: this process sees 1 cuda device."), "{error}");
     assert!(block_on(session.sync_all()).is_err());
 });
 
@@ -145,3 +145,23 @@ on_the_double!(memory_of_the_library_s_own_is_registered, [], {
         assert_eq!(sum, 6.0);
     });
 });
+
+/// Each with a driver and devices of its own.
+#[cfg(feature = "rccl")]
+mod both {
+    use super::*;
+
+    on_the_double!(gpus_of_both_vendors_serve_one_program, [], {
+        let session = session(2);
+        block_on(async {
+            for (backend, devices) in [("nccl", "cuda:1"), ("rccl", "rocm:1"), ("local", "cpu"), ("nccl", "cuda:1")] {
+                session.init_ccl(backend, &[]).await.unwrap();
+                let function = session.function("tests.nccl.where_are_you").await.unwrap();
+                let answer = session.call(&function, ()).await.unwrap();
+                let found: String = session.get_as(&answer, 1.into()).await.unwrap();
+                assert_eq!(found, devices);
+                assert_eq!(sum(&session).await.unwrap(), 3.0);
+            }
+        });
+    });
+}

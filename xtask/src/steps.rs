@@ -15,7 +15,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "disco",
     "disco-core",
     "disco-channel",
@@ -23,6 +23,7 @@ const CRATES: [&str; 12] = [
     "disco-dl",
     "disco-ccl",
     "disco-nccl",
+    "disco-rccl",
     "disco-mpi",
     "disco-conformance",
     "disco-gpu-double",
@@ -32,7 +33,7 @@ const CRATES: [&str; 12] = [
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest, but for `nccl-without-bindings`,
 /// which needs another crate's.
-const FEATURES: [&str; 3] = ["local", "mpi", "nccl"];
+const FEATURES: [&str; 4] = ["local", "mpi", "nccl", "rccl"];
 
 /// Format and clippy.
 pub(crate) fn lints() -> Vec<Step> {

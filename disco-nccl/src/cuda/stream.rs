@@ -1,90 +1,167 @@
-//! One device with one stream on it: memory, and copies in the order of the stream.
+//! The driver's calls, on one device with one stream on it.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, result, sys};
-use disco_ccl::Runtime;
-use disco_core::tensor::Storage;
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use disco_ccl::{Driver, Mark, Way};
 use disco_core::{Device, DeviceKind, Result};
 
 use super::current;
 use super::error::check;
-use super::memory::Pool;
 
-/// A stream, with the device's primary context. Used on threads on which that is current.
+/// A stream on a device, with the device's primary context.
 pub(super) struct Stream {
-    pool: Arc<Pool>,
+    context: ManuallyDrop<Arc<CudaContext>>,
+    stream: ManuallyDrop<Arc<CudaStream>>,
     device: Device,
 }
 
 impl Stream {
     /// A new stream on a device that is there, whose primary context becomes current.
-    pub(super) fn new(ordinal: usize) -> Result<Arc<Self>> {
+    pub(super) fn new(ordinal: usize) -> Result<Self> {
+        let context = check("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
+        // With tracking on, making the first stream waits for all that the device does.
+        // SAFETY: nothing is tracked yet.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream();
+        // SAFETY: as above.
+        unsafe { context.enable_event_tracking() };
+        let stream = ManuallyDrop::new(check("cuStreamCreate", stream)?);
         let device = Device::new(DeviceKind::Cuda, ordinal as i32);
-        Ok(Arc::new(Self { pool: Pool::new(ordinal)?, device }))
+        Ok(Self { context: ManuallyDrop::new(context), stream, device })
     }
 
-    pub(super) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
+    /// The stream, as cudarc has it.
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
-        &self.pool.stream
+        &self.stream
     }
 
-    pub(super) fn cu_stream(&self) -> sys::CUstream {
-        self.pool.stream.cu_stream()
-    }
-
-    /// Zeros in device memory, on the stream.
-    pub(super) fn clear(&self, storage: &Storage) -> Result<()> {
-        if storage.byte_len() == 0 {
-            return Ok(());
-        }
-        let address = storage.pointer() as sys::CUdeviceptr;
-        // SAFETY: it is device memory of so many bytes.
-        check("cuMemsetD8Async", unsafe { result::memset_d8_async(address, 0, storage.byte_len(), self.cu_stream()) })
+    fn cu_stream(&self) -> sys::CUstream {
+        self.stream.cu_stream()
     }
 }
 
-impl Runtime for Stream {
+impl Driver for Stream {
     fn device(&self) -> Device {
         self.device
     }
 
     fn identity(&self) -> Result<String> {
-        let uuid = check("cuDeviceGetUuid", self.pool.context.uuid())?;
+        let uuid = check("cuDeviceGetUuid", self.context.uuid())?;
         Ok(uuid.bytes.iter().map(|byte| format!("{:02x}", byte.cast_unsigned())).collect())
     }
 
     fn reduces_f8(&self) -> bool {
-        self.pool.context.compute_capability().is_ok_and(|(major, _)| major >= 9)
-    }
-
-    fn enter(&self) -> Result<()> {
-        current::set(&self.pool.context)
+        self.context.compute_capability().is_ok_and(|(major, _)| major >= 9)
     }
 
     fn stream(&self) -> disco_ccl::abi::Stream {
         self.cu_stream().cast::<c_void>()
     }
 
-    fn alloc(&self, bytes: usize) -> Result<Arc<Storage>> {
-        self.pool.alloc(bytes, self.device)
+    fn enter(&self) -> Result<()> {
+        current::set(&self.context)
     }
 
-    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
-        let (to, from) = (to as sys::CUdeviceptr, from as sys::CUdeviceptr);
+    fn visit(&self, work: &mut dyn FnMut()) {
+        current::with(&self.context, work);
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
+        // SAFETY: whoever reads it writes it first.
+        match unsafe { result::malloc_sync(bytes) } {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
+            address => check("cuMemAlloc", address).map(|address| Some(address as *mut u8)),
+        }
+    }
+
+    unsafe fn free(&self, memory: *mut u8) -> Result<()> {
         // SAFETY: as the caller promises.
-        check("cuMemcpyDtoDAsync", unsafe { result::memcpy_dtod_async(to, from, bytes, self.cu_stream()) })
+        check("cuMemFree", unsafe { result::free_sync(memory as sys::CUdeviceptr) })
+    }
+
+    fn alloc_pinned(&self, bytes: usize) -> Result<*mut u8> {
+        // SAFETY: whoever reads it writes it first.
+        check("cuMemHostAlloc", unsafe { result::malloc_host(bytes, 0) }).map(<*mut c_void>::cast)
+    }
+
+    unsafe fn free_pinned(&self, memory: *mut u8) -> Result<()> {
+        // SAFETY: as the caller promises.
+        check("cuMemFreeHost", unsafe { result::free_host(memory.cast()) })
+    }
+
+    unsafe fn clear(&self, memory: *mut u8, bytes: usize) -> Result<()> {
+        // SAFETY: as the caller promises.
+        let cleared = unsafe { result::memset_d8_async(memory as sys::CUdeviceptr, 0, bytes, self.cu_stream()) };
+        check("cuMemsetD8Async", cleared)
+    }
+
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<()> {
+        let (stream, on) = (self.cu_stream(), |address: *const u8| address as sys::CUdeviceptr);
+        match way {
+            // SAFETY: as the caller promises.
+            Way::ToDevice => check("cuMemcpyHtoDAsync", unsafe {
+                sys::cuMemcpyHtoDAsync_v2(on(to), from.cast(), bytes, stream).result()
+            }),
+            // SAFETY: as above.
+            Way::ToHost => check("cuMemcpyDtoHAsync", unsafe {
+                sys::cuMemcpyDtoHAsync_v2(to.cast(), on(from), bytes, stream).result()
+            }),
+            // SAFETY: as above.
+            Way::OnDevice => check("cuMemcpyDtoDAsync", unsafe {
+                sys::cuMemcpyDtoDAsync_v2(on(to), on(from), bytes, stream).result()
+            }),
+        }
     }
 
     fn is_idle(&self) -> Result<bool> {
-        self.pool.is_idle()
+        // SAFETY: the stream is there.
+        is_done("cuStreamQuery", unsafe { sys::cuStreamQuery(self.cu_stream()) })
+    }
+
+    fn mark(&self) -> Result<Mark> {
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        check("cuEventCreate", event).map(|event| Mark(event.cast()))
+    }
+
+    unsafe fn record(&self, mark: Mark) -> Result<()> {
+        // SAFETY: as the caller promises.
+        check("cuEventRecord", unsafe { result::event::record(mark.0.cast(), self.cu_stream()) })
+    }
+
+    unsafe fn has_passed(&self, mark: Mark) -> Result<bool> {
+        // SAFETY: as the caller promises.
+        is_done("cuEventQuery", unsafe { sys::cuEventQuery(mark.0.cast()) })
+    }
+
+    unsafe fn destroy(&self, mark: Mark) {
+        // SAFETY: as the caller promises.
+        _ = unsafe { result::event::destroy(mark.0.cast()) };
+    }
+}
+
+fn is_done(function: &'static str, result: sys::CUresult) -> Result<bool> {
+    match result {
+        sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        result => check(function, result.result()).map(|()| true),
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let context = (*self.context).clone();
+        // These make the context current, too.
+        current::with(&context, || {
+            // SAFETY: nobody uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.stream) };
+            // SAFETY: as above.
+            unsafe { ManuallyDrop::drop(&mut self.context) };
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
@@ -9,15 +10,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{result, sys};
-use disco_ccl::Runtime;
 use disco_core::device_api::Event;
 use disco_core::tensor::Storage;
-use disco_core::{Device, Error, Result, Tensor};
+use disco_core::{Device, DeviceKind, Error, Result, Tensor};
 
-use super::error::check;
-use super::staging::Staging;
-use super::stream::Stream;
+use crate::driver::Mark;
+use crate::runtime::Runtime;
+use crate::staging::Staging;
 
 /// How long a queue that is dropped waits for copies to the host.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -25,31 +24,44 @@ const LIMIT: Duration = Duration::from_secs(5);
 const SPINS: u32 = 2000;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// One worker's stream on one CUDA device.
+/// One worker's stream on one device.
 pub struct Queue {
-    stream: Arc<Stream>,
+    runtime: Arc<Runtime>,
     recorded: u64,
     /// Marks that were not seen passed.
-    open: VecDeque<(Event, sys::CUevent)>,
+    open: VecDeque<(Event, Mark)>,
     /// Marks to be set again.
-    spare: Vec<sys::CUevent>,
+    spare: Vec<Mark>,
     staging: Staging,
 }
 
 impl Queue {
-    pub(super) fn new(stream: Arc<Stream>) -> Self {
-        Self { stream, recorded: 0, open: VecDeque::new(), spare: Vec::new(), staging: Staging::default() }
+    /// Of a runtime's stream.
+    pub fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime, recorded: 0, open: VecDeque::new(), spare: Vec::new(), staging: Staging::default() }
     }
 
-    pub(super) fn stream(&self) -> &Arc<Stream> {
-        &self.stream
+    /// The one behind a worker's queue on a kind of device.
+    ///
+    /// # Errors
+    /// It is on another.
+    pub fn of<'a>(queue: &'a mut (dyn disco_core::Queue + 'static), kind: DeviceKind) -> Result<&'a mut Self> {
+        let device = queue.device();
+        let queue: &mut dyn Any = queue;
+        let queue = queue.downcast_mut().filter(|_| device.kind == kind);
+        queue.ok_or_else(|| Error::invalid(format!("{device} is no {kind} device")))
+    }
+
+    /// The device, its stream and its memory.
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
     }
 
     /// Refuses tensors that are not as large, and where they should be: on the host, or on this device, which is current from now on.
     fn check_copy(&self, operation: &str, dst: &Tensor, src: &Tensor, host: [bool; 2]) -> Result<()> {
         // User code may have made another device current.
-        self.stream.enter()?;
-        let device = self.stream.device();
+        self.runtime.enter()?;
+        let device = self.runtime.device();
         for (tensor, is_host) in [dst, src].into_iter().zip(host) {
             let expected = if is_host { Device::CPU } else { device };
             if tensor.device() != expected {
@@ -67,10 +79,10 @@ impl Queue {
 
     fn wait(&self, deadline: Duration) -> Result<()> {
         let (start, mut looks) = (Instant::now(), 0);
-        while !self.stream.is_idle()? {
+        while !self.runtime.is_idle()? {
             looks += 1;
             if start.elapsed() > deadline {
-                let state = format!("work on {} is not done", self.stream.device());
+                let state = format!("work on {} is not done", self.runtime.device());
                 return Err(Error::Deadline { operation: "synchronize".into(), after: deadline, state });
             }
             if looks > SPINS { thread::sleep(PAUSE) } else { thread::yield_now() }
@@ -81,13 +93,13 @@ impl Queue {
 
 impl disco_core::Queue for Queue {
     fn device(&self) -> Device {
-        self.stream.device()
+        self.runtime.device()
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>> {
-        self.stream.enter()?;
-        let storage = self.stream.alloc(bytes)?;
-        self.stream.clear(&storage).map(|()| storage)
+        self.runtime.enter()?;
+        let storage = self.runtime.alloc(bytes)?;
+        self.runtime.clear(&storage).map(|()| storage)
     }
 
     fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
@@ -97,7 +109,7 @@ impl disco_core::Queue for Queue {
         }
         let bytes = src.bytes()?;
         // SAFETY: the tensor is as many bytes of this device's memory, whose freeing waits for the stream.
-        unsafe { self.staging.copy_in(self.stream.pool(), dst.data(), &bytes) }
+        unsafe { self.staging.copy_in(&self.runtime, dst.data(), &bytes) }
     }
 
     fn copy_out(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
@@ -106,7 +118,7 @@ impl disco_core::Queue for Queue {
             return Ok(());
         }
         // SAFETY: as above.
-        unsafe { self.staging.copy_out(self.stream.pool(), dst, src.data()) }
+        unsafe { self.staging.copy_out(&self.runtime, dst, src.data()) }
     }
 
     fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
@@ -115,17 +127,17 @@ impl disco_core::Queue for Queue {
             return Ok(());
         }
         // SAFETY: both are as many bytes of this device's memory, whose freeing waits for the stream.
-        unsafe { self.stream.copy(dst.data(), src.data(), dst.byte_len()) }
+        unsafe { self.runtime.copy(dst.data(), src.data(), dst.byte_len()) }
     }
 
     fn record(&mut self) -> Result<Event> {
-        self.stream.enter()?;
+        self.runtime.enter()?;
         let mark = match self.spare.pop() {
             Some(mark) => mark,
-            None => check("cuEventCreate", result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING))?,
+            None => self.runtime.driver().mark()?,
         };
-        // SAFETY: both are there, on one device.
-        if let Err(error) = check("cuEventRecord", unsafe { result::event::record(mark, self.stream.cu_stream()) }) {
+        // SAFETY: it is there.
+        if let Err(error) = unsafe { self.runtime.driver().record(mark) } {
             self.spare.push(mark);
             return Err(error);
         }
@@ -138,42 +150,40 @@ impl disco_core::Queue for Queue {
         let at = self.open.iter().position(|(open, _)| *open == event);
         let at = at.ok_or_else(|| Error::invalid(format!("{event:?} was not recorded on this queue")))?;
         // SAFETY: the mark is there.
-        match unsafe { sys::cuEventQuery(self.open[at].1) } {
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            result => {
-                self.spare.extend(self.open.remove(at).map(|(_, mark)| mark));
-                check("cuEventQuery", result.result()).map(|()| true)
-            }
+        let passed = unsafe { self.runtime.driver().has_passed(self.open[at].1) };
+        if !matches!(passed, Ok(false)) {
+            self.spare.extend(self.open.remove(at).map(|(_, mark)| mark));
         }
+        passed
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<()> {
         self.wait(deadline)?;
-        self.stream.enter()?;
-        self.stream.pool().trim();
+        self.runtime.enter()?;
+        self.runtime.trim();
         self.staging.arrive()
     }
 
     fn raw(&self) -> *mut c_void {
-        self.stream.cu_stream().cast()
+        self.runtime.stream()
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.staging.is_lent() && self.wait(LIMIT).is_err() {
-            tracing::warn!(device = %self.stream.device(), "copies are not done; their memory is kept for ever");
+            tracing::warn!(device = %self.runtime.device(), "copies are not done; their memory is kept for ever");
             self.staging.forget();
         }
         for mark in self.open.drain(..).map(|(_, mark)| mark).chain(self.spare.drain(..)) {
             // SAFETY: it was made here, and is destroyed once.
-            _ = unsafe { result::event::destroy(mark) };
+            unsafe { self.runtime.driver().destroy(mark) };
         }
     }
 }
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<queue on {}>", self.stream.device())
+        write!(f, "<queue on {}>", self.runtime.device())
     }
 }

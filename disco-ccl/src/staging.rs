@@ -1,34 +1,30 @@
-//! Copies between host tensors and a stream. The driver may wait for the stream in a copy of ordinary host memory, and so for peers
+//! Copies between host tensors and a stream. A driver may wait for the stream in a copy of ordinary host memory, and so for peers
 //! that never come: so copies go by pinned memory, which it reads and writes when the stream gets there.
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::mem;
-use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use cudarc::driver::result;
 use disco_core::{Result, Tensor};
 
-use super::current;
-use super::error::check;
-use super::memory::Pool;
+use crate::driver::Way;
+use crate::runtime::Runtime;
 
 /// What is kept for later copies, in bytes.
 const KEPT: usize = 64 << 20;
 
 /// Pinned host memory. Dropped when no stream has it.
 struct Pinned {
-    pool: Arc<Pool>,
-    data: NonNull<u8>,
+    runtime: Arc<Runtime>,
+    data: *mut u8,
     bytes: usize,
 }
 
 /// What is on its way.
 #[derive(Default)]
-pub(super) struct Staging {
+pub(crate) struct Staging {
     spare: Vec<Pinned>,
     /// To the device.
     going: Vec<Pinned>,
@@ -40,38 +36,38 @@ impl Staging {
     /// Host to device: what is read is as it is now. The context is current.
     ///
     /// # Safety
-    /// `to` is as many bytes of the pool's device, and stays until the stream has got there.
-    pub(super) unsafe fn copy_in(&mut self, pool: &Arc<Pool>, to: *mut u8, from: &[u8]) -> Result<()> {
-        if !self.going.is_empty() && pool.is_idle()? {
+    /// `to` is as many bytes of the runtime's device, and stays until the stream has got there.
+    pub(crate) unsafe fn copy_in(&mut self, runtime: &Arc<Runtime>, to: *mut u8, from: &[u8]) -> Result<()> {
+        if !self.going.is_empty() && runtime.is_idle()? {
             self.spare.append(&mut self.going);
         }
-        let mut pinned = self.take(pool, from.len())?;
+        let mut pinned = self.take(runtime, from.len())?;
         let bytes = pinned.slice(from.len());
         bytes.copy_from_slice(from);
         // SAFETY: the caller's word for `to`; the pinned memory stays until the stream has got there.
-        let copied = unsafe { result::memcpy_htod_async(to as u64, bytes, pool.stream.cu_stream()) };
+        let copied = unsafe { runtime.driver().copy(to, bytes.as_ptr(), bytes.len(), Way::ToDevice) };
         self.going.push(pinned);
-        check("cuMemcpyHtoDAsync", copied)
+        copied
     }
 
     /// Device to host, by [`Staging::arrive`]. The context is current.
     ///
     /// # Safety
-    /// `from` is as many bytes as `to` has, of the pool's device, and stays until the stream has got there.
-    pub(super) unsafe fn copy_out(&mut self, pool: &Arc<Pool>, to: &Tensor, from: *const u8) -> Result<()> {
-        let mut pinned = self.take(pool, to.byte_len())?;
+    /// `from` is as many bytes as `to` has, of the runtime's device, and stays until the stream has got there.
+    pub(crate) unsafe fn copy_out(&mut self, runtime: &Arc<Runtime>, to: &Tensor, from: *const u8) -> Result<()> {
+        let mut pinned = self.take(runtime, to.byte_len())?;
         let bytes = pinned.slice(to.byte_len());
         // SAFETY: the caller's word for `from`; the pinned memory stays until the stream has got there.
-        let copied = unsafe { result::memcpy_dtoh_async(bytes, from as u64, pool.stream.cu_stream()) };
+        let copied = unsafe { runtime.driver().copy(bytes.as_mut_ptr(), from, bytes.len(), Way::ToHost) };
         self.coming.push((pinned, to.clone()));
-        check("cuMemcpyDtoHAsync", copied)
+        copied
     }
 
     /// The stream is done: host tensors get what has come for them.
     ///
     /// # Errors
     /// [`Error::Busy`](disco_core::Error::Busy) if somebody views one; the others get theirs.
-    pub(super) fn arrive(&mut self) -> Result<()> {
+    pub(crate) fn arrive(&mut self) -> Result<()> {
         let mut outcome = Ok(());
         for (mut pinned, tensor) in self.coming.drain(..) {
             let copied = tensor.bytes_mut().map(|mut to| to.copy_from_slice(pinned.slice(tensor.byte_len())));
@@ -89,48 +85,46 @@ impl Staging {
     }
 
     /// Whether a stream may have some of it.
-    pub(super) fn is_lent(&self) -> bool {
+    pub(crate) fn is_lent(&self) -> bool {
         !self.going.is_empty() || !self.coming.is_empty()
     }
 
     /// A stream that does not end keeps it.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         mem::forget(mem::take(self));
     }
 
     /// The smallest that will do.
-    fn take(&mut self, pool: &Arc<Pool>, bytes: usize) -> Result<Pinned> {
+    fn take(&mut self, runtime: &Arc<Runtime>, bytes: usize) -> Result<Pinned> {
         let fits = self.spare.iter().enumerate().filter(|(_, pinned)| pinned.bytes >= bytes);
         match fits.min_by_key(|(_, pinned)| pinned.bytes).map(|(at, _)| at) {
             Some(at) => Ok(self.spare.swap_remove(at)),
-            None => Pinned::new(pool, bytes),
+            None => Pinned::new(runtime, bytes),
         }
     }
 }
 
 impl Pinned {
-    fn new(pool: &Arc<Pool>, bytes: usize) -> Result<Self> {
+    fn new(runtime: &Arc<Runtime>, bytes: usize) -> Result<Self> {
         let bytes = bytes.next_power_of_two().max(4096);
-        // SAFETY: it is written before it is read.
-        let data = check("cuMemHostAlloc", unsafe { result::malloc_host(bytes, 0) })?;
+        let data = runtime.driver().alloc_pinned(bytes)?;
         // SAFETY: so many bytes were allocated just now.
-        unsafe { data.cast::<u8>().write_bytes(0, bytes) };
-        let data = NonNull::new(data.cast()).ok_or_else(|| disco_core::Error::invalid("no pinned memory"))?;
-        Ok(Self { pool: pool.clone(), data, bytes })
+        unsafe { data.write_bytes(0, bytes) };
+        Ok(Self { runtime: runtime.clone(), data, bytes })
     }
 
     fn slice(&mut self, bytes: usize) -> &mut [u8] {
         // SAFETY: it has as many bytes, initialised, which are this one's alone while no stream has them.
-        unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), bytes.min(self.bytes)) }
+        unsafe { slice::from_raw_parts_mut(self.data, bytes.min(self.bytes)) }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let data = self.data.as_ptr().cast::<c_void>();
-        current::with(&self.pool.context, || {
+        let (driver, data) = (self.runtime.driver(), self.data);
+        driver.visit(&mut || {
             // SAFETY: it was allocated there, and is freed once.
-            if let Err(error) = check("cuMemFreeHost", unsafe { result::free_host(data) }) {
+            if let Err(error) = unsafe { driver.free_pinned(data) } {
                 tracing::warn!(%error, "pinned memory is left behind");
             }
         });

@@ -1,0 +1,145 @@
+//! What is asked of a vendor's device library.
+
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::fmt::Debug;
+
+use disco_core::{Device, Result};
+
+use crate::abi::Stream;
+
+/// The calls of a vendor's device library, on one device with one stream on it, both of which stay as long as this does.
+///
+/// But for [`Driver::enter`] and [`Driver::visit`], they are made on a thread on which the device is current. None waits for the
+/// stream, but those that free.
+pub trait Driver: Any + Debug + Send + Sync {
+    /// The device.
+    fn device(&self) -> Device;
+
+    /// What tells it from every other device, in any process: a UUID, as a rule.
+    ///
+    /// # Errors
+    /// The library's own, as of all that follow.
+    fn identity(&self) -> Result<String>;
+
+    /// Whether reductions of 8-bit floats work on the device.
+    fn reduces_f8(&self) -> bool;
+
+    /// The stream.
+    fn stream(&self) -> Stream;
+
+    /// Makes the device current on the calling thread.
+    ///
+    /// # Errors
+    /// The library's own.
+    fn enter(&self) -> Result<()>;
+
+    /// Does something with the device current, and makes current again what was.
+    fn visit(&self, work: &mut dyn FnMut());
+
+    /// Device memory, with anything in it; none where there is no room.
+    ///
+    /// # Errors
+    /// The library's own.
+    fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>>;
+
+    /// Gives it back. May wait for all that the device does.
+    ///
+    /// # Safety
+    /// It came from there, and nobody uses it any more.
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn free(&self, memory: *mut u8) -> Result<()>;
+
+    /// Host memory that copies touch when the stream gets there, with anything in it.
+    ///
+    /// # Errors
+    /// The library's own.
+    fn alloc_pinned(&self, bytes: usize) -> Result<*mut u8>;
+
+    /// As [`Driver::free`].
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn free_pinned(&self, memory: *mut u8) -> Result<()>;
+
+    /// Zeros, on the stream.
+    ///
+    /// # Safety
+    /// It is so many bytes of device memory, at least one, until the stream got there.
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn clear(&self, memory: *mut u8, bytes: usize) -> Result<()>;
+
+    /// Copies, on the stream.
+    ///
+    /// # Safety
+    /// Both are so many bytes, at least one, of device memory or pinned memory, as the way says, until the stream got there.
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<()>;
+
+    /// Whether all work on the stream is done.
+    ///
+    /// # Errors
+    /// The library's own, of work that failed.
+    fn is_idle(&self) -> Result<bool>;
+
+    /// A new mark for the stream.
+    ///
+    /// # Errors
+    /// The library's own.
+    fn mark(&self) -> Result<Mark>;
+
+    /// Sets a mark here.
+    ///
+    /// # Safety
+    /// It came from [`Driver::mark`] and is not destroyed.
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn record(&self, mark: Mark) -> Result<()>;
+
+    /// Whether the stream has passed it.
+    ///
+    /// # Safety
+    /// As [`Driver::record`].
+    ///
+    /// # Errors
+    /// The library's own, of work that failed.
+    unsafe fn has_passed(&self, mark: Mark) -> Result<bool>;
+
+    /// Destroys it.
+    ///
+    /// # Safety
+    /// As [`Driver::record`], for the last time.
+    unsafe fn destroy(&self, mark: Mark);
+}
+
+/// From where to where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "each driver names them all")]
+pub enum Way {
+    /// From pinned memory.
+    ToDevice,
+    /// To pinned memory.
+    ToHost,
+    /// From device memory to device memory.
+    OnDevice,
+}
+
+/// A vendor's event.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "each driver makes them")]
+pub struct Mark(pub *mut c_void);
+
+// SAFETY: it is a name, which the library takes on any thread.
+unsafe impl Send for Mark {}

@@ -1,0 +1,39 @@
+//! The `disco` command on a test double.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The command, with a folder of libraries.
+pub(crate) fn disco(folder: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+    command.args(args).env("LD_LIBRARY_PATH", folder);
+    ["DISCO_NCCL_LIBRARY", "DISCO_RCCL_LIBRARY"].into_iter().for_each(|variable| _ = command.env_remove(variable));
+    command.envs(variables.iter().copied()).output().unwrap()
+}
+
+pub(crate) fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
+
+/// Parts of the conformance suite, on so many workers.
+pub(crate) fn conforms(backend: &str, folder: &Path, variables: &[(&str, &str)], parts: &[(&str, &str)]) {
+    for (workers, filter) in parts {
+        let args = ["check", "--backend", backend, "--workers", workers, "--filter", filter];
+        let checked = disco(folder, variables, &args);
+        assert!(
+            checked.status.success() && text(&checked).contains(" 0 failed"),
+            "{workers} workers, `{filter}`: {}",
+            text(&checked)
+        );
+    }
+}
+
+/// Why the backend can't be used.
+pub(crate) fn absent(backend: &str, folder: &Path, variables: &[(&str, &str)]) -> String {
+    let listed = disco(folder, variables, &["backends"]);
+    assert!(listed.status.success(), "{}", text(&listed));
+    let listed = text(&listed);
+    let start = format!("{backend:<8} unavailable  ");
+    let line = listed.lines().find_map(|line| line.strip_prefix(&start));
+    line.unwrap_or_else(|| panic!("{listed}")).to_owned()
+}

@@ -1,0 +1,70 @@
+//! The backend `rccl` in the `disco` command, on the test double of RCCL and of HIP. It is `nccl`'s but for names and HIP's calls:
+//! what they share is tried there.
+
+#![cfg(all(feature = "rccl", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod double;
+
+use disco_gpu_double::folder::{HIP_NAMES, hide, hip_folder, with};
+use double::{absent, conforms, disco, text};
+
+#[test]
+fn it_conforms() {
+    conforms("rccl", &hip_folder(), &[], &[("2", ""), ("4", "f32"), ("3", "abort::"), ("1", "f32")]);
+}
+
+/// 2.13 has neither non-blocking communicators nor split.
+#[test]
+fn an_old_library_conforms() {
+    let later = ["ncclGetLastError", "ncclCommInitRankConfig", "ncclCommFinalize", "ncclCommSplit", "ncclCommRegister"];
+    let of_nccl = ["ncclAlltoAll", "ncclMemAlloc"];
+    let hide_all = |object: &mut Vec<u8>| later.iter().chain(&of_nccl).for_each(|function| hide(object, function));
+    let folder = with("gpu-double-hip-2.13", &HIP_NAMES, hide_all);
+    let variables = [("GPU_DOUBLE_NCCL_VERSION", "21304"), ("GPU_DOUBLE_HIP", "50422804")];
+    conforms("rccl", &folder, &variables, &[("2", ""), ("3", "abort::")]);
+}
+
+#[test]
+fn library_device_library_and_devices_are_listed() {
+    let listed = text(&disco(&hip_folder(), &[("GPU_DOUBLE_DEVICES", "2")], &["backends"]));
+    let (_, rccl) = listed.split_once("rccl     available    RCCL 2.28.9 (").unwrap();
+    let lines: Vec<&str> = rccl.lines().collect();
+    assert!(lines[0].ends_with("/librccl.so.1)"), "{listed}");
+    assert_eq!(lines[1], "         driver: HIP 6.3.42131");
+    assert!(lines[2].starts_with("         rocm:0: ") && lines[3].starts_with("         rocm:1: "), "{listed}");
+}
+
+#[test]
+fn what_is_not_there_is_told_with_its_reason() {
+    let nothing = with("gpu-double-none", &[], |_| {});
+    let why = absent("rccl", &nothing, &[]);
+    assert!(why.starts_with("RCCL is not available; tried librccl.so.1: cannot open shared object file"), "{why}");
+    let only_rccl = with("gpu-double-rccl", &["librccl.so.1"], |_| {});
+    let why = absent("rccl", &only_rccl, &[]);
+    assert!(why.starts_with("HIP is not available; tried libamdhip64.so.7: cannot open shared object file"), "{why}");
+    let only_hip = with("gpu-double-amdhip64", &["libamdhip64.so.6"], |_| {});
+    assert!(absent("rccl", &only_hip, &[]).starts_with("RCCL is not available; "));
+    let why = absent("rccl", &hip_folder(), &[("GPU_DOUBLE_INIT", "100")]);
+    assert!(why.contains("hipGetDeviceCount returned 100: "), "{why}");
+    let lacks = with("gpu-double-hip-lacks", &HIP_NAMES, |object| hide(object, "hipStreamQuery"));
+    let why = absent("rccl", &lacks, &[]);
+    assert!(why.contains("tried libamdhip64.so.6: it lacks hipStreamQuery"), "{why}");
+}
+
+#[test]
+fn a_failing_call_is_told_in_the_library_s_words() {
+    let bench = ["bench", "all_gather", "--backend", "rccl", "--max-bytes", "64"];
+    for (fault, why) in [
+        ("ncclAllGather:1:1=1", "rccl: ncclAllGather returned 1: "),
+        ("ncclCommInitRankConfig:0:1=2", "rccl: ncclCommInitRankConfig returned 2: "),
+        ("hipMalloc:0:1=2", "no room for "),
+        ("hipMemcpyAsync:0:1=700", "hip: hipMemcpyAsync returned 700: "),
+    ] {
+        let run = disco(&hip_folder(), &[("GPU_DOUBLE_FAULTS", fault)], &bench);
+        assert!(!run.status.success() && text(&run).contains(why), "{fault}: {}", text(&run));
+    }
+    let bench = ["bench", "send_recv", "--backend", "rccl", "--max-bytes", "64"];
+    let run = disco(&hip_folder(), &[("GPU_DOUBLE_FAULTS", "ncclGroupEnd:1:1=3")], &bench);
+    assert!(text(&run).contains("rccl: ncclGroupEnd returned 3: "), "{}", text(&run));
+}

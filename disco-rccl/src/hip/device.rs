@@ -1,0 +1,68 @@
+//! The device kind `rocm`.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int};
+
+use disco_core::device_api::{DeviceApi, DeviceEntry};
+use disco_core::{Device, DeviceKind, Queue, Result, Unavailable};
+
+use super::library::Library;
+use super::stream::Stream;
+
+/// AMD GPUs that the driver shows to this process (`HIP_VISIBLE_DEVICES`).
+#[derive(Clone, Copy, Debug)]
+pub struct Hip;
+
+disco_core::inventory::submit! { DeviceEntry(&Hip) }
+
+impl DeviceApi for Hip {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Rocm
+    }
+
+    fn count(&self) -> Result<usize, Unavailable> {
+        let library = Library::get()?;
+        let mut count = 0;
+        // SAFETY: the place is there.
+        let code = unsafe { (library.table.get_device_count)(&mut count) };
+        let found = library.check("hipGetDeviceCount", code);
+        found.map(|()| usize::try_from(count).unwrap_or_default()).map_err(|error| Unavailable {
+            what: "AMD devices".into(),
+            tried: vec![(library.to_string(), error.to_string())],
+        })
+    }
+
+    fn bind(&self, device: Device) -> Result<Box<dyn Queue>> {
+        disco_ccl::bind((self.kind(), self.count()?), device, Stream::new)
+    }
+}
+
+/// What users may want to see of driver and devices.
+///
+/// # Errors
+/// There is no HIP, or no device.
+pub(crate) fn details() -> Result<disco_ccl::Details, Unavailable> {
+    let library = Library::get()?;
+    Ok(disco_ccl::details(library.to_string(), (DeviceKind::Rocm, Hip.count()?), name))
+}
+
+fn name(ordinal: usize) -> Result<String> {
+    let library = Library::get()?;
+    text("hipDeviceGetName", library, library.table.device_get_name, ordinal as c_int)
+}
+
+/// What a function says of a device.
+pub(super) fn text(
+    function: &'static str,
+    library: &Library,
+    ask: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int,
+    device: c_int,
+) -> Result<String> {
+    let mut text = [0; 256];
+    // SAFETY: there is room for as many bytes.
+    let code = unsafe { ask(text.as_mut_ptr(), text.len() as c_int, device) };
+    library.check(function, code)?;
+    let text = text.map(c_char::cast_unsigned);
+    Ok(CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy().into_owned())
+}

@@ -1,0 +1,72 @@
+//! The library: where it is, its version, what it says.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::sync::OnceLock;
+
+use disco_core::{Error, Result, Unavailable};
+use disco_dl::Candidate;
+
+use super::table::Table;
+
+/// One that was found.
+#[derive(Clone, Copy)]
+pub(super) struct Library {
+    pub(super) table: Table,
+    version: c_int,
+}
+
+/// The newest first.
+const CANDIDATES: [&str; 5] =
+    ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"];
+
+impl Library {
+    /// HIP.
+    ///
+    /// # Errors
+    /// Every candidate and why it would not do.
+    pub(super) fn get() -> Result<&'static Self, Unavailable> {
+        static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
+        let find = || disco_dl::find("HIP", CANDIDATES.map(Candidate::file), |library| Self::accept(&library));
+        LIBRARY.get_or_init(find).as_ref().map_err(Clone::clone)
+    }
+
+    fn accept(library: &disco_dl::Library) -> Result<Self, String> {
+        // SAFETY: these are its functions.
+        let mut found = Self { table: unsafe { Table::resolve(library) }?, version: 0 };
+        // SAFETY: the place is there.
+        let code = unsafe { (found.table.runtime_get_version)(&mut found.version) };
+        found.check("hipRuntimeGetVersion", code).map_err(|error| error.to_string())?;
+        Ok(found)
+    }
+
+    /// What a function returned, in the library's words.
+    ///
+    /// # Errors
+    /// It is another code than success.
+    pub(super) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
+        if code == 0 { Ok(()) } else { Err(self.error(function, code)) }
+    }
+
+    #[cold]
+    fn error(&self, function: &'static str, code: c_int) -> Error {
+        // SAFETY: any number may be asked for.
+        let text = unsafe { (self.table.get_error_string)(code) };
+        let message = match text.is_null() {
+            true => "the library has no words for it".into(),
+            // SAFETY: the library's texts end with a zero, and stay.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        };
+        Error::Library { backend: "hip", function, code: code.into(), message }
+    }
+}
+
+/// Its version: 60342131 is 6.3.42131.
+impl fmt::Display for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.version;
+        write!(f, "HIP {}.{}.{}", number / 10_000_000, number / 100_000 % 100, number % 100_000)
+    }
+}

@@ -1,0 +1,167 @@
+//! HIP's calls, on one device with one stream on it.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use disco_ccl::{Driver, Mark, Way};
+use disco_core::{Device, DeviceKind, Result};
+
+use super::device;
+use super::library::Library;
+
+/// `hipErrorOutOfMemory`
+const OUT_OF_MEMORY: c_int = 2;
+/// `hipErrorNotReady`
+const NOT_READY: c_int = 600;
+/// `hipStreamNonBlocking`
+const NON_BLOCKING: c_uint = 1;
+/// `hipEventDisableTiming`
+const NO_TIMING: c_uint = 2;
+
+/// A stream on a device.
+pub(super) struct Stream {
+    library: &'static Library,
+    ordinal: c_int,
+    stream: *mut c_void,
+}
+
+// SAFETY: HIP takes a stream on any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above, also of several at a time.
+unsafe impl Sync for Stream {}
+
+/// Calls a function of the table, whose name is the C function's.
+macro_rules! call {
+    ($self:expr, $name:literal, $function:ident($($arg:expr),*)) => {{
+        let (library, function) = ($self.library, $self.library.table.$function);
+        // SAFETY: the stream is there; what is passed is as `Driver` says, or a place of this function's.
+        library.check($name, unsafe { function($($arg),*) })
+    }};
+}
+
+impl Stream {
+    /// A new stream on a device that is there, which becomes current.
+    pub(super) fn new(ordinal: usize) -> Result<Self> {
+        let mut stream = Self { library: Library::get()?, ordinal: ordinal as c_int, stream: ptr::null_mut() };
+        stream.enter()?;
+        call!(stream, "hipStreamCreateWithFlags", stream_create(&mut stream.stream, NON_BLOCKING))?;
+        Ok(stream)
+    }
+
+    fn is_done(&self, function: &'static str, code: c_int) -> Result<bool> {
+        match code {
+            NOT_READY => Ok(false),
+            code => self.library.check(function, code).map(|()| true),
+        }
+    }
+}
+
+impl Driver for Stream {
+    fn device(&self) -> Device {
+        Device::new(DeviceKind::Rocm, self.ordinal)
+    }
+
+    fn identity(&self) -> Result<String> {
+        device::text("hipDeviceGetPCIBusId", self.library, self.library.table.device_get_pci_bus_id, self.ordinal)
+    }
+
+    /// Newer builds have them for some devices; nobody has seen which.
+    fn reduces_f8(&self) -> bool {
+        false
+    }
+
+    fn stream(&self) -> disco_ccl::abi::Stream {
+        self.stream
+    }
+
+    fn enter(&self) -> Result<()> {
+        call!(self, "hipSetDevice", set_device(self.ordinal))
+    }
+
+    fn visit(&self, work: &mut dyn FnMut()) {
+        let mut before = 0;
+        let known = call!(self, "hipGetDevice", get_device(&mut before));
+        match self.enter() {
+            Ok(()) => work(),
+            Err(error) => tracing::warn!(%error, "something on a device is left behind"),
+        }
+        if known.is_ok() {
+            _ = call!(self, "hipSetDevice", set_device(before));
+        }
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
+        let mut memory = ptr::null_mut();
+        // SAFETY: the place is there.
+        match unsafe { (self.library.table.malloc)(&mut memory, bytes) } {
+            OUT_OF_MEMORY => Ok(None),
+            code => self.library.check("hipMalloc", code).map(|()| Some(memory.cast())),
+        }
+    }
+
+    unsafe fn free(&self, memory: *mut u8) -> Result<()> {
+        call!(self, "hipFree", free(memory.cast()))
+    }
+
+    fn alloc_pinned(&self, bytes: usize) -> Result<*mut u8> {
+        let mut memory = ptr::null_mut();
+        call!(self, "hipHostMalloc", host_malloc(&mut memory, bytes, 0)).map(|()| memory.cast())
+    }
+
+    unsafe fn free_pinned(&self, memory: *mut u8) -> Result<()> {
+        call!(self, "hipHostFree", host_free(memory.cast()))
+    }
+
+    unsafe fn clear(&self, memory: *mut u8, bytes: usize) -> Result<()> {
+        call!(self, "hipMemsetAsync", memset_async(memory.cast(), 0, bytes, self.stream))
+    }
+
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<()> {
+        // `hipMemcpyKind`
+        let kind = match way {
+            Way::ToDevice => 1,
+            Way::ToHost => 2,
+            Way::OnDevice => 3,
+        };
+        call!(self, "hipMemcpyAsync", memcpy_async(to.cast(), from.cast(), bytes, kind, self.stream))
+    }
+
+    fn is_idle(&self) -> Result<bool> {
+        // SAFETY: the stream is there.
+        self.is_done("hipStreamQuery", unsafe { (self.library.table.stream_query)(self.stream) })
+    }
+
+    fn mark(&self) -> Result<Mark> {
+        let mut event = ptr::null_mut();
+        call!(self, "hipEventCreateWithFlags", event_create(&mut event, NO_TIMING)).map(|()| Mark(event))
+    }
+
+    unsafe fn record(&self, mark: Mark) -> Result<()> {
+        call!(self, "hipEventRecord", event_record(mark.0, self.stream))
+    }
+
+    unsafe fn has_passed(&self, mark: Mark) -> Result<bool> {
+        // SAFETY: as the caller promises.
+        self.is_done("hipEventQuery", unsafe { (self.library.table.event_query)(mark.0) })
+    }
+
+    unsafe fn destroy(&self, mark: Mark) {
+        _ = call!(self, "hipEventDestroy", event_destroy(mark.0));
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.stream.is_null() {
+            _ = call!(self, "hipStreamDestroy", stream_destroy(self.stream));
+        }
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "<stream on {}>", self.device())
+    }
+}

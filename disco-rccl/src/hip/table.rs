@@ -1,0 +1,56 @@
+//! The functions of HIP that are called: those that version 5 has, too.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// `hipStream_t`
+type Stream = *mut c_void;
+/// `hipEvent_t`
+type Event = *mut c_void;
+
+disco_dl::functions! {
+    /// What the library exports; results are `hipError_t`.
+    pub(super) struct Table {
+        /// `hipRuntimeGetVersion(int *version)`
+        runtime_get_version: c"hipRuntimeGetVersion"(*mut c_int);
+        /// `const char *hipGetErrorString(hipError_t)`
+        get_error_string: c"hipGetErrorString"(c_int) -> *const c_char;
+        /// `hipGetDeviceCount(int *count)`
+        get_device_count: c"hipGetDeviceCount"(*mut c_int);
+        /// `hipGetDevice(int *device)`
+        get_device: c"hipGetDevice"(*mut c_int);
+        /// `hipSetDevice(int device)`
+        set_device: c"hipSetDevice"(c_int);
+        /// `hipDeviceGetName(char *name, int bytes, hipDevice_t)`
+        device_get_name: c"hipDeviceGetName"(*mut c_char, c_int, c_int);
+        /// `hipDeviceGetPCIBusId(char *id, int bytes, int device)`
+        device_get_pci_bus_id: c"hipDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
+        /// `hipMalloc(void **memory, size_t bytes)`
+        malloc: c"hipMalloc"(*mut *mut c_void, usize);
+        /// `hipFree(void *memory)`
+        free: c"hipFree"(*mut c_void);
+        /// `hipHostMalloc(void **memory, size_t bytes, unsigned flags)`
+        host_malloc: c"hipHostMalloc"(*mut *mut c_void, usize, c_uint);
+        /// `hipHostFree(void *memory)`
+        host_free: c"hipHostFree"(*mut c_void);
+        /// `hipMemsetAsync(void *memory, int value, size_t bytes, hipStream_t)`
+        memset_async: c"hipMemsetAsync"(*mut c_void, c_int, usize, Stream);
+        /// `hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKind, hipStream_t)`
+        memcpy_async: c"hipMemcpyAsync"(*mut c_void, *const c_void, usize, c_int, Stream);
+        /// `hipStreamCreateWithFlags(hipStream_t *, unsigned flags)`
+        stream_create: c"hipStreamCreateWithFlags"(*mut Stream, c_uint);
+        /// `hipStreamQuery(hipStream_t)`
+        stream_query: c"hipStreamQuery"(Stream);
+        /// `hipStreamDestroy(hipStream_t)`
+        stream_destroy: c"hipStreamDestroy"(Stream);
+        /// `hipEventCreateWithFlags(hipEvent_t *, unsigned flags)`
+        event_create: c"hipEventCreateWithFlags"(*mut Event, c_uint);
+        /// `hipEventRecord(hipEvent_t, hipStream_t)`
+        event_record: c"hipEventRecord"(Event, Stream);
+        /// `hipEventQuery(hipEvent_t)`
+        event_query: c"hipEventQuery"(Event);
+        /// `hipEventDestroy(hipEvent_t)`
+        event_destroy: c"hipEventDestroy"(Event);
+    }
+}
