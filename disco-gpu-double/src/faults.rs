@@ -78,6 +78,8 @@ fn parse(rule: &str) -> Option<Rule> {
             None => Action::Code(action.parse().ok()?),
         },
     };
+    // RCCL's spelling of one that calls itself by NCCL's.
+    let function = if function == "ncclAllToAll" { "ncclAlltoAll" } else { function };
     let n = n.parse().ok().filter(|&n| n > 0)?;
     let is_whole = call.next().is_none() && !function.is_empty();
     is_whole.then(|| Rule { function: function.to_owned(), rank, n, action, seen: BTreeMap::new() })

@@ -4,15 +4,26 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::{env, fs, io, process};
 
-/// What it is found as.
+/// What it is found as where it stands for NVIDIA's libraries.
 pub const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2"];
+/// What it is found as where it stands for AMD's.
+pub const HIP_NAMES: [&str; 2] = ["libamdhip64.so.6", "librccl.so.1"];
 
-/// A folder for `LD_LIBRARY_PATH`, beside the shared object that cargo has built for the program that asks: links of all names.
+/// A folder for `LD_LIBRARY_PATH`, beside the shared object that cargo has built for the program that asks: links of
+/// NVIDIA's names.
 ///
 /// # Panics
 /// The shared object is not there, or the folder can't be made.
 pub fn folder() -> PathBuf {
     with("gpu-double", &NAMES, |_| {})
+}
+
+/// The same of AMD's names, in a folder of its own: a loader has another image of the double there, with another memory.
+///
+/// # Panics
+/// As [`folder`].
+pub fn hip_folder() -> PathBuf {
+    with("gpu-double-hip", &HIP_NAMES, |_| {})
 }
 
 /// The same of some names, and of an object that was changed: `what` is the folder's name, alike for what is alike.

@@ -1,14 +1,17 @@
-//! A **test double** of NCCL and of the CUDA driver: what they export, over host memory, on a machine without a GPU.
+//! A **test double** of NCCL and of the CUDA driver, and of RCCL and of HIP's runtime: what they export, over host memory, on a
+//! machine without a GPU.
 //!
-//! It is for tests alone. The crate makes one shared object, `libdisco_gpu_double.so`, that exports both interfaces. A test
-//! links to it under the names that loaders look for - `libcuda.so.1`, `libcuda.so`, `libnccl.so.2` - in a folder of
-//! its own, and has that folder in `LD_LIBRARY_PATH`. The links must be symbolic, or hard links to one file: a loader that opens
-//! two of the names then has one image of it, with one memory. A test that is linked with this crate besides has another: what it wants of
-//! the double that is loaded it takes from there, by name (`gpu_double_counts`, `gpu_double_set`).
+//! It is for tests alone. The crate makes one shared object, `libdisco_gpu_double.so`, that exports all four interfaces. A test
+//! links to it under the names that loaders look for - `libcuda.so.1`, `libcuda.so`, `libnccl.so.2` of NVIDIA's,
+//! `libamdhip64.so.6`, `librccl.so.1` of AMD's - in a folder of its own, and has that folder in `LD_LIBRARY_PATH`. The links must be
+//! symbolic, or hard links to one file: a loader that opens two of the names then has one image of it, with one memory. A test that
+//! is linked with this crate besides has another: what it wants of the double that is loaded it takes from there, by name
+//! (`gpu_double_counts`, `gpu_double_set`).
 //!
 //! ```text
 //! cuda       devices, contexts, memory, streams, events
-//! nccl       communicators, collectives, sends and receives
+//! hip        the same devices by HIP's functions: a current device for each thread, no contexts
+//! nccl       communicators, collectives, sends and receives; what RCCL spells otherwise, and its own
 //! settings   variables that say how it behaves
 //! faults     what is to go wrong
 //! counts     what it was asked to do, and what was not given back
@@ -27,21 +30,26 @@
 //! - memory that is no allocation of the communicator's device, or that ends before the buffer: `ncclInvalidArgument`;
 //! - two threads in calls of one communicator, and calls of one that is in progress or finalized: `ncclInvalidUsage`;
 //! - two ranks on one device, and a unique id that was used before: `ncclInvalidUsage`;
-//! - work on memory that was freed since: `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays until the device's context is released.
+//! - work on memory that was freed since: `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays until the device's context is released;
+//!   by HIP `hipErrorIllegalAddress`, which stays for as long as the process lives;
+//! - copies by HIP between other places than their kind says, or from the host to the host: `hipErrorInvalidValue`.
 //!
-//! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`) then; they
-//! have read other host memory when they return, and wait for the stream to write it. Fresh memory is full of 0xA5. A send is not done before its receive has begun, even of nothing.
+//! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`,
+//! `hipHostMalloc`) then; they have read other host memory when they return, and wait for the stream to write it. Fresh memory is
+//! full of 0xA5. A send is not done before its receive has begun, even of nothing.
 //!
 //! # What it has not
 //!
 //! All ranks are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a communicator.
-//! Releasing the last hold on a context destroys nothing, so that leaks are counted. Events measure no time. Ranks with NaN among
-//! numbers of which they want the largest get a number, as with `fmaxf`.
+//! `ncclAllToAllv` is a group of sends and receives, and counts as one call. Releasing the last hold on a context destroys nothing,
+//! so that leaks are counted. Events measure no time. Ranks with NaN among numbers of which they want the largest get a number, as
+//! with `fmaxf`.
 //!
 //! # Variables
 //!
 //! Read when the first function is called that needs any. `gpu_double_set(name, value)` changes one later; the number of devices
-//! is taken by the first `cuInit` that succeeds, the others each time they matter.
+//! is taken by the first `cuInit` that succeeds, or the first of HIP's functions that needs a device; the others each time they
+//! matter.
 //!
 //! | variable | default | |
 //! |---|---|---|
@@ -49,7 +57,8 @@
 //! | `GPU_DOUBLE_MEMORY` | 1073741824 | bytes of each device; more are out of memory |
 //! | `GPU_DOUBLE_NCCL_VERSION` | 22809 | what `ncclGetVersion` says; every function is there all the same |
 //! | `GPU_DOUBLE_DRIVER` | 13000 | what `cuDriverGetVersion` says |
-//! | `GPU_DOUBLE_INIT` | 0 | what `cuInit` returns: 100 no device, 803 driver mismatch |
+//! | `GPU_DOUBLE_HIP` | 60342131 | what `hipRuntimeGetVersion` and `hipDriverGetVersion` say: this is 6.3.42131 |
+//! | `GPU_DOUBLE_INIT` | 0 | what `cuInit` returns, and HIP's functions that need a device: 100 no device (`hipInit`: 101), 803 driver mismatch |
 //! | `GPU_DOUBLE_CONNECT` | 1 | 2: of a communicator that does not block every launch is in progress at first, not just the first that sends or receives |
 //! | `GPU_DOUBLE_DELAY_US` | 0 | microseconds that each piece of stream work, and of background work, takes at least |
 //! | `GPU_DOUBLE_POLL_US` | 0 | microseconds that a stream's thread looks for work before it sleeps: who gives it some need not wake it |
@@ -62,7 +71,7 @@
 //!
 //! A list of `function:rank:n=action` with commas between: the n-th call, from 1, of the function by the rank. For the rank `*`,
 //! each rank's n-th call. The rank is that in the call's communicator: the parent's of a split, the first communicator's of
-//! `ncclGroupEnd`, and each one's there. For CUDA functions it is the number of the device.
+//! `ncclGroupEnd`, and each one's there. For functions of CUDA and HIP it is the number of the device.
 //!
 //! | action | |
 //! |---|---|
@@ -73,7 +82,9 @@
 //!
 //! What never completes ends with `ncclCommAbort`. NCCL functions with faults: all that communicate, `ncclGroupEnd`,
 //! `ncclCommInitRank`, `ncclCommInitRankConfig`, `ncclCommSplit`, `ncclCommFinalize`, `ncclCommDestroy`; `ncclMemAlloc` takes a CUDA
-//! code. CUDA functions take numbers: all of contexts, streams, events and memory, but for those that free or destroy.
+//! code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and `ncclRecv`, to and
+//! from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts, streams, events and memory,
+//! and `hipSetDevice`, but for those that free or destroy.
 
 pub mod controls;
 mod counts;
@@ -81,8 +92,9 @@ pub mod cuda;
 mod faults;
 pub mod folder;
 mod handles;
+pub mod hip;
 pub mod nccl;
 mod settings;
 mod sync;
 
-pub use folder::folder;
+pub use folder::{folder, hip_folder};

@@ -20,6 +20,7 @@ pub(crate) struct Settings {
     memory: AtomicU64,
     nccl_version: AtomicU64,
     driver: AtomicU64,
+    hip: AtomicU64,
     init: AtomicU64,
     connect: AtomicU64,
     delay_us: AtomicU64,
@@ -37,11 +38,12 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "GPU_DOUBLE_DEVICES",
     "GPU_DOUBLE_MEMORY",
     "GPU_DOUBLE_NCCL_VERSION",
     "GPU_DOUBLE_DRIVER",
+    "GPU_DOUBLE_HIP",
     "GPU_DOUBLE_INIT",
     "GPU_DOUBLE_CONNECT",
     "GPU_DOUBLE_DELAY_US",
@@ -57,6 +59,7 @@ impl Settings {
             memory: AtomicU64::new(1 << 30),
             nccl_version: AtomicU64::new(22809),
             driver: AtomicU64::new(13000),
+            hip: AtomicU64::new(60_342_131),
             init: AtomicU64::new(0),
             connect: AtomicU64::new(1),
             delay_us: AtomicU64::new(0),
@@ -80,6 +83,7 @@ impl Settings {
             "GPU_DOUBLE_MEMORY" => &self.memory,
             "GPU_DOUBLE_NCCL_VERSION" => &self.nccl_version,
             "GPU_DOUBLE_DRIVER" => &self.driver,
+            "GPU_DOUBLE_HIP" => &self.hip,
             "GPU_DOUBLE_INIT" => &self.init,
             "GPU_DOUBLE_CONNECT" => &self.connect,
             "GPU_DOUBLE_DELAY_US" => &self.delay_us,
@@ -92,7 +96,7 @@ impl Settings {
         value.inspect(|&value| at.store(value, Relaxed)).is_some()
     }
 
-    /// How many devices `cuInit` finds.
+    /// How many devices there are to be found.
     pub(crate) fn devices(&self) -> usize {
         self.devices.load(Relaxed) as usize
     }
@@ -112,7 +116,12 @@ impl Settings {
         self.driver.load(Relaxed) as i32
     }
 
-    /// What `cuInit` returns.
+    /// What `hipRuntimeGetVersion` and `hipDriverGetVersion` say.
+    pub(crate) fn hip(&self) -> i32 {
+        self.hip.load(Relaxed) as i32
+    }
+
+    /// What `cuInit` returns, and what HIP's functions fail with.
     pub(crate) fn init(&self) -> i32 {
         self.init.load(Relaxed) as i32
     }

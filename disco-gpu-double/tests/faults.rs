@@ -1,6 +1,6 @@
 //! Faults, one test at a time: rules are the process's.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
@@ -14,12 +14,18 @@ use common::{OK, async_error, at, failed, free, init, last_error, on_ranks, read
 use disco_gpu_double::cuda::abi::Code as CudaCode;
 use disco_gpu_double::cuda::exports::memory::cuMemAlloc_v2;
 use disco_gpu_double::cuda::exports::stream::cuStreamQuery;
+use disco_gpu_double::hip::abi::Code as HipCode;
+use disco_gpu_double::hip::exports::device::hipSetDevice;
+use disco_gpu_double::hip::exports::event::{hipEventCreateWithFlags, hipEventDestroy};
+use disco_gpu_double::hip::exports::memory::{hipFree, hipMalloc};
+use disco_gpu_double::hip::exports::text::hipGetLastError;
 use disco_gpu_double::nccl::abi::{Code, CommHandle, DataType, RedOp};
 use disco_gpu_double::nccl::exports::collective::ncclAllReduce;
 use disco_gpu_double::nccl::exports::communicator::{
     ncclCommAbort, ncclCommDestroy, ncclCommFinalize, ncclCommInitRank,
 };
 use disco_gpu_double::nccl::exports::group::{ncclGroupEnd, ncclGroupStart};
+use disco_gpu_double::nccl::exports::rccl::{ncclAllToAll, ncclAllToAllv};
 
 /// Has rules while a test runs.
 fn with(rules: &CStr, test: impl FnOnce()) {
@@ -107,6 +113,40 @@ fn a_call_blocks_until_another_thread_aborts() {
             let aborter = abort_soon(rank.comm);
             assert_eq!(reduce(rank, pointer), Code::INTERNAL_ERROR);
             assert_eq!(aborter.join().unwrap(), Code::SUCCESS);
+            free(pointer);
+        });
+    });
+}
+
+#[test]
+fn functions_of_hip_fail() {
+    with(c"hipSetDevice:1:2=101,hipMalloc:1:1=2,hipEventCreateWithFlags:1:2=3", || {
+        let (mut pointer, mut event) = (ptr::null_mut(), ptr::null_mut());
+        assert_eq!([hipSetDevice(0), hipSetDevice(1), hipSetDevice(1)], [HipCode(0), HipCode(0), HipCode(101)]);
+        assert_eq!(hipMalloc(Some(&mut pointer), 8), HipCode(2));
+        assert_eq!([hipMalloc(Some(&mut pointer), 8), hipFree(pointer)], [HipCode(0); 2]);
+        assert_eq!(hipEventCreateWithFlags(Some(&mut event), 2), HipCode(0));
+        assert_eq!(hipEventCreateWithFlags(Some(&mut ptr::null_mut()), 2), HipCode(3));
+        assert_eq!([hipEventDestroy(event), hipGetLastError()], [HipCode(0), HipCode(3)]);
+    });
+}
+
+#[test]
+fn functions_of_rccl_fail() {
+    with(c"ncclAllToAll:0:1=2,ncclAllToAllv:0:1=3,ncclSend:0:1=5,ncclAllToAllv:0:4=async:6", || {
+        on_ranks(1, true, |rank| {
+            let pointer = rank.floats(&[1.0, 2.0]);
+            let (send, recv, f32) = (at(pointer, 0), at(pointer, 4), DataType::F32);
+            assert_eq!(ncclAllToAll(send, recv, 1, f32, rank.comm, rank.stream), Code::SYSTEM_ERROR);
+            let (one, zero): (&usize, &usize) = (&1, &0);
+            // SAFETY: each array has one.
+            let exchange = || unsafe { ncclAllToAllv(send, one, zero, recv, one, zero, f32, rank.comm, rank.stream) };
+            assert_eq!([(); 3].map(|()| exchange()), [Code::INTERNAL_ERROR, Code::INVALID_USAGE, Code::SUCCESS]);
+            assert_eq!(rank.read_floats(pointer, 2), [1.0; 2]);
+            assert_eq!(exchange(), Code::SUCCESS);
+            assert_eq!(failed(rank.comm), Code::REMOTE_ERROR);
+            assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
+            rank.synchronize();
             free(pointer);
         });
     });

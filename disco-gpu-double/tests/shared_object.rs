@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::{env, fs, process};
 
 use disco_gpu_double::controls::Counts;
+use disco_gpu_double::folder::HIP_NAMES;
 use libloading::Library;
 
 /// Where cargo leaves it: beside the tests.
@@ -40,6 +41,18 @@ fn two_links_are_one_image() {
     let [cuda, nccl] = files.each_ref().map(open);
     assert_eq!(address(&cuda, c"gpu_double_counts"), address(&nccl, c"gpu_double_counts"));
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn the_folder_of_amds_names_has_one_image() {
+    let folder = disco_gpu_double::hip_folder();
+    let [hip, rccl] = HIP_NAMES.map(|name| open(&folder.join(name)));
+    assert_eq!(address(&hip, c"hipGetDeviceCount"), address(&rccl, c"hipGetDeviceCount"));
+    let apart = open(&disco_gpu_double::folder().join("libcuda.so.1"));
+    assert_ne!(address(&apart, c"hipGetDeviceCount"), address(&hip, c"hipGetDeviceCount"), "it is not NVIDIA's");
+    for function in [c"ncclAllToAll", c"ncclAllToAllv", c"ncclAllReduce"] {
+        address(&rccl, function);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use super::abi::{Code, Context};
 use super::stream::{self, Stream};
@@ -25,6 +25,8 @@ pub(crate) struct Device {
     /// Bytes in use.
     pub(crate) used: AtomicUsize,
     retained: AtomicUsize,
+    /// Set once HIP's runtime has its hold.
+    held: Once,
     /// What a piece of work has failed with; 0: none has.
     error: AtomicI32,
     default_stream: OnceLock<Arc<Stream>>,
@@ -95,6 +97,7 @@ impl Device {
             ordinal,
             used: AtomicUsize::new(0),
             retained: AtomicUsize::new(0),
+            held: Once::new(),
             error: AtomicI32::new(0),
             default_stream: OnceLock::new(),
         }
@@ -109,6 +112,13 @@ impl Device {
     pub(crate) fn retain(&self) -> Context {
         self.retained.fetch_add(1, SeqCst);
         self.context()
+    }
+
+    /// HIP's runtime is a user too, from the first call that needs the device, for as long as the process lives.
+    pub(crate) fn hold(&self) {
+        self.held.call_once(|| {
+            self.retain();
+        });
     }
 
     /// One user less. After the last one the context has no error any more; what is left in it stays, for leaks to be counted.

@@ -44,11 +44,6 @@ pub(crate) fn live() -> usize {
 }
 
 impl Event {
-    /// Whose it is.
-    pub(crate) fn device(&self) -> &'static Device {
-        self.device
-    }
-
     /// Marks where a stream of the same device is now.
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), Code> {
         if stream.device().ordinal != self.device.ordinal {
@@ -64,17 +59,20 @@ impl Event {
         Ok(())
     }
 
-    /// Whether the stream has come to the mark.
-    pub(crate) fn is_reached(&self) -> bool {
-        lock(&self.mark).as_ref().is_none_or(|mark| *lock(&mark.is_reached))
+    /// `cuEventQuery`: not ready before the stream has come to the mark.
+    pub(crate) fn query(&self) -> Result<(), Code> {
+        let is_reached = lock(&self.mark).as_ref().is_none_or(|mark| *lock(&mark.is_reached));
+        self.device.check()?;
+        if is_reached { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
-    /// Waits for the mark that is there now.
-    pub(crate) fn synchronize(&self) {
+    /// `cuEventSynchronize`: waits for the mark that is there now, and says what the device has failed with.
+    pub(crate) fn synchronize(&self) -> Result<(), Code> {
         let mark = lock(&self.mark).clone();
         if let Some(mark) = mark {
             mark.wait();
         }
+        self.device.check()
     }
 
     /// Has a stream, of any device, wait for the mark that is there now.

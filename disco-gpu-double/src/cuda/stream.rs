@@ -125,13 +125,26 @@ impl Stream {
     }
 
     /// Whether all that it was given is done.
-    pub(crate) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.finished.load(SeqCst) == self.submitted()
     }
 
     /// Waits for all that it was given.
     pub(crate) fn synchronize(&self) {
         self.wait_until(self.submitted());
+    }
+
+    /// `cuStreamQuery`: not ready before all that it was given is done.
+    pub(crate) fn query(&self) -> Result<(), Code> {
+        let is_idle = self.is_idle();
+        self.device.check()?;
+        if is_idle { Ok(()) } else { Err(Code::NOT_READY) }
+    }
+
+    /// `cuStreamSynchronize`: waits, and says what the device has failed with.
+    pub(crate) fn finish(&self) -> Result<(), Code> {
+        self.synchronize();
+        self.device.check()
     }
 
     fn submitted(&self) -> u64 {

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use super::put;
 use crate::cuda::abi::{Code, DeviceId, Uuid};
-use crate::cuda::device;
+use crate::cuda::{device, identity};
 use crate::settings;
 
 /// `CUresult cuInit(unsigned int flags)`
@@ -40,7 +40,7 @@ pub extern "C" fn cuDeviceGetCount(count: Option<&mut c_int>) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: DeviceId) -> Code {
     // SAFETY: the caller's word.
-    Code::of(device::find(device).and_then(|_| unsafe { write_text(name, len, "GPU double") }))
+    Code::of(device::find(device).and_then(|_| unsafe { identity::write(name, len, identity::NAME) }))
 }
 
 /// `CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice)`
@@ -49,9 +49,8 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: 
 /// There is room for `len` characters.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: DeviceId) -> Code {
-    let text = format!("0000:{:02x}:00.0", bus(device));
     // SAFETY: the caller's word.
-    Code::of(device::find(device).and_then(|_| unsafe { write_text(id, len, &text) }))
+    Code::of(device::find(device).and_then(|_| unsafe { identity::write(id, len, &identity::pci(device)) }))
 }
 
 /// `CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice)`: 0 for all that the double has no notion of.
@@ -61,7 +60,7 @@ pub extern "C" fn cuDeviceGetAttribute(value: Option<&mut c_int>, attribute: c_i
         // MULTIPROCESSOR_COUNT
         16 => 132,
         // PCI_BUS_ID
-        33 => bus(device),
+        33 => identity::bus(device),
         // COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR
         75 => 9,
         76 => 0,
@@ -80,37 +79,11 @@ pub extern "C" fn cuDeviceTotalMem_v2(bytes: Option<&mut usize>, device: DeviceI
 /// `CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetUuid(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    Code::of(write_uuid(uuid, device))
+    Code::of(device::find(device).and_then(|_| put(uuid, identity::uuid(device))))
 }
 
 /// `CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetUuid_v2(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    Code::of(write_uuid(uuid, device))
-}
-
-fn write_uuid(uuid: Option<&mut Uuid>, device: DeviceId) -> Result<(), Code> {
-    let mut bytes = *b"gpu double \0\0\0\0\0";
-    bytes[12..].copy_from_slice(&device.to_be_bytes());
-    device::find(device).and_then(|_| put(uuid, Uuid { bytes }))
-}
-
-/// The bus of a device: no two have the same, and none has 0.
-fn bus(device: DeviceId) -> c_int {
-    device.wrapping_add(1)
-}
-
-/// Writes a text and a zero, as much as there is room for.
-///
-/// # Safety
-/// There is room for `len` characters.
-unsafe fn write_text(at: *mut c_char, len: c_int, text: &str) -> Result<(), Code> {
-    let room = usize::try_from(len).ok().and_then(|len| len.checked_sub(1));
-    let room = room.filter(|_| !at.is_null()).ok_or(Code::INVALID_VALUE)?;
-    let end = [0];
-    for (i, byte) in text.bytes().take(room).chain(end).enumerate() {
-        // SAFETY: no more than `room` and the zero, for which there is room.
-        unsafe { at.wrapping_add(i).cast::<u8>().write(byte) };
-    }
-    Ok(())
+    Code::of(device::find(device).and_then(|_| put(uuid, identity::uuid(device))))
 }

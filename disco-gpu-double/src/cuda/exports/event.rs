@@ -26,22 +26,13 @@ pub extern "C" fn cuEventRecord(event: Event, stream: Stream) -> Code {
 /// `CUresult cuEventQuery(CUevent)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: Event) -> Code {
-    Code::of(device::enter("cuEventQuery").and_then(|_| {
-        let event = event::find(event)?;
-        let is_reached = event.is_reached();
-        event.device().check()?;
-        if is_reached { Ok(()) } else { Err(Code::NOT_READY) }
-    }))
+    Code::of(device::enter("cuEventQuery").and_then(|_| event::find(event)?.query()))
 }
 
 /// `CUresult cuEventSynchronize(CUevent)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: Event) -> Code {
-    Code::of(device::enter("cuEventSynchronize").and_then(|_| {
-        let event = event::find(event)?;
-        event.synchronize();
-        event.device().check()
-    }))
+    Code::of(device::enter("cuEventSynchronize").and_then(|_| event::find(event)?.synchronize()))
 }
 
 /// `CUresult cuEventDestroy_v2(CUevent)`: does not wait. The event is gone even if its device has failed.

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uchar, c_uint, c_void};
 
 use crate::cuda::abi::{Code, DevicePointer, Stream};
 use crate::cuda::memory::{self, Span};
-use crate::cuda::{device, pinned, stream};
+use crate::cuda::{copy, device, pinned, stream};
 use crate::settings;
 
 /// `CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)`
@@ -66,17 +66,7 @@ pub extern "C" fn cuMemsetD8Async(pointer: DevicePointer, byte: c_uchar, count: 
 fn fill(function: &str, pointer: DevicePointer, byte: u8, count: usize, stream: Stream) -> Result<(), Code> {
     let device = device::enter(function)?;
     let stream = stream::find(stream, device)?;
-    if count == 0 {
-        return Ok(());
-    }
-    let to = Span::of(pointer, count)?;
-    stream.push(Box::new(move || {
-        to.check()?;
-        to.device().check()?;
-        to.fill(byte);
-        Ok(())
-    }));
-    Ok(())
+    copy::give(&stream, count, || copy::fill(pointer, byte, count))
 }
 
 /// `CUresult cuPointerGetAttribute(void *data, CUpointer_attribute, CUdeviceptr)`: the kind of memory, and the device.

@@ -23,22 +23,13 @@ pub extern "C" fn cuStreamDestroy_v2(stream: Stream) -> Code {
 /// `CUresult cuStreamQuery(CUstream)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: Stream) -> Code {
-    Code::of(device::enter("cuStreamQuery").and_then(|device| {
-        let stream = stream::find(stream, device)?;
-        let is_idle = stream.is_idle();
-        stream.device().check()?;
-        if is_idle { Ok(()) } else { Err(Code::NOT_READY) }
-    }))
+    Code::of(device::enter("cuStreamQuery").and_then(|device| stream::find(stream, device)?.query()))
 }
 
 /// `CUresult cuStreamSynchronize(CUstream)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: Stream) -> Code {
-    Code::of(device::enter("cuStreamSynchronize").and_then(|device| {
-        let stream = stream::find(stream, device)?;
-        stream.synchronize();
-        stream.device().check()
-    }))
+    Code::of(device::enter("cuStreamSynchronize").and_then(|device| stream::find(stream, device)?.finish()))
 }
 
 /// `CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int flags)`

@@ -1,4 +1,4 @@
-//! NCCL's C functions, under their names in `nccl.h`. A pointer that may be null is an `Option`.
+//! NCCL's C functions, under their names in `nccl.h`, and RCCL's own. A pointer that may be null is an `Option`.
 
 #![allow(non_snake_case, reason = "the interface's names")]
 
@@ -9,6 +9,7 @@ pub mod library;
 pub mod memory;
 pub mod operator;
 pub mod point_to_point;
+pub mod rccl;
 
 use super::abi::{Code, CommHandle, Stream};
 use super::call::{Args, Call};
@@ -31,10 +32,11 @@ fn null() -> Code {
 /// What all communication functions do.
 fn communicate(args: Args, comm: CommHandle, stream: Stream) -> Code {
     counts::call();
-    groups::note(submit(args, comm, stream))
+    groups::note(submit(args, comm, stream, None))
 }
 
-fn submit(args: Args, comm: CommHandle, stream: Stream) -> Result<(), Code> {
+/// Checks a call, and takes it. What is to go wrong with it anyhow does, whatever else is.
+fn submit(args: Args, comm: CommHandle, stream: Stream, wanted: Option<Action>) -> Result<(), Code> {
     let comm = comm::find(comm)?;
     let turn = comm.enter()?;
     let seat = comm.seat()?;
@@ -45,7 +47,7 @@ fn submit(args: Args, comm: CommHandle, stream: Stream) -> Result<(), Code> {
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let Some(call) = Call::check(args, &comm, seat, fault)? else { return Ok(()) };
+    let Some(call) = Call::check(args, &comm, seat, wanted.or(fault))? else { return Ok(()) };
     let stream = stream::find(stream, comm.device).map_err(|_| {
         text::refuse(Code::INVALID_ARGUMENT, format!("{}: there is no such stream", args.kind.function()))
     })?;

@@ -1,0 +1,59 @@
+//! Copies: see [`crate::cuda::exports::copy`].
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::c_void;
+
+use crate::cuda::abi::DevicePointer;
+use crate::cuda::copy::{Host, across, download, give, upload};
+use crate::cuda::memory::Span;
+use crate::cuda::stream;
+use crate::hip::abi::{Code, CopyKind, Stream};
+use crate::hip::{current, last};
+
+/// `hipError_t hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKind, hipStream_t)`: one side at least is
+/// a device's, and both are what the kind says.
+///
+/// # Safety
+/// What is the host's has as many bytes, until the stream has come to it where they are pinned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipMemcpyAsync(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    kind: CopyKind,
+    stream: Stream,
+) -> Code {
+    last::note(copy(to, from.cast_mut(), bytes, kind, stream))
+}
+
+fn copy(to: *mut c_void, from: *mut c_void, bytes: usize, kind: CopyKind, stream: Stream) -> Result<(), Code> {
+    let device = current::enter("hipMemcpyAsync")?;
+    let on = stream::find(stream, device)?;
+    if !(CopyKind::HOST_TO_DEVICE.0..=CopyKind::DEFAULT.0).contains(&kind.0) {
+        return Err(Code::INVALID_MEMCPY_DIRECTION);
+    }
+    if bytes == 0 {
+        return Ok(());
+    }
+    let is_device = |pointer: *mut c_void| Span::find(pointer.addr(), 0).is_some();
+    let found = match (is_device(from), is_device(to)) {
+        (false, true) => CopyKind::HOST_TO_DEVICE,
+        (true, false) => CopyKind::DEVICE_TO_HOST,
+        (true, true) => CopyKind::DEVICE_TO_DEVICE,
+        (false, false) => return Err(Code::INVALID_VALUE),
+    };
+    if kind != CopyKind::DEFAULT && kind != found {
+        return Err(Code::INVALID_VALUE);
+    }
+    let (to_device, from_device) = (to.addr() as DevicePointer, from.addr() as DevicePointer);
+    match found {
+        CopyKind::HOST_TO_DEVICE => give(&on, bytes, || upload(to_device, Host(from), bytes))?,
+        CopyKind::DEVICE_TO_HOST => {
+            give(&on, bytes, || download(Host(to), from_device, bytes))?;
+            Host(to).settle(&on, bytes);
+        }
+        _ => give(&on, bytes, || across(to_device, from_device, bytes))?,
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Events. They measure no time.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::c_uint;
+
+use crate::cuda::{event, stream};
+use crate::hip::abi::{Code, Event, Stream};
+use crate::hip::{current, last};
+
+/// What an event may be made with: `hipEventBlockingSync`, `hipEventDisableTiming`, and the three that say how far its fence
+/// goes (`hipEventDisableSystemFence`, `hipEventReleaseToDevice`, `hipEventReleaseToSystem`), which mean nothing here.
+const FLAGS: c_uint = 0xe000_0003;
+
+/// `hipError_t hipEventCreateWithFlags(hipEvent_t *event, unsigned flags)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipEventCreateWithFlags(at: Option<&mut Event>, flags: c_uint) -> Code {
+    let at = at.filter(|_| flags & !FLAGS == 0).ok_or(Code::INVALID_VALUE);
+    last::note(at.and_then(|at| {
+        *at = event::create(current::enter("hipEventCreateWithFlags")?);
+        Ok(())
+    }))
+}
+
+/// `hipError_t hipEventRecord(hipEvent_t, hipStream_t)`: both of one device.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipEventRecord(event: Event, stream: Stream) -> Code {
+    last::note(current::enter("hipEventRecord").and_then(|device| {
+        let stream = stream::find(stream, device)?;
+        Ok(event::find(event)?.record(&stream)?)
+    }))
+}
+
+/// `hipError_t hipEventQuery(hipEvent_t)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipEventQuery(event: Event) -> Code {
+    last::note(current::enter("hipEventQuery").and_then(|_| Ok(event::find(event)?.query()?)))
+}
+
+/// `hipError_t hipEventSynchronize(hipEvent_t)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipEventSynchronize(event: Event) -> Code {
+    last::note(current::enter("hipEventSynchronize").and_then(|_| Ok(event::find(event)?.synchronize()?)))
+}
+
+/// `hipError_t hipEventDestroy(hipEvent_t)`: does not wait. The event is gone even if its device has failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipEventDestroy(event: Event) -> Code {
+    last::note(current::current().and_then(|device| {
+        event::destroy(event)?;
+        Ok(device.check()?)
+    }))
+}

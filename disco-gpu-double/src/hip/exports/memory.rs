@@ -1,0 +1,67 @@
+//! Memory: where it is, and what fills it. Of nothing there is none: a null pointer, which may be freed.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use crate::cuda::abi::DevicePointer;
+use crate::cuda::device::Device;
+use crate::cuda::{copy, memory, pinned, stream};
+use crate::hip::abi::{Code, Stream};
+use crate::hip::{current, last};
+
+/// `hipError_t hipMalloc(void **pointer, size_t bytes)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipMalloc(at: Option<&mut *mut c_void>, bytes: usize) -> Code {
+    last::note(allocate("hipMalloc", at, bytes, |device| {
+        Ok(ptr::with_exposed_provenance_mut(memory::allocate(device, bytes)? as usize))
+    }))
+}
+
+/// `hipError_t hipFree(void *)`: waits for the device's work. It is free even if its device has failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipFree(pointer: *mut c_void) -> Code {
+    last::note(current::current().and_then(|_| Ok(memory::free(pointer.addr() as DevicePointer)?)))
+}
+
+/// `hipError_t hipHostMalloc(void **pointer, size_t bytes, unsigned int flags)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipHostMalloc(at: Option<&mut *mut c_void>, bytes: usize, _: c_uint) -> Code {
+    last::note(allocate("hipHostMalloc", at, bytes, |_| Ok(pinned::allocate(bytes)?)))
+}
+
+/// `hipError_t hipHostFree(void *)`: waits for the device's work.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipHostFree(pointer: *mut c_void) -> Code {
+    last::note(current::current().and_then(|device| {
+        if pointer.is_null() {
+            return Ok(());
+        }
+        // An error of the device's work is its own.
+        _ = device.synchronize();
+        Ok(pinned::free(pointer)?)
+    }))
+}
+
+/// `hipError_t hipMemsetAsync(void *to, int byte, size_t count, hipStream_t)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipMemsetAsync(to: *mut c_void, byte: c_int, count: usize, stream: Stream) -> Code {
+    last::note(current::enter("hipMemsetAsync").and_then(|device| {
+        let stream = stream::find(stream, device)?;
+        // The value is of one byte, as in `memset`.
+        Ok(copy::give(&stream, count, || copy::fill(to.addr() as DevicePointer, byte as u8, count))?)
+    }))
+}
+
+fn allocate(
+    function: &str,
+    at: Option<&mut *mut c_void>,
+    bytes: usize,
+    allocate: impl FnOnce(&'static Device) -> Result<*mut c_void, Code>,
+) -> Result<(), Code> {
+    let at = at.ok_or(Code::INVALID_VALUE)?;
+    let device = current::enter(function)?;
+    *at = if bytes == 0 { ptr::null_mut() } else { allocate(device)? };
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! The runtime's C functions, under their names in `hip_runtime_api.h`. A pointer that may be null is an `Option`. None calls
+//! another: that might be found in another library.
+
+#![allow(non_snake_case, reason = "the interface's names")]
+
+pub mod copy;
+pub mod device;
+pub mod event;
+pub mod memory;
+pub mod stream;
+pub mod text;
+
+use super::abi::Code;
+
+/// Writes an answer to where it is wanted.
+fn put<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
+    *at.ok_or(Code::INVALID_VALUE)? = answer;
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Streams.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::c_uint;
+
+use crate::cuda::stream;
+use crate::hip::abi::{Code, STREAM_NON_BLOCKING, Stream};
+use crate::hip::{current, last};
+
+/// `hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned int flags)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamCreateWithFlags(at: Option<&mut Stream>, flags: c_uint) -> Code {
+    let at = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0).ok_or(Code::INVALID_VALUE);
+    last::note(at.and_then(|at| {
+        let device = current::enter("hipStreamCreateWithFlags")?;
+        *at = stream::create(device, flags == 0);
+        Ok(())
+    }))
+}
+
+/// `hipError_t hipStreamDestroy(hipStream_t)`: does not wait. The stream is gone even if its device has failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamDestroy(stream: Stream) -> Code {
+    last::note(current::current().and_then(|device| {
+        stream::destroy(stream)?;
+        Ok(device.check()?)
+    }))
+}
+
+/// `hipError_t hipStreamQuery(hipStream_t)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamQuery(stream: Stream) -> Code {
+    last::note(current::enter("hipStreamQuery").and_then(|device| Ok(stream::find(stream, device)?.query()?)))
+}
+
+/// `hipError_t hipStreamSynchronize(hipStream_t)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamSynchronize(stream: Stream) -> Code {
+    last::note(current::enter("hipStreamSynchronize").and_then(|device| Ok(stream::find(stream, device)?.finish()?)))
+}
