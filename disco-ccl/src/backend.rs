@@ -57,7 +57,7 @@ impl disco_core::Backend for Backend {
 
     fn probe(&self) -> Result<Probe, Unavailable> {
         let (library, details) = (self.library()?, (self.details)()?);
-        let version = format!("{} {}", self.vendor.name, library.version());
+        let version = format!("{} {}", self.vendor.library, library.version());
         Ok(Probe { library: library.file().to_owned(), version, details })
     }
 

@@ -21,7 +21,7 @@ pub struct Vendor {
     /// The backend, as users name it: `nccl`, `rccl`.
     pub backend: &'static str,
     /// The library, as its makers do: `NCCL`.
-    pub name: &'static str,
+    pub library: &'static str,
     /// The variable that names a file in place of the search.
     pub variable: &'static str,
     /// Files, and names that the system's loader looks for, in order.
@@ -72,12 +72,12 @@ impl Library {
                 named.chain(wheels::find(vendor.wheels).into_iter().map(Candidate::file)).collect()
             }
         };
-        disco_dl::find(vendor.name, candidates, |library| Self::accept(vendor, &library))
+        disco_dl::find(vendor.library, candidates, |library| Self::accept(vendor, &library))
     }
 
     fn accept(vendor: Vendor, library: &disco_dl::Library) -> Result<Self, String> {
         if library.address(c"ncclGetVersion").is_none() {
-            return Err(format!("there is no {} in it", vendor.name));
+            return Err(format!("there is no {} in it", vendor.library));
         }
         // SAFETY: this function has been the same in all versions.
         let get_version: Option<unsafe extern "C" fn(*mut i32) -> Code> =
@@ -87,7 +87,7 @@ impl Library {
         let code = get_version.map(|get_version| unsafe { get_version(&mut number) });
         let version = Version::from_number(number);
         if code != Some(Code::SUCCESS) || version < LEAST {
-            return Err(format!("it is {} {version}; {LEAST} or later is needed", vendor.name));
+            return Err(format!("it is {} {version}; {LEAST} or later is needed", vendor.library));
         }
         // SAFETY: these are the functions of the interface.
         let table = unsafe { Table::resolve(library) }?;
@@ -220,7 +220,8 @@ mod tests {
     #[test]
     fn an_absent_library_is_a_value() {
         let candidates = &["libdisco-absent.so.2", "libm.so.6"];
-        let vendor = Vendor { backend: "nccl", name: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[] };
+        let vendor =
+            Vendor { backend: "nccl", library: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[] };
         let absent = Library::find(vendor).unwrap_err().to_string();
         assert!(absent.starts_with("NCCL is not available; tried libdisco-absent.so.2: "), "{absent}");
         assert!(absent.ends_with("; tried libm.so.6: there is no NCCL in it"), "{absent}");

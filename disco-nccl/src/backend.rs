@@ -12,7 +12,7 @@ disco_core::register_backend!(BACKEND);
 
 const VENDOR: Vendor = Vendor {
     backend: "nccl",
-    name: "NCCL",
+    library: "NCCL",
     variable: "DISCO_NCCL_LIBRARY",
     candidates: &["libnccl.so.2", "libnccl.so", "/usr/local/cuda/lib64/libnccl.so.2", "/opt/cuda/lib64/libnccl.so.2"],
     wheels: &["nvidia/nccl/lib/libnccl.so.2"],

@@ -12,7 +12,7 @@ disco_core::register_backend!(BACKEND);
 
 const VENDOR: Vendor = Vendor {
     backend: "rccl",
-    name: "RCCL",
+    library: "RCCL",
     variable: "DISCO_RCCL_LIBRARY",
     candidates: &["librccl.so.1", "librccl.so", "/opt/rocm/lib/librccl.so.1"],
     wheels: &["torch/lib/librccl.so"],

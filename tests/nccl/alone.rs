@@ -34,6 +34,15 @@ pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
     assert!(out.contains("1 passed") || out.contains("is over"), "{name} was not run\n{out}");
 }
 
+/// A folder with a library that can only wait for its ranks.
+pub(crate) fn old() -> String {
+    use disco_gpu_double::folder::{NAMES, hide, with};
+    let later = ["ncclCommInitRankConfig", "ncclCommFinalize", "ncclCommSplit"];
+    with("gpu-double-waits", &NAMES, |object| later.into_iter().for_each(|function| hide(object, function)))
+        .display()
+        .to_string()
+}
+
 /// A session of threads whose collectives and meetings end soon.
 pub(crate) fn session(workers: usize) -> LaneSession {
     let limit = Duration::from_millis(500);

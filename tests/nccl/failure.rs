@@ -186,3 +186,20 @@ on_the_double!(copies_of_what_never_comes_end_at_the_deadline, ["GPU_DOUBLE_FAUL
     });
     works_again(&session);
 });
+
+on_the_double!(
+    an_old_library_that_does_not_return_is_left_on_its_thread,
+    [
+        "LD_LIBRARY_PATH" = &crate::alone::old(),
+        "GPU_DOUBLE_NCCL_VERSION" = "2804",
+        "GPU_DOUBLE_FAULTS" = "ncclCommInitRank:1:1=block",
+    ],
+    {
+        let session = session(2);
+        let error = text(block_on(session.init_ccl("nccl", &[])));
+        let expected =
+            "ncclCommInitRank: no end after 500ms: it has not returned and is left on a thread; 2.8.4 can't be told";
+        assert!(error.contains(expected), "{error}");
+        works_again(&session);
+    }
+);
