@@ -26,9 +26,19 @@ struct Wheel {
 /// What goes to the root of an environment: bin, lib, etc.
 const DATA: &str = "*/data";
 
-/// A folder, and the packages of Debian that it has for the long tests, with those that they need and the machine lacks.
-const PACKAGES: [(&str, &[&str]); 2] =
-    [("debian-mpich", &["libmpich12", "mpich"]), ("debian-openmpi", &["libopenmpi3", "openmpi-bin"])];
+/// Packages of Debian for the long tests, with those that they need.
+struct Packages {
+    folder: &'static str,
+    names: &'static [&'static str],
+    /// Of another release than the machine's: then with all that they need, from the C library and its loader on.
+    suite: Option<&'static str>,
+}
+
+const PACKAGES: [Packages; 3] = [
+    Packages { folder: "debian-mpich", names: &["libmpich12", "mpich"], suite: None },
+    Packages { folder: "debian-openmpi", names: &["libopenmpi3", "openmpi-bin"], suite: None },
+    Packages { folder: "debian-rccl", names: &["libamdhip64-5", "librccl1"], suite: Some("trixie") },
+];
 
 /// `disco-cli/tests/mpi`, `disco-ccl/tests` and `disco-nccl/tests` say what is in them.
 const WHEELS: [Wheel; 6] = [
@@ -89,9 +99,9 @@ pub(crate) fn fetch(long: bool) {
             eprintln!("== {} {} can't be fetched: {error:#}", wheel.name, wheel.version);
         }
     }
-    for (folder, packages) in PACKAGES.into_iter().filter(|_| long) {
-        if let Err(error) = unpacked_once(&cache(), folder, |parts| unpack_packages(packages, parts)) {
-            eprintln!("== {folder} can't be fetched: {error:#}");
+    for packages in PACKAGES.into_iter().filter(|_| long) {
+        if let Err(error) = unpacked_once(&cache(), packages.folder, |parts| packages.unpack(parts)) {
+            eprintln!("== {} can't be fetched: {error:#}", packages.folder);
         }
     }
 }
@@ -111,24 +121,64 @@ fn unpacked_once(cache: &Path, name: &str, unpack: impl FnOnce(&Path) -> Result<
     kept
 }
 
-/// Downloads packages to a folder and unpacks them there, without installing them. Returns what is in them.
-fn unpack_packages(packages: &[&str], folder: &Path) -> Result<PathBuf> {
-    let mut simulate = Command::new("apt-get");
-    simulate.args(["install", "--simulate", "--no-install-recommends"]).args(packages).stdin(Stdio::null());
-    let output = simulate.output().context("apt-get can't be started")?;
-    let lines = String::from_utf8_lossy(&output.stdout);
-    let missing = lines.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
-    let mut download = Command::new("apt-get");
-    run(download.args(["download", "--quiet=2"]).args(missing).current_dir(folder))?;
-    let root = folder.join("root");
-    for entry in fs::read_dir(folder)? {
-        let package = entry?.path();
-        if package.extension().is_some_and(|extension| extension == "deb") {
-            run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root))?;
+impl Packages {
+    /// Downloads them to a folder and unpacks them there, without installing anything. Returns what is in them.
+    fn unpack(&self, folder: &Path) -> Result<PathBuf> {
+        let options = match self.suite {
+            None => Vec::new(),
+            Some(suite) => apart(suite, &folder.join("apt"))?,
+        };
+        let apt_get = || {
+            let mut command = Command::new("apt-get");
+            command.args(&options).current_dir(folder).stdin(Stdio::null());
+            command
+        };
+        if self.suite.is_some() {
+            run(apt_get().args(["update", "--quiet=2"]))?;
         }
+        let mut simulate = apt_get();
+        simulate.args(["install", "--simulate", "--no-install-recommends"]).args(self.names);
+        let output = simulate.output().context("apt-get can't be started")?;
+        let lines = String::from_utf8_lossy(&output.stdout);
+        let missing = lines.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
+        run(apt_get().args(["download", "--quiet=2"]).args(missing))?;
+        let root = folder.join("root");
+        for entry in fs::read_dir(folder)? {
+            let package = entry?.path();
+            if package.extension().is_some_and(|extension| extension == "deb") {
+                run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root))?;
+            }
+        }
+        ensure!(root.is_dir(), "apt-get has left no package");
+        Ok(root)
     }
-    ensure!(root.is_dir(), "apt-get has left no package");
-    Ok(root)
+}
+
+/// What has apt-get see another release from where the machine has its own, with nothing installed, and keep what it knows in `folder`.
+fn apart(suite: &str, folder: &Path) -> Result<Vec<String>> {
+    let targets = ["indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"];
+    let output = Command::new("apt-get").args(targets).output().context("apt-get can't be started")?;
+    let targets = String::from_utf8_lossy(&output.stdout);
+    // Not updates, and not those of security.
+    let mut mirrors =
+        targets.lines().filter_map(|line| line.split_once(' ')).filter(|(_, release)| !release.contains('-'));
+    let (mirror, _) = mirrors.next().context("apt-get knows no release")?;
+    for part in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(folder.join(part))?;
+    }
+    let source = format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n");
+    fs::write(folder.join("sources.list"), source)?;
+    fs::write(folder.join("status"), "")?;
+    let option = |name: &str, value: &str| ["-o".to_owned(), format!("{name}={value}")];
+    let within = |name: &str, file: &str| option(name, &folder.join(file).display().to_string());
+    let options = [
+        within("Dir::Etc::sourcelist", "sources.list"),
+        option("Dir::Etc::sourceparts", "-"),
+        within("Dir::State::lists", "lists"),
+        within("Dir::State::status", "status"),
+        within("Dir::Cache", "cache"),
+    ];
+    Ok(options.into_iter().flatten().collect())
 }
 
 impl Wheel {
