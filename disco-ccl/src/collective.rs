@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use disco_core::{DType, Op, Reduction, Tensor};
+use smallvec::SmallVec;
 
 use crate::abi::{Code, Comm, DataType, RedOp, Stream};
 use crate::table::Table;
@@ -44,7 +45,7 @@ struct Span {
 
 /// Calls a function of the table, unless one has failed before.
 macro_rules! call {
-    ($self:ident, $name:literal, $function:expr, $($arg:expr),*) => {
+    ($self:ident, $name:expr, $function:expr, $($arg:expr),*) => {
         if $self.outcome.is_good() {
             let (function, comm, stream) = ($function, $self.comm, $self.stream);
             // SAFETY: the communicator is there; the spans are those of tensors on its device, which were checked to have so
@@ -82,7 +83,8 @@ pub(crate) fn scratch(op: &Op) -> usize {
 /// Whether an operation is more than one call, which must be one group.
 pub(crate) fn is_composed(table: &Table, op: &Op) -> bool {
     match op {
-        Op::AllGatherV { .. } | Op::AllToAllV { .. } => true,
+        Op::AllGatherV { .. } => true,
+        Op::AllToAllV { .. } => table.all_to_all_v.is_none(),
         Op::AllToAll { .. } => table.all_to_all.or(table.all_to_all_rccl).is_none(),
         Op::Gather { .. } => table.gather.is_none(),
         Op::Scatter { .. } => table.scatter.is_none(),
@@ -238,6 +240,14 @@ impl Calls<'_> {
     fn all_to_all_v(&mut self, send: (Option<&Tensor>, &[usize]), recv: (&Tensor, &[usize])) {
         let (to, dtype) = (Span::of(recv.0), recv.0.dtype());
         let from = send.0.map_or(Span { data: self.scratch, ..to }, Span::of);
+        if let Some(function) = self.table.all_to_all_v {
+            let ((sizes, starts), (to_sizes, to_starts)) = (in_bytes(send.1, dtype), in_bytes(recv.1, dtype));
+            let (sizes, starts, to_sizes, to_starts) =
+                (sizes.as_ptr(), starts.as_ptr(), to_sizes.as_ptr(), to_starts.as_ptr());
+            let name = "ncclAllToAllv";
+            call!(self, name, function, from.input(), sizes, starts, to.output(), to_sizes, to_starts, DataType::U8);
+            return;
+        }
         for peer in 0..self.ranks {
             self.send(from.stretch(send.1, peer, dtype), peer);
             self.recv(to.stretch(recv.1, peer, dtype), peer);
@@ -268,6 +278,20 @@ impl Calls<'_> {
         found
     }
 }
+
+/// How long the stretches of all ranks are, and where they start.
+fn in_bytes(counts: &[usize], dtype: DType) -> (Bytes, Bytes) {
+    let sizes: Bytes = counts.iter().map(|count| count * dtype.size()).collect();
+    let starts = sizes.iter().scan(0, |end, size| {
+        *end += size;
+        Some(*end - size)
+    });
+    let starts = starts.collect();
+    (sizes, starts)
+}
+
+/// As many need no allocation.
+type Bytes = SmallVec<[usize; 16]>;
 
 impl Span {
     fn of(tensor: &Tensor) -> Self {

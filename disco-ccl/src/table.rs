@@ -9,6 +9,8 @@ use crate::config::Config;
 
 /// Memory that is read.
 type In = *const c_void;
+/// One a rank.
+type Counts = *const usize;
 /// Memory that is written.
 type Out = *mut c_void;
 
@@ -77,6 +79,9 @@ disco_dl::functions! {
         all_to_all: c"ncclAlltoAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
         /// The same as RCCL spells it.
         all_to_all_rccl: c"ncclAllToAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
+        /// `ncclAllToAllv(send, size_t sendcounts[], size_t sdispls[], recv, size_t recvcounts[], size_t rdispls[], ncclDataType_t,
+        /// ncclComm_t, hipStream_t)`, of RCCL
+        all_to_all_v: c"ncclAllToAllv"(In, Counts, Counts, Out, Counts, Counts, DataType, Comm, Stream) -> Code;
         /// `ncclGather(send, recv, size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t)`, since 2.28
         gather: c"ncclGather"(In, Out, usize, DataType, c_int, Comm, Stream) -> Code;
         /// `ncclScatter(send, recv, size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t)`, since 2.28

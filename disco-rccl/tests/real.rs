@@ -34,7 +34,12 @@ fn under_its_own_c_library() {
     let library = BACKEND.library().unwrap();
     assert!(library.version().to_string().starts_with("2.13."), "{}", library.version());
     let table = &library.table;
-    assert!(table.all_to_all_rccl.is_some() && table.gather.is_some() && table.scatter.is_some());
+    assert!(
+        table.all_to_all_rccl.is_some()
+            && table.all_to_all_v.is_some()
+            && table.gather.is_some()
+            && table.scatter.is_some()
+    );
     assert!(table.all_to_all.is_none() && table.comm_init_rank_config.is_none() && table.comm_split.is_none());
     assert!(table.comm_finalize.is_none() && table.comm_register.is_none() && table.mem_alloc.is_none());
     assert_ne!(library.unique_id().unwrap(), library.unique_id().unwrap());

@@ -162,6 +162,15 @@ mod both {
                 assert_eq!(found, devices);
                 assert_eq!(sum(&session).await.unwrap(), 3.0);
             }
+            let x = session.empty(DType::F32, [1], disco::Placement::All).await.unwrap();
+            session.sync_all().await.unwrap();
+            session.init_ccl("rccl", &[]).await.unwrap();
+            session.all_reduce(&x, &x, disco::Reduction::Sum, disco::Scope::World).await.unwrap();
+            let error = text(session.sync_all().await);
+            assert!(
+                error.contains("all_reduce: tensor f32[1] on cuda:0 is not on rocm:0, where rccl works"),
+                "{error}"
+            );
         });
     });
 }

@@ -203,3 +203,18 @@ on_the_double!(
         works_again(&session);
     }
 );
+
+#[cfg(feature = "rccl")]
+mod rccl {
+    use super::*;
+
+    on_the_double!(ranks_that_are_not_connected_hear_so, ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang"], {
+        let session = session(2);
+        let error = text(block_on(session.init_ccl("rccl", &[])));
+        assert!(error.contains("ncclCommInitRankConfig: no end after 500ms: "), "{error}");
+        block_on(async {
+            session.init_ccl("rccl", &[]).await.unwrap();
+            assert_eq!(sum(&session).await.unwrap(), 3.0);
+        });
+    });
+}
