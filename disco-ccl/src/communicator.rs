@@ -123,7 +123,7 @@ impl Communicator {
         self.check_unbroken(|| last.signature(self.size))?;
         self.launches += 1;
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
-        self.launch(group, factor).inspect_err(|error| self.break_off(error))
+        self.launch(group, factor).inspect_err(|error| _ = self.break_off(error))
     }
 
     /// Launches a group, in as few of the library's as may be: in one of those, nothing is in order.
@@ -222,10 +222,10 @@ impl Communicator {
         })
     }
 
-    /// What the library may still touch is given up first.
-    fn break_off(&mut self, error: &Error) {
+    /// What the library may still touch is given up first. Whether that is over.
+    fn break_off(&mut self, error: &Error) -> bool {
         self.broken = Some(error.to_string().into());
-        self.handle.end_and_wait(std::mem::take(&mut self.registrations));
+        self.handle.end_and_wait(std::mem::take(&mut self.registrations))
     }
 
     fn split_off(&mut self, handle: &Arc<Handle>, color: c_int, key: i32) -> Result<Option<Self>> {
@@ -233,10 +233,11 @@ impl Communicator {
         let split = self.roll.split();
         let child = self.child(handle, (split, color, key));
         child.inspect_err(|error| {
-            self.break_off(error);
-            // Nothing of the parent's goes on that could make a child yet.
-            _ = handle.made();
-            handle.end_and_wait(Vec::new());
+            // Nothing of the parent's goes on then that could make a child yet.
+            if self.break_off(error) {
+                _ = handle.made();
+                handle.end_and_wait(Vec::new());
+            }
         })
     }
 
@@ -324,7 +325,7 @@ impl disco_core::Communicator for Communicator {
         self.check_unbroken(|| "synchronize".into())?;
         let last = self.last;
         let operation = || last.map_or("synchronize".to_owned(), |last| last.to_string());
-        self.wait_idle(operation).inspect_err(|error| self.break_off(error))
+        self.wait_idle(operation).inspect_err(|error| _ = self.break_off(error))
     }
 
     fn register(&mut self, tensor: &Tensor) -> Result<()> {
@@ -348,10 +349,10 @@ impl disco_core::Communicator for Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         let registrations = std::mem::take(&mut self.registrations);
-        match self.handle.take() {
+        _ = match self.handle.take() {
             Some(comm) => Ending::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),
             None => self.handle.end_and_wait(registrations),
-        }
+        };
     }
 }
 

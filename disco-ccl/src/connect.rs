@@ -90,7 +90,7 @@ impl Init<'_> {
             Some(_) => self.init(),
             None => self.init_aside(),
         };
-        made.inspect_err(|_| self.handle.end_and_wait(Vec::new()))
+        made.inspect_err(|_| _ = self.handle.end_and_wait(Vec::new()))
     }
 
     fn init(self) -> Result<()> {

@@ -70,11 +70,13 @@ impl Ending {
         })
     }
 
-    /// Waits for it, if that does not take long.
-    pub(crate) fn wait(self) {
-        if self.end.is_some_and(|end| end.recv_timeout(LIMIT).is_err()) {
+    /// Waits for it, if that does not take long. Whether it is over.
+    pub(crate) fn wait(self) -> bool {
+        let is_over = self.end.is_some_and(|end| end.recv_timeout(LIMIT).is_ok());
+        if !is_over {
             tracing::warn!(what = self.what, after = ?LIMIT, "has not returned; it is left to itself");
         }
+        is_over
     }
 
     /// Does it on a thread of its own, on which the device is current.

@@ -181,15 +181,13 @@ impl Handle {
     }
 
     /// Ends what is under way and the communicator, and waits until the library has done so, as long as it is waited for; also
-    /// where somebody else has started that. From then on nothing of it touches memory. What is `kept` is so until then.
-    pub(crate) fn end_and_wait(&self, kept: Vec<Registration>) {
+    /// where somebody else has started that. Whether it is over: nothing of it touches memory then. What is `kept` is so until then.
+    pub(crate) fn end_and_wait(&self, kept: Vec<Registration>) -> bool {
         if let Some(comm) = self.take() {
             self.end(comm, kept);
         }
         let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(ending) = ending {
-            ending.wait();
-        }
+        ending.is_none_or(Ending::wait)
     }
 
     /// # Errors
