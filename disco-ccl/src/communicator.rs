@@ -21,11 +21,10 @@ use crate::memory::Registration;
 use crate::patience;
 use crate::premul::Factor;
 use crate::runtime::Runtime;
+use crate::table::CommSplit;
 
 /// `NCCL_SPLIT_NOCOLOR`
 const NO_COLOR: c_int = -1;
-/// The longest that a rank waits in silence, times four.
-const LONG: Duration = Duration::from_secs(4);
 
 /// One rank: all that it launches goes on its device's one stream.
 pub struct Communicator {
@@ -212,14 +211,7 @@ impl Communicator {
 
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        patience::wait(&self.handle, holds, |waited| {
-            if waited > self.deadline {
-                let state = self.roll.call(self.launches);
-                return Err(Error::Deadline { operation: operation(), after: self.deadline, state });
-            }
-            // Ranks that wait say so in good time for those that have waited longer.
-            if waited > self.deadline.min(LONG) / 4 { self.roll.tell(self.launches) } else { Ok(()) }
-        })
+        patience::wait(&self.handle, holds, |waited| self.roll.go_on(self.launches, waited, self.deadline, &operation))
     }
 
     /// What the library may still touch is given up first. Whether that is over.
@@ -243,7 +235,7 @@ impl Communicator {
 
     fn child(&self, handle: &Arc<Handle>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
         let seat = match self.library.table.comm_split {
-            Some(_) => self.split_by_library(handle, color, key)?,
+            Some(comm_split) => self.split_by_library(comm_split, handle, color, key)?,
             None => self.meeting.split(self, handle, (split, color, key))?,
         };
         let Some((rank, size)) = seat else { return Ok(None) };
@@ -254,8 +246,13 @@ impl Communicator {
     }
 
     /// This rank's place in a child that the library makes, and how many ranks that has.
-    fn split_by_library(&self, child: &Handle, color: c_int, key: c_int) -> Result<Option<(usize, usize)>> {
-        let Some(comm_split) = self.library.table.comm_split else { return Ok(None) };
+    fn split_by_library(
+        &self,
+        comm_split: CommSplit,
+        child: &Handle,
+        color: c_int,
+        key: c_int,
+    ) -> Result<Option<(usize, usize)>> {
         let code = self.handle.call(|_, comm| {
             // SAFETY: the communicator is there, and so is the place; no configuration is the parent's.
             child.make(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })

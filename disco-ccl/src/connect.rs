@@ -22,6 +22,7 @@ use crate::meeting::Meeting;
 use crate::patience;
 use crate::queue::Queue;
 use crate::runtime::Runtime;
+use crate::table::CommInitRankConfig;
 
 /// One rank's part in making a communicator.
 #[derive(Clone, Copy)]
@@ -87,15 +88,14 @@ impl Init<'_> {
     /// [`Error::Deadline`], [`Error::Aborted`], the library's own.
     pub(crate) fn run(self) -> Result<()> {
         let made = match self.library.table.comm_init_rank_config {
-            Some(_) => self.init(),
+            Some(comm_init_rank_config) => self.init(comm_init_rank_config),
             None => self.init_aside(),
         };
         made.inspect_err(|_| _ = self.handle.end_and_wait(Vec::new()))
     }
 
-    fn init(self) -> Result<()> {
+    fn init(self, comm_init_rank_config: CommInitRankConfig) -> Result<()> {
         const FUNCTION: &str = "ncclCommInitRankConfig";
-        let Some(comm_init_rank_config) = self.library.table.comm_init_rank_config else { return Ok(()) };
         let (ranks, me, mut config) = (self.size as c_int, self.rank as c_int, Config::non_blocking());
         let code = self.handle.make(|_, place| {
             // SAFETY: the place is there, and the configuration is as the library reads it.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::{Error, Rank, Result, Store};
+use disco_core::{Error, Rank, Result, Store, roll};
 
 use crate::abi::UniqueId;
 use crate::communicator::Communicator;
@@ -119,10 +119,9 @@ impl Meeting {
                 Ok(bytes) => all.push(bytes),
                 Err(Error::Deadline { .. }) => {
                     let is_missing = |rank: &usize| matches!(self.store.get(&key(*rank)), Ok(None));
-                    let missing: Vec<String> =
-                        (rank..size).filter(is_missing).map(|rank| Rank::new(rank as u32).to_string()).collect();
-                    let have = if missing.len() == 1 { "has" } else { "have" };
-                    let state = format!("{} {have} not come", missing.join(", "));
+                    let missing: Vec<Rank> =
+                        (rank..size).filter(is_missing).map(|rank| Rank::new(rank as u32)).collect();
+                    let state = roll::absence(&missing);
                     return Err(Error::Deadline { operation: operation.to_owned(), after: deadline, state });
                 }
                 Err(error) => return Err(error),

@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use disco_core::tensor::Storage;
-use disco_core::{DType, DeviceKind, Error, Result, Shape, Tensor};
+use disco_core::{DType, DeviceKind, Result, Shape, Tensor};
 
 use crate::ending;
 use crate::handle::{Handle, Owned};
@@ -59,9 +59,7 @@ impl Library {
         // SAFETY: it is so many bytes of this device's memory, until the block is dropped; any bytes are elements.
         Ok(unsafe { Storage::from_raw(pointer.cast(), bytes, runtime.device(), owner) })
     }
-}
 
-impl Library {
     /// A zeroed tensor in [memory of the library's](Library::alloc).
     pub(crate) fn empty(
         &'static self,
@@ -70,13 +68,11 @@ impl Library {
         dtype: DType,
         shape: Shape,
     ) -> Result<Tensor> {
-        let bytes = shape.elements().and_then(|elements| elements.checked_mul(dtype.size()));
-        let bytes =
-            bytes.ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))?;
         let runtime = Queue::of(queue, kind)?.runtime();
-        let storage = self.alloc(runtime, bytes)?;
-        runtime.clear(&storage)?;
-        Tensor::from_storage(storage, dtype, shape)
+        Tensor::in_new_storage(dtype, shape, |bytes| {
+            let storage = self.alloc(runtime, bytes)?;
+            runtime.clear(&storage).map(|()| storage)
+        })
     }
 }
 

@@ -14,6 +14,11 @@ type Counts = *const usize;
 /// Memory that is written.
 type Out = *mut c_void;
 
+/// [`Table::comm_split`], where it is there.
+pub(crate) type CommSplit = unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
+/// [`Table::comm_init_rank_config`], likewise.
+pub(crate) type CommInitRankConfig = unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> Code;
+
 disco_dl::functions! {
     /// What the library exports.
     pub struct Table {

@@ -21,7 +21,7 @@ pub mod link;
 mod object;
 pub mod op;
 mod prefetch;
-mod roll;
+pub mod roll;
 pub mod session;
 mod shape;
 pub mod shared_memory;

@@ -6,12 +6,24 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::store::Store;
 
 /// How long others may take to say so, who have come just now.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// The longest that a rank waits in silence, times four.
+const LONG: Duration = Duration::from_secs(4);
+
+/// In words, that these ranks have not come.
+pub fn absence(missing: &[Rank]) -> String {
+    match missing {
+        [] => "all have come, too late".to_owned(),
+        [one] => format!("{one} has not come"),
+        several => format!("{} have not come", several.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
 
 /// The ranks of one communicator, as far as they can be asked.
 #[derive(Debug)]
@@ -48,6 +60,27 @@ impl Roll {
         Self::new(self.store.clone(), format!("{}, split {} color {color}", self.name, self.splits), rank, size)
     }
 
+    /// Whether to go on waiting in operation `number`, after so long: ranks that wait say so in good time for those that have waited
+    /// longer.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`], which names the ranks that have not come; those of the store.
+    pub fn go_on(
+        &self,
+        number: u64,
+        waited: Duration,
+        deadline: Duration,
+        operation: impl FnOnce() -> String,
+    ) -> Result<()> {
+        match waited {
+            _ if waited > deadline => {
+                Err(Error::Deadline { operation: operation(), after: deadline, state: self.call(number) })
+            }
+            _ if waited > deadline.min(LONG) / 4 => self.tell(number),
+            _ => Ok(()),
+        }
+    }
+
     /// Says, once, that this rank waits in operation `number`.
     ///
     /// # Errors
@@ -64,10 +97,7 @@ impl Roll {
         match self.missing(number).as_deref() {
             Err(error) => format!("who has not come can't be found out: {error}"),
             Ok([]) => "all ranks have come; DISCO_CHECK=1 tells whether they call the same".to_owned(),
-            Ok([one]) => format!("{one} has not come"),
-            Ok(several) => {
-                format!("{} have not come", several.iter().map(Rank::to_string).collect::<Vec<_>>().join(", "))
-            }
+            Ok(missing) => absence(missing),
         }
     }
 

@@ -21,8 +21,6 @@ use crate::launcher;
 use crate::library::Installed;
 use crate::numbers::Wrong;
 
-/// The longest that a rank waits in silence, times four.
-const LONG: Duration = Duration::from_secs(4);
 /// `1`: MPI's blocking calls, which know neither deadline nor abort.
 const BLOCKING: &str = "DISCO_MPI_BLOCKING";
 /// As many looks at a request but one go without one at the flag and the clock, and without letting others run: a power of two,
@@ -201,18 +199,15 @@ impl<A: Abi> Communicator<A> {
         }
         let since = self.since.get().unwrap_or_else(Instant::now);
         self.since.set(Some(since));
-        if since.elapsed() <= self.deadline {
-            // Ranks that wait say so in good time for those that have waited longer.
-            match &self.roll {
-                Some(roll) if since.elapsed() > self.deadline.min(LONG) / 4 => return roll.tell(self.calls),
-                _ => return Ok(()),
+        let (waited, operation) = (since.elapsed(), || op.signature(self.size));
+        match &self.roll {
+            Some(roll) => roll.go_on(self.calls, waited, self.deadline, operation),
+            None if waited <= self.deadline => Ok(()),
+            None => {
+                let state = "other ranks have not come, or call something else".to_owned();
+                Err(Error::Deadline { operation: operation(), after: self.deadline, state })
             }
         }
-        let state = match &self.roll {
-            Some(roll) => roll.call(self.calls),
-            None => "other ranks have not come, or call something else".to_owned(),
-        };
-        Err(Error::Deadline { operation: op.signature(self.size), after: self.deadline, state })
     }
 
     fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {

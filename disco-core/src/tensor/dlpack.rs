@@ -222,6 +222,7 @@ mod tests {
         // SAFETY: just exported, owned by us.
         let back = unsafe { Tensor::from_dlpack(tensor.to_dlpack()) }.unwrap();
         assert_eq!(back.data(), tensor.data());
+        assert!(back.overlaps(&tensor), "by storages of their own");
         assert_eq!((back.dtype(), back.shape(), back.device()), (DType::F32, tensor.shape(), Device::CPU));
         drop(tensor);
         assert_eq!(back.to_vec::<f32>().unwrap(), [4., 5., 6.], "the consumer keeps the elements alive");

@@ -47,9 +47,21 @@ impl Tensor {
     /// # Errors
     /// A negative extent, or more bytes than can be allocated.
     pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
+        Self::in_new_storage(dtype, shape, Storage::host)
+    }
+
+    /// A tensor over all of a storage that `alloc` makes, of as many bytes as dtype and shape need.
+    ///
+    /// # Errors
+    /// A negative extent, more bytes than memory could hold, or that of `alloc`.
+    pub fn in_new_storage(
+        dtype: DType,
+        shape: impl Into<Shape>,
+        alloc: impl FnOnce(usize) -> Result<Arc<Storage>>,
+    ) -> Result<Self> {
         let shape = shape.into();
         let (_, bytes) = extent(dtype, &shape)?;
-        Self::from_storage(Storage::host(bytes)?, dtype, shape)
+        Self::from_storage(alloc(bytes)?, dtype, shape)
     }
 
     /// A host tensor with a copy of `elements`.

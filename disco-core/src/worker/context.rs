@@ -108,11 +108,7 @@ impl WorkerContext {
     /// # Errors
     /// An impossible shape, or no room.
     pub fn empty(&mut self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
-        let shape = shape.into();
-        let bytes = shape.elements().and_then(|n| n.checked_mul(dtype.size()));
-        let bytes =
-            bytes.ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))?;
-        Tensor::from_storage(self.queue.alloc(bytes)?, dtype, shape)
+        Tensor::in_new_storage(dtype, shape, |bytes| self.queue.alloc(bytes))
     }
 
     /// Sends to the worker in the same seat of the next group.

@@ -21,7 +21,7 @@ impl DeviceApi for Cuda {
     fn count(&self) -> Result<usize, Unavailable> {
         driver::get()?;
         let refused = |error| Unavailable {
-            what: "CUDA devices".into(),
+            what: "a CUDA device".into(),
             tried: vec![("the CUDA driver".into(), format!("{error}"))],
         };
         let count = check("cuDeviceGetCount", cudarc::driver::result::device::get_count()).map_err(refused)?;

@@ -28,7 +28,7 @@ impl DeviceApi for Hip {
         let code = unsafe { (library.table.get_device_count)(&mut count) };
         let found = library.check("hipGetDeviceCount", code);
         found.map(|()| usize::try_from(count).unwrap_or_default()).map_err(|error| Unavailable {
-            what: "AMD devices".into(),
+            what: "an AMD device".into(),
             tried: vec![(library.to_string(), error.to_string())],
         })
     }
