@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use disco::worker::WorkerConfig;
 use disco::{Builder, Channel, Error, Result, Session, WorkerId, World};
+use disco_channel::nodes::{self, NodeLane};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_conformance::{Check, Harness, Outcome, Required, Wish, communicator, lane};
@@ -56,6 +57,48 @@ impl lane::Harness for Processes {
         options.launch = options.launch.env(ROLE, role.name());
         options.ring = self.ring;
         Ok(Box::new(ProcessLane::new(workers, Arc::default(), options)))
+    }
+}
+
+/// Workers of nodes, which are threads of this process here: of one node or of as many as there are workers, which are threads
+/// or processes of their own.
+#[derive(Debug)]
+struct Nodes {
+    name: &'static str,
+    of_one: bool,
+    processes: bool,
+}
+
+impl lane::Harness for Nodes {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn lane(&self, workers: Range<WorkerId>, role: lane::Role) -> Result<Box<dyn Channel>> {
+        let count = workers.end.index() - workers.start.index();
+        let config = WorkerConfig::new(World::new(1, 1)?);
+        let mut options = nodes::Options::new(if self.of_one { count } else { 1 }, config);
+        let processes = self.processes;
+        options.announce = nodes::Announce::new(move |announcement| {
+            for _ in 0..announcement.nodes {
+                let join = nodes::JoinOptions::new(announcement.address.to_string());
+                std::thread::spawn(move || {
+                    nodes::serve(&join, |assignment, shared, output| {
+                        let workers = assignment.workers.clone();
+                        if !processes {
+                            let run = move |worker, endpoint| lane::play(role, worker, endpoint);
+                            return Ok(Arc::new(ThreadLane::new(workers, shared, run)));
+                        }
+                        let mut options = processes::Options::new(assignment.config);
+                        options.launch = options.launch.env(ROLE, role.name());
+                        options.output = output;
+                        Ok(Arc::new(ProcessLane::new(workers, shared, options)))
+                    })
+                });
+            }
+            Ok(())
+        });
+        Ok(Box::new(NodeLane::new(workers, Arc::default(), options)))
     }
 }
 
@@ -169,6 +212,9 @@ fn main() -> ExitCode {
     trials.extend(lane_trials(Threads));
     trials.extend(lane_trials(Processes { ring: true }));
     trials.extend(lane_trials(Processes { ring: false }));
+    trials.extend(lane_trials(Nodes { name: "nodes", of_one: false, processes: false }));
+    trials.extend(lane_trials(Nodes { name: "nodes-of-one", of_one: true, processes: false }));
+    trials.extend(lane_trials(Nodes { name: "nodes-of-processes", of_one: false, processes: true }));
     let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list && !arguments.ignored;
     let conclusion = libtest_mimic::run(&arguments, trials);
     for suite in others.iter().chain([&local.suite]) {

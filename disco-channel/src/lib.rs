@@ -1,21 +1,36 @@
 //! Lanes between a controller and its workers, and how workers behind them are started.
 //!
 //! A [`ThreadLane`] starts workers as [`threads`] of this process; commands reach them through the broadcast [`ring`]. A
-//! [`ProcessLane`] starts them as [`processes`] of this machine; commands reach them as bytes through a [`shared_ring`].
+//! [`ProcessLane`] starts them as [`processes`] of this machine; commands reach them as bytes through a [`shared_ring`]. A
+//! [`NodeLane`] takes other [`nodes`] in, which have lanes of their own to workers there.
 //! [`placement`] tells how far apart threads run.
 
+#[cfg(all(target_os = "linux", not(loom)))]
+mod connection;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod credit;
 #[cfg(not(loom))]
 mod exits;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod hearing;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod join;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod nodes;
 #[cfg(not(loom))]
 pub mod placement;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod questions;
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;
 #[cfg(not(loom))]
 pub mod threads;
 
+#[cfg(all(target_os = "linux", not(loom)))]
+pub use nodes::NodeLane;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use processes::{ProcessEndpoint, ProcessLane};
 #[cfg(not(loom))]

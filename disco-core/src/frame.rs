@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::command::Command;
 use crate::error::{Error, Result};
-use crate::id::RegisterId;
+use crate::id::{RegisterId, WorkerId};
 use crate::wire;
 
 /// Freed ids; up to four take no memory of their own.
@@ -30,6 +30,21 @@ impl Frame {
 
     pub(crate) fn with(seq: u64, freed: Freed, command: Command) -> Self {
         Self { seq, freed, command, encoded: OnceLock::new() }
+    }
+
+    /// Frame `seq` from its [bytes](Frame::bytes), which it keeps to go on to others.
+    ///
+    /// # Errors
+    /// Anything that [`wire::WireError`] tells.
+    pub fn decode(seq: u64, bytes: &[u8]) -> Result<Self, wire::WireError> {
+        let frame = wire::decode_frame(seq, bytes)?;
+        Ok(Self { encoded: Ok(bytes.into()).into(), ..frame })
+    }
+
+    /// The same number and freed registers, with a command that is nobody's business.
+    pub fn without_command(&self) -> Self {
+        let nobody = WorkerId::new(u32::MAX);
+        Self::with(self.seq, self.freed.clone(), Command::SyncWorker { worker: nobody })
     }
 
     /// The command's number.

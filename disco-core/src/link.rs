@@ -13,7 +13,7 @@ use crate::channel::Notice;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Arena;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, SharedStore, Store};
 
 /// A worker's way to its peers and its controller, beside the command stream.
 pub trait Link: fmt::Debug + Send + Sync {
@@ -82,23 +82,35 @@ impl SharedFd {
     }
 }
 
-/// What the workers of one controller share: a store, descriptors.
-#[derive(Debug, Default)]
+/// What the workers of one process and those that it has started share: a store, descriptors.
+#[derive(Debug)]
 pub struct Shared {
-    store: Arc<MemoryStore>,
+    store: Arc<dyn SharedStore>,
     fds: Mutex<HashMap<SharedFd, OwnedFd>>,
     next_fd: AtomicU32,
     arena: Option<Arc<Arena>>,
 }
 
+impl Default for Shared {
+    /// Nothing so far, in a store of its own.
+    fn default() -> Self {
+        Self::new(Arc::new(MemoryStore::default()))
+    }
+}
+
 impl Shared {
+    /// Nothing so far, but a store that others may share.
+    pub fn new(store: Arc<dyn SharedStore>) -> Self {
+        Self { store, fds: Mutex::default(), next_fd: AtomicU32::default(), arena: None }
+    }
+
     /// Nothing so far; workers of this process make their host tensors in `arena`.
     pub fn with_arena(arena: Arc<Arena>) -> Self {
         Self { arena: Some(arena), ..Self::default() }
     }
 
     /// The store.
-    pub fn store(&self) -> &Arc<MemoryStore> {
+    pub fn store(&self) -> &Arc<dyn SharedStore> {
         &self.store
     }
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::value::Value;
+use crate::wire::StoreCall;
 
 /// A key-value store that every worker of a session reaches, also while a command runs.
 ///
@@ -30,6 +32,20 @@ pub trait Store: Debug + Send + Sync {
 
     /// Removes `key`; says whether it was there.
     fn delete(&self, key: &str) -> Result<bool>;
+}
+
+/// The store of all workers of one process, or the way to it.
+pub trait SharedStore: Store {
+    /// Starts an epoch, unless it was begun already (each worker says so when it gets there): aborts of earlier ones are
+    /// forgotten.
+    fn begin(&self, epoch: u64);
+
+    /// Fails all calls, waiting and to come, unless `epoch` is over.
+    fn abort(&self, epoch: u64, cause: &Arc<str>);
+
+    /// Does what a worker of `epoch` in another process asks for, and tells the result, now or later on another thread. Of a
+    /// wait nothing may be told after its deadline.
+    fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>);
 }
 
 /// A store in this process's memory.
@@ -60,39 +76,14 @@ struct Watcher {
 type Tell = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
 impl MemoryStore {
-    /// Starts over, empty, unless `epoch` was begun already (each worker says so when it gets there).
-    pub fn begin(&self, epoch: u64) {
-        let mut state = self.lock();
-        if epoch > state.epoch {
-            let aborted = state.aborted.take().filter(|(of, _)| *of >= epoch);
-            let old = std::mem::replace(&mut *state, State { epoch, aborted, ..State::default() });
-            self.changed.notify_all();
-            drop(state);
-            old.watchers.into_iter().for_each(|watcher| (watcher.tell)(Err(over())));
-        }
-    }
-
     /// The store as a worker of `epoch` sees it, which is begun if it is new. It stays so until the guard is used.
     ///
     /// # Errors
     /// [`Error::Aborted`]: the epoch is over, or was aborted.
-    pub fn enter(&self, epoch: u64) -> Result<Entered<'_>> {
+    fn enter(&self, epoch: u64) -> Result<Entered<'_>> {
         self.begin(epoch);
         let entered = self.live()?;
         if entered.state.epoch == epoch { Ok(entered) } else { Err(over()) }
-    }
-
-    /// Fails all calls, waiting and to come, unless `epoch` is over.
-    pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
-        let mut state = self.lock();
-        if epoch >= state.epoch && state.aborted.as_ref().is_none_or(|(known, _)| *known < epoch) {
-            state.aborted = Some((epoch, cause.clone()));
-            let watchers = std::mem::take(&mut state.watchers);
-            drop(state);
-            self.changed.notify_all();
-            let aborted = || Err(Error::Aborted { cause: cause.clone() });
-            watchers.into_iter().for_each(|watcher| (watcher.tell)(aborted()));
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -106,27 +97,76 @@ impl MemoryStore {
     }
 }
 
+impl SharedStore for MemoryStore {
+    /// It starts over, empty.
+    fn begin(&self, epoch: u64) {
+        let mut state = self.lock();
+        if epoch > state.epoch {
+            let aborted = state.aborted.take().filter(|(of, _)| *of >= epoch);
+            let old = std::mem::replace(&mut *state, State { epoch, aborted, ..State::default() });
+            self.changed.notify_all();
+            drop(state);
+            old.watchers.into_iter().for_each(|watcher| (watcher.tell)(Err(over())));
+        }
+    }
+
+    fn abort(&self, epoch: u64, cause: &Arc<str>) {
+        let mut state = self.lock();
+        if epoch >= state.epoch && state.aborted.as_ref().is_none_or(|(known, _)| *known < epoch) {
+            state.aborted = Some((epoch, cause.clone()));
+            let watchers = std::mem::take(&mut state.watchers);
+            drop(state);
+            self.changed.notify_all();
+            let aborted = || Err(Error::Aborted { cause: cause.clone() });
+            watchers.into_iter().for_each(|watcher| (watcher.tell)(aborted()));
+        }
+    }
+
+    fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>) {
+        let store = match self.enter(epoch) {
+            Ok(store) => store,
+            Err(over) => return tell(Err(over)),
+        };
+        let result = match call {
+            StoreCall::Set(key, value) => {
+                store.set(&key, &value);
+                Ok(Value::None)
+            }
+            StoreCall::Get(key) => Ok(store.get(&key).map_or(Value::None, Value::from)),
+            StoreCall::Add(key, amount) => store.add(&key, amount).map(Value::Int),
+            StoreCall::CompareAndSet(key, expected, new) => {
+                Ok(store.compare_and_set(&key, expected.as_deref(), &new).into())
+            }
+            StoreCall::Delete(key) => Ok(Value::Bool(store.delete(&key))),
+            StoreCall::Wait(key, deadline) => {
+                return store.watch(&key, deadline, move |value| tell(value.map(Value::from)));
+            }
+        };
+        tell(result);
+    }
+}
+
 /// A [`MemoryStore`] that nobody else uses meanwhile, for one call.
 #[derive(Debug)]
-pub struct Entered<'a> {
+struct Entered<'a> {
     state: MutexGuard<'a, State>,
     changed: &'a Condvar,
 }
 
 impl Entered<'_> {
     /// [`Store::set`].
-    pub fn set(self, key: &str, value: &[u8]) {
+    fn set(self, key: &str, value: &[u8]) {
         self.put(key, value.to_owned());
     }
 
     /// [`Store::get`].
-    pub fn get(self, key: &str) -> Option<Vec<u8>> {
+    fn get(self, key: &str) -> Option<Vec<u8>> {
         self.state.values.get(key).cloned()
     }
 
     /// [`Store::wait`] without a thread: tells the value under `key` once there is one, now if there is, on the thread that
     /// sets it; or of the abort. Forgotten with the epoch, and after `deadline`.
-    pub fn watch(mut self, key: &str, deadline: Duration, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
+    fn watch(mut self, key: &str, deadline: Duration, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
         if let Some(value) = self.state.values.get(key).cloned() {
             drop(self);
             return tell(Ok(value));
@@ -141,7 +181,7 @@ impl Entered<'_> {
     ///
     /// # Errors
     /// [`Error::Invalid`].
-    pub fn add(self, key: &str, amount: i64) -> Result<i64> {
+    fn add(self, key: &str, amount: i64) -> Result<i64> {
         let old =
             match self.state.values.get(key) {
                 None => 0,
@@ -155,7 +195,7 @@ impl Entered<'_> {
     }
 
     /// [`Store::compare_and_set`].
-    pub fn compare_and_set(self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Vec<u8> {
+    fn compare_and_set(self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Vec<u8> {
         match self.state.values.get(key) {
             found if found.map(Vec::as_slice) == expected => {
                 self.put(key, new.to_owned());
@@ -166,7 +206,7 @@ impl Entered<'_> {
     }
 
     /// [`Store::delete`].
-    pub fn delete(mut self, key: &str) -> bool {
+    fn delete(mut self, key: &str) -> bool {
         self.state.values.remove(key).is_some()
     }
 

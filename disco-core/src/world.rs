@@ -5,11 +5,12 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::id::{GroupId, WorkerId};
 
-/// The size of a session and its split into equal groups of consecutive workers.
+/// The size of a session, its split into equal groups of consecutive workers, and the machines that it spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
     workers: u32,
     groups: u32,
+    nodes: u32,
 }
 
 impl World {
@@ -26,7 +27,21 @@ impl World {
             (0, _) => refuse("a session needs at least 1 worker"),
             (_, 0) => refuse("a session needs at least 1 group"),
             _ if w % g != 0 => refuse("groups must be of equal size"),
-            _ => Ok(Self { workers: w, groups: g }),
+            _ => Ok(Self { workers: w, groups: g, nodes: 1 }),
+        }
+    }
+
+    /// The same on so many machines, each with as many consecutive workers.
+    ///
+    /// # Errors
+    /// No nodes, or nodes that do not divide the workers.
+    pub fn on_nodes(self, nodes: usize) -> Result<Self> {
+        match u32::try_from(nodes) {
+            Ok(nodes @ 1..) if self.workers.is_multiple_of(nodes) => Ok(Self { nodes, ..self }),
+            _ => Err(Error::invalid(format!(
+                "{} workers on {nodes} nodes: each node has as many workers, and at least 1",
+                self.workers
+            ))),
         }
     }
 
@@ -38,6 +53,16 @@ impl World {
     /// Number of groups.
     pub const fn groups(&self) -> usize {
         self.groups as usize
+    }
+
+    /// Number of machines.
+    pub const fn nodes(&self) -> usize {
+        self.nodes as usize
+    }
+
+    /// Workers of one machine.
+    pub const fn per_node(&self) -> usize {
+        (self.workers / self.nodes) as usize
     }
 
     /// Workers of one group.
@@ -96,5 +121,8 @@ mod tests {
         assert_eq!(text(4, 3), "4 workers in 3 groups: groups must be of equal size");
         assert_eq!(text(0, 1), "0 workers in 1 groups: a session needs at least 1 worker");
         assert_eq!(text(4, 0), "4 workers in 0 groups: a session needs at least 1 group");
+        let text = |nodes| World::new(4, 1).unwrap().on_nodes(nodes).unwrap_err().to_string();
+        assert_eq!(text(3), "4 workers on 3 nodes: each node has as many workers, and at least 1");
+        assert_eq!(text(0), "4 workers on 0 nodes: each node has as many workers, and at least 1");
     }
 }

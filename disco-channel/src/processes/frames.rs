@@ -7,7 +7,3 @@ pub(super) const INLINE: usize = 64 << 10;
 pub(super) const LARGE: u64 = 1 << 63;
 /// No reader, but all.
 pub(super) const EVERYBODY: u64 = u64::MAX;
-/// Frames that may be unread of those that go over a connection.
-pub(super) const CAPACITY: u64 = 1024;
-/// Their bytes, but for the last frame.
-pub(super) const UNREAD: u64 = 64 << 20;

@@ -23,13 +23,11 @@
 //! sends what no worker would. What it said before is heard first. A worker whose connection closes ends by itself; one
 //! that is still there 4 s later kills itself.
 
-mod connection;
 mod controller;
 mod frames;
 mod invitation;
-mod waker;
 mod worker;
 
-pub use controller::{Launch, Options, ProcessLane};
+pub use controller::{Launch, Options, ProcessLane, Sink};
 pub use invitation::{Invitation, VARIABLE};
 pub use worker::{ProcessEndpoint, serve};

@@ -163,6 +163,25 @@ pub fn find(name: &str) -> Result<Function> {
     Ok(Function::new(entry.name, entry.call))
 }
 
+/// Compares the worker functions of another program with this one's, which both must have: workers find them by name.
+///
+/// # Errors
+/// They differ, and in what.
+pub fn compare(theirs: &[String]) -> Result<()> {
+    let ours = names();
+    let missing: Vec<&str> = ours.iter().copied().filter(|name| !theirs.iter().any(|n| n == name)).collect();
+    let unknown: Vec<&str> = theirs.iter().map(String::as_str).filter(|name| !ours.contains(name)).collect();
+    if missing.is_empty() && unknown.is_empty() {
+        return Ok(());
+    }
+    let list = |what: &str, names: &[&str]| match names {
+        [] => String::new(),
+        names => format!("; {what}: {}", names.join(", ")),
+    };
+    let (missing, unknown) = (list("it lacks", &missing), list("only it has", &unknown));
+    Err(Error::invalid(format!("it is another program: its worker functions differ{missing}{unknown}")))
+}
+
 /// A registered name that is at most a third different.
 fn similar(name: &str) -> Option<String> {
     let distance = |known: &&str| strsim::osa_distance(known, name);
@@ -180,5 +199,18 @@ mod tests {
         assert_eq!(error, "no worker function `disco.al_reduce` is registered; did you mean `disco.all_reduce`?");
         let error = find("something.else.entirely").unwrap_err().to_string();
         assert_eq!(error, "no worker function `something.else.entirely` is registered");
+    }
+
+    #[test]
+    fn another_program_is_told_apart_by_its_functions() {
+        let mut functions: Vec<String> = names().into_iter().map(str::to_owned).collect();
+        compare(&functions).unwrap();
+        let gone = functions.remove(0);
+        functions.push("theirs.only".into());
+        let error = compare(&functions).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!("it is another program: its worker functions differ; it lacks: {gone}; only it has: theirs.only")
+        );
     }
 }

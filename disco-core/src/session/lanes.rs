@@ -151,9 +151,7 @@ impl LaneSession {
             && let Err(error) = frame.bytes()
         {
             // It has taken a number and freed ids: these go on, without what can't.
-            let nobody = WorkerId::new(self.world.size() as u32);
-            let empty = Frame::new(frame.seq(), frame.freed().iter().copied(), Command::SyncWorker { worker: nobody });
-            return self.pass(&Arc::new(empty)).and(Err(error));
+            return self.pass(&Arc::new(frame.without_command())).and(Err(error));
         }
         self.pass(&frame)
     }

@@ -14,11 +14,21 @@
 //! RECEIVE number, name ──▶               ◀── HANDED   number (a descriptor goes along) │ ANSWER error
 //! ROOM    frames and bytes taken ──▶
 //! BYE     why ──▶                        ◀── BYE      why
+//!
+//! node (its workers' REPLY, NOTICE, PROGRESS come as FROM worker, …)      controller
+//! JOIN    name, function names…  ──▶
+//!                                    ◀── ASSIGN   node, workers, configuration
+//! READY ──▶                              ◀── FRAME, ABORT, SHUTDOWN, ANSWER
+//! FROM    worker, OUTPUT of its process │ LOST why ──▶
+//! ALIVE ──▶                              ◀── ALIVE
+//! LEFT    who did not leave ──▶
 //! ```
 //!
-//! Each is one packet. The first that a worker sends is HELLO, the first that it gets WELCOME or BYE. Either end may close
-//! the connection at any time, which means that it is gone; BYE says why.
+//! Each is one packet; a large one travels as several PARTs, between which others may go. The first that a worker sends is
+//! HELLO, the first that it gets WELCOME or BYE; those of a node, which has proved before that it knows the session's token,
+//! are JOIN and ASSIGN. Either end may close the connection at any time, which means that it is gone; BYE says why.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +46,7 @@ use crate::worker::WorkerConfig;
 use crate::world::World;
 
 /// The version of everything that goes over connections: packets, messages, the ring.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 2;
 /// The first word of each connection.
 const MAGIC: &str = "disco connection";
 
@@ -121,6 +131,67 @@ pub enum Message {
         /// Its name.
         name: u64,
     },
+    /// A piece of a packet that is too large to hold up others.
+    Part {
+        /// Bytes of the packet that are still to come.
+        left: u64,
+        /// The piece.
+        bytes: Arc<[u8]>,
+    },
+    /// A node introduces itself.
+    Join(Join),
+    /// The controller takes it, and this is its part.
+    Assign(Assignment),
+    /// All workers of a node have started.
+    Ready,
+    /// Nothing else was to be said for a while.
+    Alive,
+    /// What a worker of a node says.
+    From {
+        /// Which worker.
+        worker: WorkerId,
+        /// What it says.
+        message: Box<Message>,
+    },
+    /// A line of a worker's output.
+    Output {
+        /// Of its standard error, not its standard output.
+        is_err: bool,
+        /// Without its end.
+        line: Arc<[u8]>,
+    },
+    /// A worker is gone, and why.
+    Lost(String),
+    /// The workers of a node have left, but for those named here.
+    Left(String),
+}
+
+/// Who a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// The name of its machine.
+    pub name: String,
+    /// The names of its worker functions, sorted.
+    pub functions: Vec<String>,
+}
+
+/// What a node has to know.
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    /// Which node it is.
+    pub node: u32,
+    /// Its workers.
+    pub workers: Range<WorkerId>,
+    /// They are processes, not threads of the node's.
+    pub processes: bool,
+    /// How they behave.
+    pub config: WorkerConfig,
+    /// How often each end says something.
+    pub heartbeat: Duration,
+    /// How long each end may be silent.
+    pub silence: Duration,
+    /// How long the node's workers may take to start.
+    pub start: Duration,
 }
 
 /// Who a worker is.
@@ -180,8 +251,16 @@ impl Message {
     /// # Errors
     /// It would be too large.
     pub fn encode(&self) -> Result<Vec<u8>> {
+        let (action, args) = self.parts();
+        let mut to = Writer::default();
+        write(&mut to, &[Value::Int(action)], &args)?;
+        Ok(to.into_bytes())
+    }
+
+    /// Its number, and what follows.
+    fn parts(&self) -> (i64, Vec<Value>) {
         let int = |number: u64| Value::Int(number as i64);
-        let (action, args) = match self {
+        match self {
             Message::Hello(hello) => (action::HELLO, hello.args()),
             Message::Welcome(welcome) => (action::WELCOME, welcome.args()),
             Message::Bye(why) => (action::BYE, vec![why.as_str().into()]),
@@ -199,10 +278,21 @@ impl Message {
             Message::Share { id, name } => (action::SHARE, vec![int(*id), int(*name)]),
             Message::Unshare(name) => (action::UNSHARE, vec![int(*name)]),
             Message::Receive { id, name } => (action::RECEIVE, vec![int(*id), int(*name)]),
-        };
-        let mut to = Writer::default();
-        write(&mut to, &[Value::Int(action)], &args)?;
-        Ok(to.into_bytes())
+            Message::Part { left, bytes } => (action::PART, vec![int(*left), Value::Bytes(bytes.clone())]),
+            Message::Join(join) => (action::JOIN, join.args()),
+            Message::Assign(assignment) => (action::ASSIGN, assignment.args()),
+            Message::Ready => (action::READY, Vec::new()),
+            Message::Alive => (action::ALIVE, Vec::new()),
+            Message::From { worker, message } => {
+                let (action, args) = message.parts();
+                (action::FROM, [vec![Value::Int(worker.wire()), Value::Int(action)], args].concat())
+            }
+            Message::Output { is_err, line } => {
+                (action::OUTPUT, vec![Value::Bool(*is_err), Value::Bytes(line.clone())])
+            }
+            Message::Lost(why) => (action::LOST, vec![why.as_str().into()]),
+            Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
+        }
     }
 
     /// The message in a packet.
@@ -210,7 +300,19 @@ impl Message {
     /// # Errors
     /// Anything that [`WireError`] tells.
     pub fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
-        let message = match packet.int()? {
+        match packet.int()? {
+            action::FROM => {
+                let (worker, action) = (packet.id()?, packet.int()?);
+                let message = Box::new(Self::decode_rest(action, packet)?);
+                Ok(Message::From { worker, message })
+            }
+            action => Self::decode_rest(action, packet),
+        }
+    }
+
+    /// The message of that number, of which the rest of the packet is the content.
+    fn decode_rest(action: i64, mut packet: Packet<'_>) -> Result<Self, WireError> {
+        let message = match action {
             action::HELLO => return Ok(Message::Hello(Hello::decode(packet)?)),
             action::WELCOME => Message::Welcome(Welcome::decode(&mut packet)?),
             action::BYE => Message::Bye(packet.string()?.to_string()),
@@ -232,6 +334,14 @@ impl Message {
             action::SHARE => Message::Share { id: packet.number()?, name: packet.number()? },
             action::UNSHARE => Message::Unshare(packet.number()?),
             action::RECEIVE => Message::Receive { id: packet.number()?, name: packet.number()? },
+            action::PART => Message::Part { left: packet.number()?, bytes: packet.bytes()? },
+            action::JOIN => return Ok(Message::Join(Join::decode(packet)?)),
+            action::ASSIGN => Message::Assign(Assignment::decode(&mut packet)?),
+            action::READY => Message::Ready,
+            action::ALIVE => Message::Alive,
+            action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },
+            action::LOST => Message::Lost(packet.string()?.to_string()),
+            action::LEFT => Message::Left(packet.string()?.to_string()),
             number => return Err(WireError::Unknown { what: "message", number }),
         };
         packet.end()?;
@@ -254,47 +364,89 @@ impl Hello {
         if version != VERSION {
             return Err(WireError::Version { theirs: version, ours: VERSION });
         }
-        let (token, worker) = (packet.bytes()?, packet.id()?);
-        let functions = packet.rest()?.into_iter().map(|name| match name {
-            Value::Str(name) => Ok(name.to_string()),
-            _ => Err(WireError::Expected("a function's name")),
-        });
-        Ok(Self { token, worker, functions: functions.collect::<Result<_, _>>()? })
+        Ok(Self { token: packet.bytes()?, worker: packet.id()?, functions: decode_names(packet)? })
     }
+}
+
+impl Join {
+    fn args(&self) -> Vec<Value> {
+        let names = self.functions.iter().map(String::as_str);
+        std::iter::once(self.name.as_str()).chain(names).map(Value::from).collect()
+    }
+
+    fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
+        Ok(Self { name: packet.string()?.to_string(), functions: decode_names(packet)? })
+    }
+}
+
+fn decode_names(packet: Packet<'_>) -> Result<Vec<String>, WireError> {
+    let names = packet.rest()?.into_iter().map(|name| match name {
+        Value::Str(name) => Ok(name.to_string()),
+        _ => Err(WireError::Expected("a function's name")),
+    });
+    names.collect()
 }
 
 impl Welcome {
     fn args(&self) -> Vec<Value> {
-        let WorkerConfig { world, collective_deadline, connect_deadline, check } = self.config;
         let ring = match self.ring {
             None => [0; 3],
             Some(RingPlace { reader, readers, capacity }) => [reader, readers, capacity],
         };
-        let mut args = vec![
-            Value::Int(world.size() as i64),
-            Value::Int(world.groups() as i64),
-            duration(collective_deadline),
-            duration(connect_deadline),
-            Value::Bool(check),
-            duration(self.heartbeat),
-        ];
+        let mut args = config_args(self.config);
+        args.push(duration(self.heartbeat));
         args.extend(ring.map(|number| Value::Int(number as i64)));
         args
     }
 
     fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
-        let (workers, groups) = (packet.id::<u32>()? as usize, packet.id::<u32>()? as usize);
-        let world = World::new(workers, groups).map_err(|_| WireError::Expected("a world"))?;
-        let mut config = WorkerConfig::new(world);
-        config.collective_deadline = Duration::from_nanos(packet.number()?);
-        config.connect_deadline = Duration::from_nanos(packet.number()?);
-        let Value::Bool(check) = packet.value()? else { return Err(WireError::Expected("a bool")) };
-        config.check = check;
+        let config = decode_config(packet)?;
         let heartbeat = Duration::from_nanos(packet.number()?);
         let [reader, readers, capacity] = [packet.id()?, packet.id()?, packet.id()?].map(|number: u32| number as usize);
         let ring = (readers > 0).then_some(RingPlace { reader, readers, capacity });
         Ok(Self { config, ring, heartbeat })
     }
+}
+
+impl Assignment {
+    fn args(&self) -> Vec<Value> {
+        let id = |worker: WorkerId| Value::Int(worker.wire());
+        let mut args = config_args(self.config);
+        args.extend([Value::Int(self.node.into()), id(self.workers.start), id(self.workers.end)]);
+        args.push(Value::Bool(self.processes));
+        args.extend([self.heartbeat, self.silence, self.start].map(duration));
+        args
+    }
+
+    fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            config: decode_config(packet)?,
+            node: packet.id()?,
+            workers: packet.id()?..packet.id()?,
+            processes: packet.bool()?,
+            heartbeat: Duration::from_nanos(packet.number()?),
+            silence: Duration::from_nanos(packet.number()?),
+            start: Duration::from_nanos(packet.number()?),
+        })
+    }
+}
+
+fn config_args(config: WorkerConfig) -> Vec<Value> {
+    let WorkerConfig { world, collective_deadline, connect_deadline, check } = config;
+    let mut args: Vec<Value> =
+        [world.size(), world.groups(), world.nodes()].map(|number| Value::Int(number as i64)).into();
+    args.extend([duration(collective_deadline), duration(connect_deadline), Value::Bool(check)]);
+    args
+}
+
+fn decode_config(packet: &mut Packet<'_>) -> Result<WorkerConfig, WireError> {
+    let [workers, groups, nodes] = [packet.id()?, packet.id()?, packet.id()?].map(|number: u32| number as usize);
+    let world = World::new(workers, groups).and_then(|world| world.on_nodes(nodes));
+    let mut config = WorkerConfig::new(world.map_err(|_| WireError::Expected("a world"))?);
+    config.collective_deadline = Duration::from_nanos(packet.number()?);
+    config.connect_deadline = Duration::from_nanos(packet.number()?);
+    config.check = packet.bool()?;
+    Ok(config)
 }
 
 impl StoreCall {

@@ -46,7 +46,7 @@ mod writer;
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
 pub use frame::decode_frame;
 pub(crate) use frame::encode_frame;
-pub use message::{Hello, Message, RingPlace, StoreCall, VERSION, Welcome};
+pub use message::{Assignment, Hello, Join, Message, RingPlace, StoreCall, VERSION, Welcome};
 pub use object::ObjectEntry;
 pub use reader::{Packet, Reader};
 pub use writer::Writer;
@@ -93,6 +93,16 @@ mod action {
     pub(super) const RECEIVE: i64 = 81;
     pub(super) const ROOM: i64 = 82;
     pub(super) const HANDED: i64 = 83;
+    pub(super) const PART: i64 = 84;
+    // Of connections to nodes.
+    pub(super) const JOIN: i64 = 85;
+    pub(super) const ASSIGN: i64 = 86;
+    pub(super) const READY: i64 = 87;
+    pub(super) const ALIVE: i64 = 88;
+    pub(super) const FROM: i64 = 89;
+    pub(super) const OUTPUT: i64 = 90;
+    pub(super) const LOST: i64 = 91;
+    pub(super) const LEFT: i64 = 92;
 }
 
 /// Bytes that are not a packet of ours, or a value that can't become one.

@@ -169,6 +169,14 @@ impl<'a> Packet<'a> {
         u64::try_from(number).map_err(|_| WireError::Unknown { what: "number", number })
     }
 
+    /// The next argument, which must be a bool.
+    pub(super) fn bool(&mut self) -> Result<bool, WireError> {
+        match self.value()? {
+            Value::Bool(bool) => Ok(bool),
+            _ => Err(WireError::Expected("a bool")),
+        }
+    }
+
     /// The next argument, which must be bytes.
     pub(super) fn bytes(&mut self) -> Result<std::sync::Arc<[u8]>, WireError> {
         match self.value()? {

@@ -12,15 +12,15 @@ use disco_core::wire::{Message, RingPlace, Welcome};
 use disco_core::{Command, Error, Frame, Inbox, Result, WorkerId};
 
 use super::door::Door;
-use super::join;
 use super::lane::Options;
 use super::output::Output;
 use super::peer::Peer;
-use super::roster::Roster;
+use super::roster::{Roster, Seat};
 use super::service::Service;
+use crate::connection::Waker;
+use crate::join;
 use crate::processes::frames::{EVERYBODY, INLINE, LARGE};
 use crate::processes::invitation::Invitation;
-use crate::processes::waker::Waker;
 use crate::shared_ring::{Memory, Whom, Writer};
 
 /// Words of the ring: 4 MiB.
@@ -70,13 +70,13 @@ impl Crew {
             shared,
             peers,
             door: Some(door),
-            welcome: Welcome { config: options.config, ring: place, heartbeat: options.silence / 5 },
+            welcome: Welcome { config: options.config, ring: place, heartbeat: options.heartbeat },
             ring: segment,
             ready: Some(tell),
             start_limit: options.start,
             silence: options.silence,
         };
-        let output = Output::start(pipes).map_err(refused)?;
+        let output = Output::start(pipes, options.output.clone()).map_err(refused)?;
         let thread = thread::Builder::new().name("disco-service".into()).spawn(|| service.run()).map_err(refused)?;
         let crew = Self { roster, service: Mutex::new(Some((thread, output))) };
         let ready = told.recv().unwrap_or_else(|_| Err(Error::invalid("the service thread of a lane has ended")));
@@ -111,9 +111,7 @@ impl Crew {
             Whom::Nobody => self.roster.len() as u64,
             _ => return everybody(),
         };
-        let nobody = WorkerId::new(u32::MAX);
-        let rest = Frame::new(frame.seq(), frame.freed().iter().copied(), Command::SyncWorker { worker: nobody });
-        let record = [&reader.to_ne_bytes()[..], rest.bytes()?].concat();
+        let record = [&reader.to_ne_bytes()[..], frame.without_command().bytes()?].concat();
         // So many freed ids that they are what is large.
         if record.len() > INLINE { everybody() } else { Ok((record, whom)) }
     }
@@ -135,26 +133,25 @@ impl Crew {
         let packet: Arc<[u8]> = Message::Frame { seq, bytes: bytes.into() }.encode()?.into();
         for index in 0..self.roster.len() {
             if whom == Whom::All || whom == Whom::One(index) {
-                self.roster.seat(index).count(bytes.len());
-                self.send(index, &packet);
+                self.send(index, |seat| seat.post(&packet, bytes.len()));
             }
         }
         Ok(())
     }
 
-    /// Sends a packet to a worker, unless it has left. One that does not take it is given up.
-    fn send(&self, index: usize, packet: &Arc<[u8]>) {
+    /// Sends something to a worker, unless it has left. One that does not take it is given up.
+    fn send(&self, index: usize, send: impl Fn(&Seat) -> Result<()>) {
         if self.roster.exits.has_left(index) {
             return;
         }
-        if let Err(error) = self.roster.seat(index).send(packet) {
+        if let Err(error) = send(self.roster.seat(index)) {
             self.roster.refused(index, &error);
         }
     }
 
     pub(super) fn urge(&self, message: &Message) -> Result<()> {
         let packet = message.encode()?.into();
-        (0..self.roster.len()).for_each(|index| self.send(index, &packet));
+        (0..self.roster.len()).for_each(|index| self.send(index, |seat| seat.urge(&packet)));
         Ok(())
     }
 

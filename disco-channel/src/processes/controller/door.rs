@@ -11,8 +11,7 @@ use disco_core::wire::{Hello, Message};
 use disco_core::{Error, Result, WorkerId, function};
 use rustix::net::sockopt;
 
-use crate::processes::connection::{Connection, Incoming};
-use crate::processes::waker::Waker;
+use crate::connection::{Connection, Incoming, Waker};
 
 /// The largest packet of one who has not proved who it is: names of functions take the most of it.
 const HELLO: usize = 1 << 20;
@@ -120,7 +119,7 @@ impl Stranger {
         let unknown = |text: String| (None, Error::Invalid(text));
         self.incoming.fill(&self.connection).map_err(|error| (None, error))?;
         match self.incoming.next().map_err(|error| (None, error.into()))? {
-            Some(Message::Hello(hello)) if is_same(&hello.token, token) => match check_functions(&hello) {
+            Some(Message::Hello(hello)) if is_same(&hello.token, token) => match function::compare(&hello.functions) {
                 Ok(()) => Ok(Some(hello)),
                 Err(error) => Err((Some(hello.worker), error)),
             },
@@ -138,46 +137,10 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-/// Workers find functions by name, so that both programs must have the same.
-fn check_functions(hello: &Hello) -> Result<()> {
-    let ours = function::names();
-    let missing: Vec<&str> = ours.iter().copied().filter(|name| !hello.functions.iter().any(|n| n == name)).collect();
-    let unknown: Vec<&str> = hello.functions.iter().map(String::as_str).filter(|name| !ours.contains(name)).collect();
-    if missing.is_empty() && unknown.is_empty() {
-        return Ok(());
-    }
-    let list = |what: &str, names: &[&str]| match names {
-        [] => String::new(),
-        names => format!("; {what}: {}", names.join(", ")),
-    };
-    let (missing, unknown) = (list("it lacks", &missing), list("only it has", &unknown));
-    Err(Error::invalid(format!("it is another program: its worker functions differ{missing}{unknown}")))
-}
-
 /// Tells why, if the other end still listens.
 pub(super) fn refuse(connection: &Connection, why: &Error) {
-    let told = Message::Bye(why.to_string()).encode().and_then(|packet| connection.send(packet, None));
+    let told = Message::Bye(why.to_string()).encode().and_then(|packet| connection.send_last(packet));
     if let Err(error) = told {
         tracing::debug!(%error, %why, "nobody to tell");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_program_is_told_apart_by_its_functions() {
-        let mut functions: Vec<String> = function::names().into_iter().map(str::to_owned).collect();
-        let hello =
-            |functions: &[String]| Hello { token: [].into(), worker: WorkerId::new(1), functions: functions.to_vec() };
-        check_functions(&hello(&functions)).unwrap();
-        let gone = functions.remove(0);
-        functions.push("theirs.only".into());
-        let error = check_functions(&hello(&functions)).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            format!("it is another program: its worker functions differ; it lacks: {gone}; only it has: theirs.only")
-        );
     }
 }

@@ -15,11 +15,12 @@ use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 
 use super::crew::Crew;
 use super::launch::Launch;
+use super::output::{self, Sink};
 use crate::processes::frames::INLINE;
 use crate::ring::MAX_READERS;
 
 /// What a [`ProcessLane`] is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// What is started for each worker.
     pub launch: Launch,
@@ -29,8 +30,12 @@ pub struct Options {
     pub ring: bool,
     /// How long workers may take to start.
     pub start: Duration,
-    /// How long a worker may be silent; it says something five times as often.
+    /// How often a worker says something.
+    pub heartbeat: Duration,
+    /// How long a worker may be silent.
     pub silence: Duration,
+    /// Takes what workers print.
+    pub output: Sink,
 }
 
 /// The lane to workers that are processes of this machine. Dropping it lets them go: they leave at the next opportunity,
@@ -43,10 +48,18 @@ pub struct ProcessLane {
 }
 
 impl Options {
-    /// This program once more for each worker, the ring, 30 s to start, 5 s of silence.
+    /// This program once more for each worker, the ring, 30 s to start, something said each second, 5 s of silence; what
+    /// workers print is printed here, with a prefix.
     pub fn new(config: WorkerConfig) -> Self {
-        let (start, silence) = (Duration::from_secs(30), Duration::from_secs(5));
-        Self { launch: Launch::this_program(), config, ring: true, start, silence }
+        let [start, heartbeat, silence] = [30, 1, 5].map(Duration::from_secs);
+        let output = Arc::new(output::print);
+        Self { launch: Launch::this_program(), config, ring: true, start, heartbeat, silence, output }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("launch", &self.launch).field("config", &self.config).finish_non_exhaustive()
     }
 }
 

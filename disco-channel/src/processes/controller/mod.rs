@@ -2,7 +2,6 @@
 
 mod crew;
 mod door;
-mod join;
 mod lane;
 mod launch;
 mod output;
@@ -13,3 +12,4 @@ mod service;
 
 pub use lane::{Options, ProcessLane};
 pub use launch::Launch;
+pub use output::Sink;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use disco_core::WorkerId;
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
-use super::join;
-use crate::processes::waker::Waker;
+use crate::connection::Waker;
+use crate::join;
 
 /// The longest line that is passed on as one.
 const LINE: usize = 64 << 10;
@@ -20,10 +20,13 @@ const ROUNDS: usize = 16;
 /// How long pipes may stay open after their workers have left: somebody else may hold them.
 const REST: Duration = Duration::from_millis(300);
 
+/// Takes a line without its end, of a worker's standard error if it says so.
+pub type Sink = Arc<dyn Fn(WorkerId, bool, &[u8]) + Send + Sync>;
+
 /// One stream of one worker.
 pub(super) struct Pipe {
     from: OwnedFd,
-    prefix: String,
+    worker: WorkerId,
     is_err: bool,
     /// The beginning of a line.
     line: Vec<u8>,
@@ -43,54 +46,56 @@ impl Pipe {
 
     fn new(worker: WorkerId, from: OwnedFd, is_err: bool) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&from, true)?;
-        Ok(Self { from, prefix: format!("[{worker}] "), is_err, line: Vec::new(), is_open: true })
+        Ok(Self { from, worker, is_err, line: Vec::new(), is_open: true })
     }
 
     /// Passes on whole lines, as far as there are any.
-    fn pump(&mut self) {
+    fn pump(&mut self, sink: &Sink) {
         let mut chunk = [0; 8 << 10];
         // Others write, too.
         for _ in 0..ROUNDS {
             match rustix::io::read(&self.from, &mut chunk) {
-                Ok(0) => return self.end(),
-                Ok(count) => self.take(&chunk[..count]),
+                Ok(0) => return self.end(sink),
+                Ok(count) => self.take(&chunk[..count], sink),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return,
-                Err(_) => return self.end(),
+                Err(_) => return self.end(sink),
             }
         }
     }
 
-    fn end(&mut self) {
+    fn end(&mut self, sink: &Sink) {
         self.is_open = false;
-        self.flush();
+        self.flush(sink);
     }
 
-    fn take(&mut self, bytes: &[u8]) {
+    fn take(&mut self, bytes: &[u8], sink: &Sink) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(part);
             if self.line.ends_with(b"\n") || self.line.len() >= LINE {
-                self.flush();
+                self.flush(sink);
             }
         }
     }
 
-    /// Writes what there is as one line, in one piece.
-    fn flush(&mut self) {
+    /// Passes on what there is as one line.
+    fn flush(&mut self, sink: &Sink) {
         if self.line.is_empty() {
             return;
         }
-        let mut text = [self.prefix.as_bytes(), &self.line].concat();
-        if !text.ends_with(b"\n") {
-            text.push(b'\n');
-        }
+        sink(self.worker, self.is_err, self.line.strip_suffix(b"\n").unwrap_or(&self.line));
         self.line.clear();
-        // Whoever has closed the program's output does not want to know.
-        _ = match self.is_err {
-            true => io::stderr().lock().write_all(&text),
-            false => io::stdout().lock().write_all(&text),
-        };
     }
+}
+
+/// Prints lines as this program's own, each in one piece.
+pub(super) fn print(worker: WorkerId, is_err: bool, line: &[u8]) {
+    let text = [format!("[{worker}] ").as_bytes(), line, b"\n"].concat();
+    // Whoever has closed the program's output does not want to know.
+    _ = match is_err {
+        true => io::stderr().lock().write_all(&text),
+        false => io::stdout().lock().write_all(&text),
+    };
 }
 
 impl AsFd for Pipe {
@@ -107,15 +112,15 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Passes on what comes out of `pipes`, until all are closed.
+    /// Passes on what comes out of `pipes` to `sink`, until all are closed.
     ///
     /// # Errors
     /// The system refuses a thread or a descriptor.
-    pub(super) fn start(pipes: Vec<Pipe>) -> io::Result<Self> {
+    pub(super) fn start(pipes: Vec<Pipe>, sink: Sink) -> io::Result<Self> {
         let (waker, over) = (Arc::new(Waker::new()?), Arc::new(AtomicBool::new(false)));
         let thread = thread::Builder::new().name("disco-output".into()).spawn({
             let (waker, over) = (waker.clone(), over.clone());
-            move || pump(pipes, &waker, &over)
+            move || pump(pipes, &sink, &waker, &over)
         });
         Ok(Self { thread: Some(thread?), waker, over })
     }
@@ -143,7 +148,7 @@ impl Drop for Output {
     }
 }
 
-fn pump(mut pipes: Vec<Pipe>, waker: &Waker, over: &AtomicBool) {
+fn pump(mut pipes: Vec<Pipe>, sink: &Sink, waker: &Waker, over: &AtomicBool) {
     let mut rest = None;
     while !pipes.is_empty() {
         let left = match rest {
@@ -158,8 +163,8 @@ fn pump(mut pipes: Vec<Pipe>, waker: &Waker, over: &AtomicBool) {
         // A signal ends it early, as it may.
         _ = event::poll(&mut polled, limit.as_ref());
         waker.hear();
-        pipes.iter_mut().for_each(Pipe::pump);
+        pipes.iter_mut().for_each(|pipe| pipe.pump(sink));
         pipes.retain(|pipe| pipe.is_open);
     }
-    pipes.iter_mut().for_each(Pipe::flush);
+    pipes.iter_mut().for_each(|pipe| pipe.flush(sink));
 }

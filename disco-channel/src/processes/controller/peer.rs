@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::channel::{Inbox, Notice};
+use disco_core::channel::Inbox;
 use disco_core::link::{Shared, SharedFd};
-use disco_core::wire::{self, Message, Packet, StoreCall};
+use disco_core::wire::Message;
 use disco_core::{Error, Result, Value, WorkerId};
 
 use super::process::Process;
 use super::roster::Roster;
-use crate::processes::connection::{Connection, Incoming, ROUNDS};
+use crate::connection::{Connection, Incoming};
+use crate::hearing;
 use crate::processes::frames::INLINE;
 
 /// How long after its connection was closed a worker's process may take to end, until it is reported without its status.
@@ -188,104 +189,45 @@ impl Line {
         inbox: &Arc<dyn Inbox>,
         shared: &Arc<Shared>,
     ) -> Result<Option<Farewell>> {
-        // Others have something to say, too: what is left comes up again.
-        for _ in 0..ROUNDS {
-            let more = self.incoming.fill(&self.connection)?;
-            while let Some(message) = self.incoming.next()? {
-                self.heard = Instant::now();
-                match message {
-                    Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {
-                        return Err(Error::invalid(format!("a failure of {}", failure.worker)));
+        let Self { connection, incoming, heard } = self;
+        incoming.listen(connection, |incoming, message| {
+            *heard = Instant::now();
+            match message {
+                Message::Room { frames, bytes } => {
+                    roster.acknowledge(index, frames, bytes);
+                    if roster.room(INLINE) > 0 {
+                        inbox.room(roster.workers.clone());
                     }
-                    Message::Reply { seq, reply } => inbox.reply(worker, seq, reply),
-                    Message::Notice(packet) => {
-                        let notice = wire::decode_notice(Packet::split(&packet)?.0)?;
-                        let is_possible = match &notice {
-                            Notice::Failed { epoch, failure } => failure.worker == worker && *epoch <= roster.epoch(),
-                            _ => true,
-                        };
-                        if !is_possible {
-                            return Err(Error::invalid(format!("the notice of another worker or epoch: {notice}")));
-                        }
-                        inbox.notice(worker, notice);
-                    }
-                    Message::Progress(progress) => *roster.seat(index).progress() = progress,
-                    Message::Room { frames, bytes } => {
-                        roster.acknowledge(index, frames, bytes);
-                        if roster.room(INLINE) > 0 {
-                            inbox.room(roster.workers.clone());
-                        }
-                    }
-                    Message::Ask { epoch, .. } if epoch > roster.epoch() => {
-                        return Err(Error::invalid(format!("a question in epoch {epoch}, which nobody has begun")));
-                    }
-                    Message::Share { name, .. } | Message::Unshare(name)
-                        if SharedFd::from_bits(name).owner() != Some(worker) =>
-                    {
-                        return Err(Error::invalid(format!("another worker's name of a descriptor: {name:#x}")));
-                    }
-                    Message::Ask { id, epoch, call } => self.call_store(id, epoch, call, shared)?,
-                    Message::Share { id, name } => {
-                        shared.put(SharedFd::from_bits(name), self.incoming.take_fd()?);
-                        answer(&self.connection, id, Ok(Value::None))?;
-                    }
-                    Message::Unshare(name) => shared.remove(SharedFd::from_bits(name)),
-                    Message::Receive { id, name } => self.hand(id, SharedFd::from_bits(name), shared)?,
-                    Message::Shutdown => return Ok(Some(Farewell::Left)),
-                    Message::Bye(why) => return Ok(Some(Farewell::Bye(why))),
-                    other => return Err(Error::invalid(format!("{other:?}"))),
+                }
+                Message::Share { name, .. } | Message::Unshare(name)
+                    if SharedFd::from_bits(name).owner() != Some(worker) =>
+                {
+                    return Err(Error::invalid(format!("another worker's name of a descriptor: {name:#x}")));
+                }
+                Message::Share { id, name } => {
+                    shared.put(SharedFd::from_bits(name), incoming.take_fd()?);
+                    hearing::answer(connection, id, Ok(Value::None))?;
+                }
+                Message::Unshare(name) => shared.remove(SharedFd::from_bits(name)),
+                Message::Receive { id, name } => hand(connection, id, SharedFd::from_bits(name), shared)?,
+                Message::Shutdown => return Ok(Some(Farewell::Left)),
+                Message::Bye(why) => return Ok(Some(Farewell::Bye(why))),
+                Message::Ask { id, epoch, call } => {
+                    hearing::call_store(connection, shared, roster.epoch(), (id, epoch, call))?;
+                }
+                message => {
+                    let progress = |new| *roster.seat(index).progress() = new;
+                    hearing::hear(worker, message, inbox, roster.epoch(), progress)?;
                 }
             }
-            if !more {
-                break;
-            }
-        }
-        Ok(None)
-    }
-
-    fn call_store(&self, id: u64, epoch: u64, call: StoreCall, shared: &Shared) -> Result<()> {
-        let store = match shared.store().enter(epoch) {
-            Ok(store) => store,
-            Err(over) => return answer(&self.connection, id, Err(over)),
-        };
-        let result = match call {
-            StoreCall::Set(key, value) => {
-                store.set(&key, &value);
-                Ok(Value::None)
-            }
-            StoreCall::Get(key) => Ok(store.get(&key).map_or(Value::None, Value::from)),
-            StoreCall::Add(key, amount) => store.add(&key, amount).map(Value::Int),
-            StoreCall::CompareAndSet(key, expected, new) => {
-                Ok(store.compare_and_set(&key, expected.as_deref(), &new).into())
-            }
-            StoreCall::Delete(key) => Ok(Value::Bool(store.delete(&key))),
-            StoreCall::Wait(key, deadline) => {
-                let connection = self.connection.clone();
-                store.watch(&key, deadline, move |value| {
-                    if let Err(error) = answer(&connection, id, value.map(Value::from)) {
-                        tracing::debug!(%error, "nobody to tell of a value");
-                    }
-                });
-                return Ok(());
-            }
-            other => Err(Error::invalid(format!("{other:?}"))),
-        };
-        answer(&self.connection, id, result)
-    }
-
-    fn hand(&self, id: u64, name: SharedFd, shared: &Shared) -> Result<()> {
-        match shared.copy(name) {
-            Ok(fd) => self.connection.send(Message::Handed { id }.encode()?, Some(fd)),
-            Err(error) => answer(&self.connection, id, Err(error)),
-        }
+            Ok(None)
+        })
     }
 }
 
-/// Sends an answer. That the other end is gone shows when it is listened to.
-fn answer(connection: &Connection, id: u64, result: Result<Value>) -> Result<()> {
-    let packet = Message::Answer { id, result }.encode()?;
-    if let Err(error) = connection.send(packet, None) {
-        tracing::debug!(%error, "nobody to answer");
+fn hand(connection: &Connection, id: u64, name: SharedFd, shared: &Shared) -> Result<()> {
+    match shared.copy(name) {
+        Ok(fd) => connection.send(Message::Handed { id }.encode()?, Some(fd)),
+        Err(error) => hearing::answer(connection, id, Err(error)),
     }
-    Ok(())
 }

@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use disco_core::activity::Progress;
 use disco_core::{Error, Result, WorkerId};
 
+use crate::connection::{Connection, Waker};
+use crate::credit::{CAPACITY, Credit};
 use crate::exits::Exits;
-use crate::processes::connection::Connection;
-use crate::processes::frames::{CAPACITY, UNREAD};
-use crate::processes::waker::Waker;
 use crate::shared_ring::Writer;
 
 /// The workers of one lane.
@@ -42,16 +41,8 @@ pub(super) struct Seat {
     /// Set once it has introduced itself.
     pub(super) connection: OnceLock<Arc<Connection>>,
     progress: Mutex<Progress>,
-    /// Frames sent over the connection, and those of them that the worker has taken.
-    posted: Count,
-    taken: Count,
-}
-
-/// Frames and their bytes.
-#[derive(Default)]
-struct Count {
-    frames: AtomicU64,
-    bytes: AtomicU64,
+    /// For frames that go over the connection.
+    credit: Credit,
 }
 
 impl Roster {
@@ -114,13 +105,12 @@ impl Roster {
     /// Frames that may go over connections, where the slowest worker has taken enough of those before.
     fn credit(&self) -> usize {
         let here = self.seats.iter().enumerate().filter(|(index, _)| !self.exits.has_left(*index));
-        here.map(|(_, seat)| seat.left()).min().unwrap_or(CAPACITY) as usize
+        here.map(|(_, seat)| seat.credit.left()).min().unwrap_or(CAPACITY) as usize
     }
 
     /// A worker has taken so many frames and bytes of what came over its connection.
     pub(super) fn acknowledge(&self, index: usize, frames: u64, bytes: u64) {
-        self.seats[index].taken.frames.store(frames, Ordering::SeqCst);
-        self.seats[index].taken.bytes.store(bytes, Ordering::SeqCst);
+        self.seats[index].credit.acknowledge(frames, bytes);
     }
 
     /// Workers are told to begin an epoch.
@@ -166,25 +156,14 @@ impl Seat {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A frame goes over the connection.
-    pub(super) fn count(&self, bytes: usize) {
-        self.posted.frames.fetch_add(1, Ordering::Relaxed);
-        self.posted.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    /// Sends a frame, unless the worker has not come.
+    pub(super) fn post(&self, packet: &Arc<[u8]>, bytes: usize) -> Result<()> {
+        self.credit.use_up(bytes);
+        self.connection.get().map_or(Ok(()), |connection| connection.send_last(packet.clone()))
     }
 
-    /// Frames that may go over the connection; none while too many bytes are unread.
-    fn left(&self) -> u64 {
-        let unread = |posted: &AtomicU64, taken: &AtomicU64| {
-            posted.load(Ordering::Relaxed).saturating_sub(taken.load(Ordering::SeqCst))
-        };
-        match unread(&self.posted.bytes, &self.taken.bytes) {
-            bytes if bytes >= UNREAD => 0,
-            _ => CAPACITY.saturating_sub(unread(&self.posted.frames, &self.taken.frames)),
-        }
-    }
-
-    /// Sends, unless the worker has not come.
-    pub(super) fn send(&self, packet: &Arc<[u8]>) -> Result<()> {
+    /// Sends ahead of frames, unless the worker has not come.
+    pub(super) fn urge(&self, packet: &Arc<[u8]>) -> Result<()> {
         self.connection.get().map_or(Ok(()), |connection| connection.send(packet.clone(), None))
     }
 }

@@ -18,7 +18,8 @@ use rustix::event::{self, PollFd, PollFlags, Timespec};
 use super::door::{self, Arrival, Door};
 use super::peer::Peer;
 use super::roster::Roster;
-use crate::processes::connection::{Connection, Incoming, PACKET};
+
+use crate::connection::{Connection, Incoming, PACKET};
 
 /// How long workers of a lane that was dropped have to leave.
 const ABANDONED: Duration = Duration::from_secs(5);

@@ -7,12 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use disco_core::wire::{self, Message};
 use disco_core::{Error, Frame, Result, WorkerId};
 
-use crate::processes::connection::Connection;
-use crate::processes::frames::{CAPACITY, EVERYBODY, LARGE, UNREAD};
+use crate::connection::Connection;
+use crate::credit::Taken;
+use crate::processes::frames::{EVERYBODY, LARGE};
 use crate::shared_ring::{Memory, Reader};
-
-/// The frames and bytes of the connection's that a worker takes before it says so.
-const ACKNOWLEDGE: (u64, u64) = (CAPACITY / 4, UNREAD / 4);
 
 /// The worker's side of what the controller sends.
 pub(super) struct Commands {
@@ -24,9 +22,8 @@ pub(super) struct Commands {
     reader: u64,
     letterbox: Arc<Letterbox>,
     buffer: Vec<u8>,
-    /// Frames and bytes taken of those that came over the connection, and what of it was said.
-    taken: (u64, u64),
-    said: (u64, u64),
+    /// Of those that came over the connection.
+    taken: Taken,
 }
 
 /// Frames that came over the connection, and the end of all frames. The service thread fills it.
@@ -88,7 +85,7 @@ impl Commands {
         letterbox: Arc<Letterbox>,
     ) -> Self {
         let (reader, ring) = ring.map_or((0, None), |(reader, ring)| (reader, Some(ring)));
-        Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), taken: (0, 0), said: (0, 0) }
+        Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), taken: Taken::default() }
     }
 
     /// The next frame.
@@ -107,8 +104,7 @@ impl Commands {
         if due.is_some_and(|due| due != seq) {
             return Err(Error::invalid(format!("frame {seq} came instead of {due:?}")));
         }
-        self.taken = (self.taken.0 + 1, self.taken.1 + bytes.len() as u64);
-        if self.taken.0 - self.said.0 >= ACKNOWLEDGE.0 || self.taken.1 - self.said.1 >= ACKNOWLEDGE.1 {
+        if self.taken.take(bytes.len()) {
             self.tell_of_room()?;
         }
         Ok(wire::decode_frame(seq, &bytes)?)
@@ -144,8 +140,7 @@ impl Commands {
     }
 
     fn tell_of_room(&mut self) -> Result<()> {
-        self.said = self.taken;
-        let (frames, bytes) = self.taken;
+        let (frames, bytes) = self.taken.say();
         self.connection.send(Message::Room { frames, bytes }.encode()?, None)
     }
 }

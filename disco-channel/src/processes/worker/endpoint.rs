@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use disco_core::channel::Reply;
-use disco_core::error::Failure;
-use disco_core::wire::Message;
 use disco_core::{Endpoint, Frame, Link, Result, WorkerId};
 
 use super::commands::Commands;
 use super::link::ProcessLink;
-use crate::processes::connection::Connection;
+
+use crate::connection::Connection;
+use crate::hearing;
 
 /// The end of a worker that is a process of its own.
 pub struct ProcessEndpoint {
@@ -25,20 +25,8 @@ impl Endpoint for ProcessEndpoint {
         self.commands.next().map(Arc::new)
     }
 
-    /// A value that can't leave the process is answered as a failure.
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
-        let packet = Message::Reply { seq, reply }.encode().or_else(|error| {
-            let failure = Failure {
-                worker: self.worker,
-                command: seq,
-                operation: "reply".into(),
-                register: None,
-                message: error.to_string(),
-                causes: Vec::new(),
-                aborted: false,
-            };
-            Message::Reply { seq, reply: Err(Arc::new(failure)) }.encode()
-        })?;
+        let packet = hearing::encode_reply(self.worker, seq, reply, |message| message)?;
         self.connection.send(packet, None)
     }
 

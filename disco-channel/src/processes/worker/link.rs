@@ -11,11 +11,12 @@ use disco_core::activity::Activity;
 use disco_core::channel::Notice;
 use disco_core::link::SharedFd;
 use disco_core::shared_memory::Arena;
+use disco_core::store::SharedStore;
 use disco_core::wire::{self, Message};
 use disco_core::{Abort, Error, Link, Result, Store, WorkerId};
 
-use super::questions::{LIMIT, Questions};
-use crate::processes::connection::Connection;
+use crate::connection::Connection;
+use crate::questions::{LIMIT, Questions};
 
 /// The link of a worker that is a process of its own.
 pub(super) struct ProcessLink {
@@ -71,7 +72,7 @@ impl Link for ProcessLink {
 
     fn reset(&self, epoch: u64) {
         self.aborts.reset(epoch);
-        self.questions.reset(epoch);
+        self.questions.begin(epoch);
     }
 
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {

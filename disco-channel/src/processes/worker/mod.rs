@@ -3,7 +3,6 @@
 mod commands;
 mod endpoint;
 mod link;
-mod questions;
 mod service;
 
 use std::os::linux::net::SocketAddrExt;
@@ -24,9 +23,8 @@ use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
 use self::link::ProcessLink;
 use self::service::Service;
-use crate::processes::connection::{Connection, Incoming, PACKET};
+use crate::connection::{Connection, Incoming, PACKET, Waker};
 use crate::processes::invitation::Invitation;
-use crate::processes::waker::Waker;
 use crate::shared_ring::{Memory, Reader};
 
 /// How long the controller may take to answer.
@@ -75,8 +73,8 @@ where
     served.store(true, Ordering::Release);
     let farewell = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
     // A controller that is gone does not care.
-    _ = farewell.encode().and_then(|packet| connection.send(packet, None));
-    drain(&connection);
+    _ = farewell.encode().and_then(|packet| connection.send_last(packet));
+    connection.drain(FAREWELL);
     result
 }
 
@@ -137,13 +135,4 @@ fn wait(connection: &Connection, limit: Duration) {
     let limit = Timespec::try_from(limit).ok();
     // A signal ends it early, as it may.
     _ = event::poll(&mut [PollFd::new(connection, events)], limit.as_ref());
-}
-
-/// Sends what is left to be sent.
-fn drain(connection: &Connection) {
-    let start = Instant::now();
-    while let (Ok(false), Some(left)) = (connection.flush(), FAREWELL.checked_sub(start.elapsed())) {
-        let limit = Timespec::try_from(left).ok();
-        _ = event::poll(&mut [PollFd::new(connection, PollFlags::OUT)], limit.as_ref());
-    }
 }

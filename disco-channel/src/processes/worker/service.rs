@@ -1,5 +1,6 @@
 //! What goes on beside the commands, on a thread of its own, also while a function runs.
 
+use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::process;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 use super::commands::Letterbox;
 use super::link::ProcessLink;
-use crate::processes::connection::{Connection, Incoming, ROUNDS};
-use crate::processes::waker::Waker;
+
+use crate::connection::{Connection, Incoming, Waker};
 
 /// How long a worker whose controller is gone has to end by itself.
 const ORPHAN: Duration = Duration::from_secs(4);
@@ -70,34 +71,10 @@ impl Service {
         _ = event::poll(&mut polled, tick.as_ref());
         self.waker.hear();
         self.connection.flush()?;
-        // What is left comes up again.
-        for _ in 0..ROUNDS {
-            let more = self.incoming.fill(&self.connection)?;
-            while let Some(message) = self.incoming.next()? {
-                self.hear(message)?;
-            }
-            if !more {
-                break;
-            }
-        }
+        let Self { incoming, connection, link, letterbox, .. } = self;
+        incoming.listen(connection, |incoming, message| hear(message, incoming, link, letterbox))?;
         self.say_progress()?;
         Ok(!self.incoming.is_closed())
-    }
-
-    fn hear(&mut self, message: Message) -> Result<()> {
-        match message {
-            Message::Frame { seq, bytes } => self.letterbox.put(seq, bytes),
-            Message::Abort { epoch, cause } => self.link.abort(epoch, &cause),
-            Message::Shutdown => self.letterbox.close(),
-            Message::Answer { id, result } => self.link.questions.answer(id, result.map(|value| (value, None))),
-            Message::Handed { id } => {
-                let fd = self.incoming.take_fd()?;
-                self.link.questions.answer(id, Ok((Value::None, Some(fd))));
-            }
-            Message::Bye(why) => return Err(Error::invalid(format!("the controller says: {why}"))),
-            other => return Err(Error::invalid(format!("the controller says {other:?}"))),
-        }
-        Ok(())
     }
 
     /// Tells what the worker does, if that has changed or was not said for long.
@@ -118,4 +95,25 @@ impl Drop for Service {
             process::abort();
         }
     }
+}
+
+fn hear(
+    message: Message,
+    incoming: &mut Incoming,
+    link: &ProcessLink,
+    letterbox: &Letterbox,
+) -> Result<Option<Infallible>> {
+    match message {
+        Message::Frame { seq, bytes } => letterbox.put(seq, bytes),
+        Message::Abort { epoch, cause } => link.abort(epoch, &cause),
+        Message::Shutdown => letterbox.close(),
+        Message::Answer { id, result } => link.questions.answer(id, result.map(|value| (value, None))),
+        Message::Handed { id } => {
+            let fd = incoming.take_fd()?;
+            link.questions.answer(id, Ok((Value::None, Some(fd))));
+        }
+        Message::Bye(why) => return Err(Error::invalid(format!("the controller says: {why}"))),
+        other => return Err(Error::invalid(format!("the controller says {other:?}"))),
+    }
+    Ok(None)
 }

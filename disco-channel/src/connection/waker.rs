@@ -8,21 +8,21 @@ use rustix::io as fd;
 
 /// A descriptor that becomes readable when somebody wakes whoever polls it.
 #[derive(Debug)]
-pub(super) struct Waker(OwnedFd);
+pub(crate) struct Waker(OwnedFd);
 
 impl Waker {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
     /// Wakes, now or when it is polled next.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // It fails only if it was woken 2^64 times already.
         _ = fd::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Becomes quiet again.
-    pub(super) fn hear(&self) {
+    pub(crate) fn hear(&self) {
         // It fails only if nobody woke it.
         _ = fd::read(&self.0, &mut [0; 8]);
     }

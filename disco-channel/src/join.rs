@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(1);
 
 /// What a thread returned, if it has ended within `limit`; else it goes on by itself.
-pub(super) fn within<T>(thread: JoinHandle<T>, limit: Duration) -> Option<thread::Result<T>> {
+pub(crate) fn within<T>(thread: JoinHandle<T>, limit: Duration) -> Option<thread::Result<T>> {
     let start = Instant::now();
     while !thread.is_finished() {
         if start.elapsed() > limit {

@@ -1,0 +1,180 @@
+//! The receiving half.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+
+use disco_core::wire::{Message, PACKET_LIMIT, Packet, WireError};
+use disco_core::{Error, Result};
+use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use super::{CHUNK, Connection};
+
+/// The largest packet that one who has proved who it is may send, in parts.
+pub(crate) const PACKET: usize = PACKET_LIMIT as usize;
+/// How often bytes are taken from one connection before anything else is done.
+const ROUNDS: usize = 16;
+/// Descriptors that may come with one chunk, and that may wait for their packets.
+const FDS: usize = 16;
+
+/// Bytes that are no whole packet yet, and descriptors whose packets were not taken.
+pub(crate) struct Incoming {
+    buffer: Vec<u8>,
+    /// The part of the buffer that was not taken yet.
+    unread: Range<usize>,
+    /// What has come of a large packet, and what is to come.
+    parts: Vec<u8>,
+    left: u64,
+    fds: VecDeque<OwnedFd>,
+    /// The largest packet taken.
+    limit: usize,
+    is_closed: bool,
+}
+
+impl Incoming {
+    /// Nothing so far. A packet may have `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        let (buffer, parts) = (Vec::new(), Vec::new());
+        Self { buffer, unread: 0..0, parts, left: 0, fds: VecDeque::new(), limit, is_closed: false }
+    }
+
+    /// The other end has proved who it is: larger packets are taken.
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// The other end has closed, or is gone; what came before can still be taken.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Takes in what is there now, and gives each message to `hear`, until that returns something. Leaves off after a while,
+    /// for others have something to say, too: what is left comes up again.
+    ///
+    /// # Errors
+    /// Bytes that are no message, one that is too large, more descriptors than packets that could want them; `hear`'s own.
+    pub(crate) fn listen<T>(
+        &mut self,
+        connection: &Connection,
+        mut hear: impl FnMut(&mut Self, Message) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        for _ in 0..ROUNDS {
+            let more = self.fill(connection)?;
+            while let Some(message) = self.next()? {
+                if let Some(heard) = hear(self, message)? {
+                    return Ok(Some(heard));
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes in what is there now. Returns whether there may be more.
+    ///
+    /// # Errors
+    /// More descriptors than packets that could want them.
+    pub(crate) fn fill(&mut self, connection: &Connection) -> Result<bool> {
+        self.make_room();
+        let received = self.receive(connection);
+        if self.fds.len() > FDS {
+            return Err(Error::invalid(format!("{} descriptors that no packet speaks of", self.fds.len())));
+        }
+        match received {
+            Ok(0) => self.is_closed = true,
+            Ok(received) => {
+                self.unread.end += received;
+                // It stops at each packet with a descriptor.
+                return Ok(true);
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            // Reset: as good as closed.
+            Err(_) => self.is_closed = true,
+        }
+        Ok(false)
+    }
+
+    /// A chunk of the buffer after what is unread.
+    fn make_room(&mut self) {
+        if self.buffer.len() < self.unread.end + CHUNK {
+            if self.unread.start > 0 {
+                self.buffer.copy_within(self.unread.clone(), 0);
+                self.unread = 0..self.unread.len();
+            }
+            self.buffer.resize(self.buffer.len().max(self.unread.end + CHUNK), 0);
+        }
+    }
+
+    fn receive(&mut self, connection: &Connection) -> rustix::io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut self.buffer[self.unread.end..][..CHUNK])];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = net::recvmsg(connection.as_fd(), &mut into, &mut control, flags)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds);
+            }
+        }
+        Ok(received.bytes)
+    }
+
+    /// The next message, if all of it is there.
+    ///
+    /// # Errors
+    /// Bytes that are no message, or one that is too large.
+    pub(crate) fn next(&mut self) -> Result<Option<Message>, WireError> {
+        loop {
+            let start = self.unread.start;
+            let bytes = &self.buffer[start..self.unread.end];
+            let Some(prefix) = bytes.first_chunk::<{ Packet::PREFIX }>() else { return Ok(None) };
+            let length = Packet::content_len(*prefix)?;
+            if length > self.limit.min(CHUNK) {
+                return Err(WireError::TooLarge(length as u64));
+            }
+            let Some(content) = bytes[Packet::PREFIX..].get(..length) else { return Ok(None) };
+            self.unread.start += Packet::PREFIX + length;
+            let message = match Message::decode(Packet::read(content)?)? {
+                Message::Part { left, bytes } => self.put_together(left, &bytes)?,
+                message => Some(message),
+            };
+            if message.is_some() {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// A part of a large packet has come, of which others are left. Returns its message once all is there.
+    fn put_together(&mut self, left: u64, part: &[u8]) -> Result<Option<Message>, WireError> {
+        let whole = left.saturating_add((self.parts.len() + part.len()) as u64);
+        if whole > (Packet::PREFIX + self.limit) as u64 {
+            return Err(WireError::TooLarge(whole));
+        }
+        if part.is_empty() || !self.parts.is_empty() && left + part.len() as u64 != self.left {
+            return Err(WireError::Expected("the next part of a packet"));
+        }
+        self.parts.extend_from_slice(part);
+        self.left = left;
+        if left > 0 {
+            return Ok(None);
+        }
+        // It does not take its room for ever.
+        let parts = std::mem::take(&mut self.parts);
+        match Packet::split(&parts)? {
+            (packet, []) => Message::decode(packet).map(Some),
+            (_, rest) => Err(WireError::Trailing(rest.len())),
+        }
+    }
+
+    /// The descriptor that came with the packet taken last.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn take_fd(&mut self) -> Result<OwnedFd> {
+        self.fds.pop_front().ok_or_else(|| Error::invalid("a packet speaks of a descriptor that did not come along"))
+    }
+}

@@ -1,0 +1,303 @@
+//! The sending half, usable from any thread, and the socket.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use disco_core::wire::Message;
+use disco_core::{Error, Result};
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
+
+use super::waker::Waker;
+use super::{CHUNK, PART};
+
+/// Bytes that may wait to be sent. More means that the other end does not read.
+const BACKLOG: usize = 1 << 30;
+/// How many packets go at once.
+const SLICES: usize = 64;
+/// How long a frame that nobody waits for may wait for others to go with it, and how many bytes of such.
+pub(crate) const LINGER: Duration = Duration::from_micros(100);
+const LINGERING: usize = 16 << 10;
+
+/// One end of a connected socket that streams bytes: what it sends, and the socket. Never waits.
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    outbox: Mutex<Outbox>,
+    /// Whoever polls the socket, and has to flush what it did not take.
+    waker: Arc<Waker>,
+}
+
+/// What the socket did not take yet.
+#[derive(Default)]
+struct Outbox {
+    /// Packets that go next, whatever comes meanwhile: about [`CHUNK`].
+    line: VecDeque<Parcel>,
+    /// Packets that go as soon as those have.
+    first: VecDeque<Parcel>,
+    /// Packets that go when there are no others, in parts if they are large.
+    last: VecDeque<Parcel>,
+    bytes: usize,
+    /// Something was refused: the other end has no longer got everything.
+    is_full: bool,
+    is_cut: bool,
+    /// When the socket took something.
+    sent: Option<Instant>,
+    /// Frames linger, and whoever polls the socket knows.
+    lingers: bool,
+}
+
+/// Bytes of which some may be gone, and the descriptor that goes with the first of them.
+struct Parcel {
+    bytes: Arc<[u8]>,
+    sent: usize,
+    fd: Option<OwnedFd>,
+}
+
+impl Connection {
+    /// Takes a connected socket.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn new(socket: impl Into<OwnedFd>, waker: Arc<Waker>) -> io::Result<Self> {
+        let socket = socket.into();
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self { socket, outbox: Mutex::default(), waker })
+    }
+
+    /// Sends a packet and a descriptor, ahead of frames and of what is left of large packets. Large ones queue behind these
+    /// themselves. What does not go at once is left to the one who polls.
+    ///
+    /// # Errors
+    /// The other end is gone, or does not read.
+    pub(crate) fn send(&self, packet: impl Into<Arc<[u8]>>, fd: Option<OwnedFd>) -> Result<()> {
+        let bytes = packet.into();
+        let is_small = bytes.len() <= CHUNK;
+        let mut outbox = self.take(bytes.len())?;
+        let queue = if is_small { &mut outbox.first } else { &mut outbox.last };
+        queue.push_back(Parcel { bytes, sent: 0, fd });
+        self.go(&mut outbox)
+    }
+
+    /// Sends a packet behind all others.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn send_last(&self, packet: impl Into<Arc<[u8]>>) -> Result<()> {
+        let bytes = packet.into();
+        let mut outbox = self.take(bytes.len())?;
+        outbox.last.push_back(Parcel { bytes, sent: 0, fd: None });
+        self.go(&mut outbox)
+    }
+
+    /// The same, but when others have just gone it may linger for about [`LINGER`], so that many go at once.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn send_soon(&self, packet: impl Into<Arc<[u8]>>) -> Result<()> {
+        let bytes = packet.into();
+        let mut outbox = self.take(bytes.len())?;
+        outbox.last.push_back(Parcel { bytes, sent: 0, fd: None });
+        let has_just_sent = outbox.sent.is_some_and(|sent| sent.elapsed() < LINGER);
+        if !has_just_sent || outbox.bytes >= LINGERING {
+            return self.go(&mut outbox);
+        }
+        if !std::mem::replace(&mut outbox.lingers, true) {
+            self.waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Room for a packet of so many bytes.
+    fn take(&self, bytes: usize) -> Result<MutexGuard<'_, Outbox>> {
+        let mut outbox = self.outbox();
+        if outbox.bytes.saturating_add(bytes) > BACKLOG {
+            outbox.is_full = true;
+            return Err(Error::invalid(format!("the other end has left {} bytes unread", outbox.bytes)));
+        }
+        outbox.bytes += bytes;
+        Ok(outbox)
+    }
+
+    fn go(&self, outbox: &mut Outbox) -> Result<()> {
+        if !self.pump(outbox)? {
+            self.waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Goes on sending. Returns whether nothing is left.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    pub(crate) fn flush(&self) -> Result<bool> {
+        self.pump(&mut self.outbox())
+    }
+
+    /// Whether anything lingers.
+    pub(crate) fn lingers(&self) -> bool {
+        self.outbox().lingers
+    }
+
+    /// Sends what lingers. Returns whether anything did: if so, more may soon.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    pub(crate) fn flush_lingering(&self) -> Result<bool> {
+        let mut outbox = self.outbox();
+        if !outbox.lingers {
+            return Ok(false);
+        }
+        outbox.lingers = !outbox.last.is_empty();
+        self.pump(&mut outbox)?;
+        Ok(outbox.lingers)
+    }
+
+    /// Whether something was refused.
+    pub(crate) fn is_full(&self) -> bool {
+        self.outbox().is_full
+    }
+
+    /// Sends what is left to be sent, for at most `limit`.
+    pub(crate) fn drain(&self, limit: Duration) {
+        let start = Instant::now();
+        while let (Ok(false), Some(left)) = (self.flush(), limit.checked_sub(start.elapsed())) {
+            let left = Timespec::try_from(left).ok();
+            // A signal ends it early, as it may.
+            _ = event::poll(&mut [PollFd::new(self, PollFlags::OUT)], left.as_ref());
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.outbox().bytes
+    }
+
+    /// Whether it takes nothing any more.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.outbox().is_cut
+    }
+
+    /// Closes it for both ends.
+    pub(crate) fn close(&self) {
+        self.outbox().is_cut = true;
+        // It fails only if that was done already.
+        _ = net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Whether something waits for the socket to take it.
+    pub(crate) fn is_behind(&self) -> bool {
+        let outbox = self.outbox();
+        outbox.bytes > 0 && !outbox.lingers
+    }
+
+    fn pump(&self, outbox: &mut Outbox) -> Result<bool> {
+        loop {
+            outbox.line_up()?;
+            if outbox.line.is_empty() {
+                return Ok(true);
+            }
+            match outbox.pass_on(&self.socket) {
+                Ok(sent) => outbox.forget(sent),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    outbox.is_cut = true;
+                    return Err(Error::invalid(format!("the connection is cut: {}", io::Error::from(errno))));
+                }
+            }
+        }
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outbox {
+    /// Decides what goes next.
+    fn line_up(&mut self) -> Result<()> {
+        let mut bytes: usize = self.line.iter().map(|parcel| parcel.bytes.len()).sum();
+        while bytes < CHUNK && self.line.len() < SLICES {
+            let next = match self.first.pop_front() {
+                Some(parcel) => parcel,
+                None => match self.next_part()? {
+                    Some(parcel) => parcel,
+                    None => break,
+                },
+            };
+            bytes += next.bytes.len();
+            self.line.push_back(next);
+        }
+        Ok(())
+    }
+
+    /// The next of those that go last, or a part of it.
+    fn next_part(&mut self) -> Result<Option<Parcel>> {
+        let Some(parcel) = self.last.front_mut() else { return Ok(None) };
+        if parcel.bytes.len() <= CHUNK {
+            return Ok(self.last.pop_front());
+        }
+        let part = &parcel.bytes[parcel.sent..][..PART.min(parcel.bytes.len() - parcel.sent)];
+        parcel.sent += part.len();
+        let left = parcel.bytes.len() - parcel.sent;
+        let packet: Arc<[u8]> = Message::Part { left: left as u64, bytes: part.into() }.encode()?.into();
+        // Its envelope is to be sent, too.
+        self.bytes += packet.len() - part.len();
+        if left == 0 {
+            self.last.pop_front();
+        }
+        Ok(Some(Parcel { bytes: packet, sent: 0, fd: None }))
+    }
+
+    /// Passes the packets that are next to the socket, up to one that brings a descriptor.
+    fn pass_on(&self, socket: &OwnedFd) -> rustix::io::Result<usize> {
+        let together = 1 + self.line.iter().skip(1).take_while(|parcel| parcel.fd.is_none()).count();
+        let slices: Vec<IoSlice<'_>> =
+            self.line.iter().take(together).map(|parcel| IoSlice::new(&parcel.bytes[parcel.sent..])).collect();
+        let fd: Option<[BorrowedFd<'_>; 1]> = self.line.front().and_then(|parcel| Some([parcel.fd.as_ref()?.as_fd()]));
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(fd) = &fd {
+            control.push(SendAncillaryMessage::ScmRights(fd));
+        }
+        net::sendmsg(socket, &slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    /// The socket has taken so many bytes.
+    fn forget(&mut self, mut sent: usize) {
+        self.sent = Some(Instant::now());
+        self.bytes -= sent;
+        while let Some(parcel) = self.line.front_mut() {
+            // It goes with the first byte.
+            parcel.fd = None;
+            let left = parcel.bytes.len() - parcel.sent;
+            if sent < left {
+                parcel.sent += sent;
+                return;
+            }
+            sent -= left;
+            self.line.pop_front();
+            if sent == 0 {
+                return;
+            }
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("behind", &self.outbox().bytes).finish_non_exhaustive()
+    }
+}

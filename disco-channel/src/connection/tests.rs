@@ -1,0 +1,140 @@
+//! Both halves over a pair of sockets.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use disco_core::wire::{Message, WireError};
+
+use super::{CHUNK, Connection, Incoming, Waker};
+
+fn pair() -> (Connection, Connection) {
+    let (a, b) = UnixStream::pair().unwrap();
+    let connection = |stream| Connection::new(stream, Arc::new(Waker::new().unwrap())).unwrap();
+    (connection(a), connection(b))
+}
+
+fn bye(text: &str) -> Vec<u8> {
+    Message::Bye(text.into()).encode().unwrap()
+}
+
+#[test]
+fn packets_come_whole_and_in_order_however_they_are_cut() {
+    let (a, b) = pair();
+    let long = "x".repeat(3 * CHUNK);
+    let texts = ["", "short", &long, "last"];
+    for text in texts {
+        a.send_last(bye(text)).unwrap();
+    }
+    let (mut incoming, mut come) = (Incoming::new(1 << 20), Vec::new());
+    while come.len() < texts.len() {
+        a.flush().unwrap();
+        incoming.fill(&b).unwrap();
+        while let Some(message) = incoming.next().unwrap() {
+            let Message::Bye(text) = message else { panic!() };
+            come.push(text);
+        }
+    }
+    assert_eq!(come, texts);
+    drop(a);
+    incoming.fill(&b).unwrap();
+    assert!(incoming.is_closed() && incoming.next().unwrap().is_none());
+}
+
+#[test]
+fn what_the_other_end_does_not_take_waits() {
+    let (a, b) = pair();
+    let big: Arc<[u8]> = bye(&"x".repeat(1 << 20)).into();
+    a.send(big.clone(), None).unwrap();
+    assert!(a.is_behind());
+    let (mut incoming, mut come) = (Incoming::new(2 << 20), 0);
+    while come == 0 {
+        incoming.fill(&b).unwrap();
+        a.flush().unwrap();
+        come += usize::from(incoming.next().unwrap().is_some());
+    }
+    assert!(!a.is_behind());
+    drop(b);
+    assert!(a.send(big, None).unwrap_err().to_string().starts_with("the connection is cut: "));
+}
+
+#[test]
+fn a_descriptor_comes_with_its_packet() {
+    let (a, b) = pair();
+    let (fd, other) = UnixStream::pair().unwrap();
+    a.send(bye("none"), None).unwrap();
+    a.send(bye("one"), Some(fd.into())).unwrap();
+    let mut incoming = Incoming::new(1 << 20);
+    while incoming.fill(&b).unwrap() {}
+    incoming.next().unwrap().unwrap();
+    incoming.next().unwrap().unwrap();
+    let received = UnixStream::from(incoming.take_fd().unwrap());
+    assert!(incoming.take_fd().is_err());
+    drop(received);
+    assert_eq!(std::io::Read::read(&mut &other, &mut [0]).unwrap(), 0, "the last copy is closed");
+}
+
+#[test]
+fn a_packet_above_the_limit_is_refused_before_it_comes() {
+    let (a, b) = pair();
+    a.send(u64::MAX.to_le_bytes().to_vec(), None).unwrap();
+    let mut incoming = Incoming::new(100);
+    incoming.fill(&b).unwrap();
+    assert!(matches!(incoming.next(), Err(WireError::TooLarge(u64::MAX))));
+    let mut incoming = Incoming::new(100);
+    a.send(101u64.to_le_bytes().to_vec(), None).unwrap();
+    incoming.fill(&b).unwrap();
+    assert!(matches!(incoming.next(), Err(WireError::TooLarge(101))));
+}
+
+#[test]
+fn small_packets_overtake_large_ones() {
+    let (a, b) = pair();
+    let big = "x".repeat(8 << 20);
+    a.send_last(bye(&big)).unwrap();
+    a.send_last(bye("after it")).unwrap();
+    a.send(bye("urgent"), None).unwrap();
+    let (mut incoming, mut come) = (Incoming::new(16 << 20), Vec::new());
+    while come.len() < 3 {
+        incoming.fill(&b).unwrap();
+        a.flush().unwrap();
+        while let Some(Message::Bye(text)) = incoming.next().unwrap() {
+            come.push(text);
+        }
+    }
+    assert!(come == ["urgent".to_owned(), big, "after it".to_owned()]);
+}
+
+#[test]
+fn parts_that_do_not_follow_each_other_are_refused() {
+    let (a, b) = pair();
+    let mut incoming = Incoming::new(1 << 20);
+    let mut refused = |left: u64, size: usize| {
+        a.send(Message::Part { left, bytes: vec![0; size].into() }.encode().unwrap(), None).unwrap();
+        incoming.fill(&b).unwrap();
+        incoming.next()
+    };
+    assert!(matches!(refused(1 << 60, 1), Err(WireError::TooLarge(_))));
+    assert!(matches!(refused(100, 10), Ok(None)));
+    assert!(matches!(refused(80, 10), Err(WireError::Expected(_))));
+    assert!(matches!(refused(100, 0), Err(WireError::Expected(_))));
+}
+
+#[test]
+fn frames_that_follow_others_linger_and_go_together() {
+    let (a, b) = pair();
+    let mut incoming = Incoming::new(1 << 20);
+    a.send_soon(bye("at once")).unwrap();
+    incoming.fill(&b).unwrap();
+    assert!(incoming.next().unwrap().is_some());
+    // So many that some follow soon enough, however slow this machine is.
+    (0..1000).for_each(|_| a.send_soon(bye("soon")).unwrap());
+    while a.flush_lingering().unwrap() {}
+    let mut come = 0;
+    while incoming.fill(&b).unwrap() {
+        while incoming.next().unwrap().is_some() {
+            come += 1;
+        }
+    }
+    assert_eq!(come, 1000);
+    assert!(!a.is_behind());
+}

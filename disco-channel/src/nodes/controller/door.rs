@@ -1,0 +1,198 @@
+//! Where nodes prove who they are, and introduce themselves.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use disco_core::wire::{Join, Message};
+use disco_core::{Error, Result, World};
+
+use crate::connection::{Connection, Incoming, Waker};
+use crate::nodes::handshake::{ANSWER, Host, Request};
+use crate::nodes::token::{self, Token};
+use crate::nodes::{self, HANDSHAKE, INTRODUCTION};
+
+/// How many may be about it at a time.
+const STRANGERS: usize = 256;
+/// How many are let in before anything else is done.
+const AT_ONCE: usize = 64;
+
+/// A listening socket, and those who have come to it.
+pub(super) struct Door {
+    listener: TcpListener,
+    token: Token,
+    world: World,
+    /// The oldest first.
+    strangers: VecDeque<Stranger>,
+}
+
+/// One who has connected.
+struct Stranger {
+    address: SocketAddr,
+    since: Instant,
+    phase: Phase,
+}
+
+enum Phase {
+    /// It is to prove that it has the token.
+    Proof { stream: TcpStream, host: Host, answer: [u8; ANSWER], came: usize },
+    /// It has, and is to introduce itself.
+    Introduction { request: Request, connection: Arc<Connection>, incoming: Incoming },
+}
+
+/// A node that has introduced itself.
+pub(super) struct Guest {
+    pub(super) address: SocketAddr,
+    pub(super) request: Request,
+    pub(super) join: Join,
+    pub(super) connection: Arc<Connection>,
+    pub(super) incoming: Incoming,
+}
+
+/// What came of a stranger.
+pub(super) enum Arrival {
+    Node(Guest),
+    /// It is no node of ours.
+    Refused(SocketAddr, Error),
+    /// The system lets nobody in.
+    Closed(io::Error),
+}
+
+impl Door {
+    pub(super) fn new(listener: TcpListener, token: Token, world: World) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, token, world, strangers: VecDeque::new() })
+    }
+
+    /// Those who are waited for.
+    pub(super) fn strangers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.strangers.iter().map(|stranger| match &stranger.phase {
+            Phase::Proof { stream, .. } => stream.as_fd(),
+            Phase::Introduction { connection, .. } => connection.as_fd(),
+        })
+    }
+
+    /// Lets in who has come, and hears what strangers say.
+    pub(super) fn attend(&mut self, waker: &Arc<Waker>) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
+        for _ in 0..AT_ONCE {
+            match self.listener.accept() {
+                Ok((stream, address)) => self.let_in(stream, address),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Whoever came has gone already.
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                }
+                Err(error) => {
+                    arrivals.push(Arrival::Closed(error));
+                    break;
+                }
+            }
+        }
+        for stranger in std::mem::take(&mut self.strangers) {
+            let address = stranger.address;
+            match stranger.listen(&self.token, &self.world, waker) {
+                Ok(Progress::Stays(stranger)) => self.strangers.push_back(stranger),
+                Ok(Progress::Comes(guest)) => arrivals.push(Arrival::Node(guest)),
+                Err(error) => arrivals.push(Arrival::Refused(address, error)),
+            }
+        }
+        arrivals
+    }
+
+    fn let_in(&mut self, stream: TcpStream, address: SocketAddr) {
+        let greet = |mut stream: TcpStream| {
+            stream.set_nonblocking(true)?;
+            let host = Host::new(token::random()?);
+            // It is smaller than any socket's buffer.
+            stream.write_all(host.greeting())?;
+            let phase = Phase::Proof { stream, host, answer: [0; ANSWER], came: 0 };
+            Ok::<_, io::Error>(Stranger { address, since: Instant::now(), phase })
+        };
+        // Nodes are done in no time: the oldest is the least likely to be one.
+        if self.strangers.len() == STRANGERS {
+            self.strangers.pop_front();
+        }
+        match greet(stream) {
+            Ok(stranger) => self.strangers.push_back(stranger),
+            Err(error) => tracing::debug!(%address, %error, "left at once"),
+        }
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// How far a stranger is.
+#[allow(clippy::large_enum_variant, reason = "moved once")]
+enum Progress {
+    Stays(Stranger),
+    Comes(Guest),
+}
+
+impl Stranger {
+    fn listen(mut self, token: &Token, world: &World, waker: &Arc<Waker>) -> Result<Progress> {
+        if let Phase::Proof { stream, host, answer, came } = &mut self.phase {
+            read(stream, answer, came)?;
+            if *came == ANSWER {
+                let (request, verdict) = host.judge(token, world, answer).map_err(|refused| {
+                    // It may be gone.
+                    _ = refused.verdict.map(|verdict| stream.write_all(&verdict));
+                    refused.error
+                })?;
+                let mut enter = || {
+                    stream.write_all(&verdict)?;
+                    nodes::connection(stream.try_clone()?, waker.clone())
+                };
+                let connection = enter().map_err(|error| Error::invalid(format!("it can't be let in: {error}")))?;
+                let incoming = Incoming::new(INTRODUCTION);
+                self.phase = Phase::Introduction { request, connection: Arc::new(connection), incoming };
+            }
+        }
+        let Self { address, since, phase } = self;
+        let phase = match phase {
+            Phase::Introduction { request, connection, mut incoming } => {
+                match introduced(&connection, &mut incoming)? {
+                    Some(join) => return Ok(Progress::Comes(Guest { address, request, join, connection, incoming })),
+                    None => Phase::Introduction { request, connection, incoming },
+                }
+            }
+            phase @ Phase::Proof { .. } => phase,
+        };
+        match since.elapsed() > HANDSHAKE {
+            true => Err(Error::invalid(format!("it has not introduced itself for {HANDSHAKE:?}"))),
+            false => Ok(Progress::Stays(Self { address, since, phase })),
+        }
+    }
+}
+
+/// Takes in what there is of a record.
+fn read(stream: &mut TcpStream, record: &mut [u8], came: &mut usize) -> Result<()> {
+    while *came < record.len() {
+        match stream.read(&mut record[*came..]) {
+            Ok(0) => return Err(Error::invalid("it left without a word")),
+            Ok(count) => *came += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::invalid(format!("it left: {error}"))),
+        }
+    }
+    Ok(())
+}
+
+/// Whether it has introduced itself.
+fn introduced(connection: &Connection, incoming: &mut Incoming) -> Result<Option<Join>> {
+    let join = incoming.listen(connection, |_, message| match message {
+        Message::Join(join) => Ok(Some(join)),
+        other => Err(Error::invalid(format!("it says {other:?} instead of join"))),
+    });
+    match join? {
+        None if incoming.is_closed() => Err(Error::invalid("it left without a word")),
+        join => Ok(join),
+    }
+}

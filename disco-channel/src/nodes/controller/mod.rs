@@ -1,0 +1,10 @@
+//! The controller's end.
+
+mod door;
+mod lane;
+mod peer;
+mod printer;
+mod roster;
+mod service;
+
+pub use lane::{Announce, Announcement, NodeLane, Options};

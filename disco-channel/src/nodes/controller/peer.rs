@@ -1,0 +1,174 @@
+//! One node, as the service thread sees it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::channel::Inbox;
+use disco_core::link::Shared;
+use disco_core::wire::Message;
+use disco_core::{Error, Result, WorkerId};
+
+use super::printer::Printer;
+use super::roster::Roster;
+use crate::connection::{Connection, Incoming};
+use crate::hearing;
+
+/// One node that has been told what it is.
+pub(super) struct Peer {
+    pub(super) index: usize,
+    connection: Arc<Connection>,
+    incoming: Incoming,
+    /// When it was heard last, and when something was said to it.
+    heard: Instant,
+    said: Instant,
+    /// All its workers have started.
+    pub(super) is_ready: bool,
+    /// Its workers have left.
+    pub(super) has_left: bool,
+    /// Nothing more comes of it; why, if that is known.
+    closed: Option<Option<String>>,
+    is_over: bool,
+}
+
+impl Peer {
+    pub(super) fn new(index: usize, connection: Arc<Connection>, incoming: Incoming) -> Self {
+        let now = Instant::now();
+        Self {
+            index,
+            connection,
+            incoming,
+            heard: now,
+            said: now,
+            is_ready: false,
+            has_left: false,
+            closed: None,
+            is_over: false,
+        }
+    }
+
+    /// Its connection, while that is open.
+    pub(super) fn connection(&self) -> Option<&Arc<Connection>> {
+        self.closed.is_none().then_some(&self.connection)
+    }
+
+    /// Takes in what it sends, and sends what the socket did not take.
+    pub(super) fn listen(&mut self, roster: &Roster, inbox: &Arc<dyn Inbox>, shared: &Arc<Shared>, printer: &Printer) {
+        if self.closed.is_some() {
+            return;
+        }
+        let Self { index, connection, incoming, heard, is_ready, has_left, .. } = self;
+        let result = incoming.listen(connection, |_, message| {
+            *heard = Instant::now();
+            match message {
+                Message::Alive => {}
+                Message::Ready => *is_ready = true,
+                Message::Room { frames, bytes } => {
+                    roster.seat(*index).credit.acknowledge(frames, bytes);
+                    if roster.room() > 0 {
+                        inbox.room(roster.workers.clone());
+                    }
+                }
+                Message::Ask { id, epoch, call } => {
+                    hearing::call_store(connection, shared, roster.epoch(), (id, epoch, call))?;
+                }
+                Message::From { worker, message } => {
+                    if !roster.members(*index).contains(&worker) {
+                        return Err(Error::invalid(format!("{worker} is none of its workers")));
+                    }
+                    hear_worker(*index, worker, *message, roster, inbox, printer)?;
+                }
+                Message::Left(stuck) => {
+                    _ = roster.seat(*index).stuck.set(stuck);
+                    *has_left = true;
+                    return Ok(Some(None));
+                }
+                Message::Bye(why) => return Ok(Some(Some(why))),
+                other => return Err(Error::invalid(format!("{other:?}"))),
+            }
+            Ok(None)
+        });
+        match result {
+            Ok(Some(farewell)) => self.close(farewell),
+            Ok(None) if self.incoming.is_closed() => self.close(None),
+            Ok(None) => self.flush(),
+            Err(error) => self.close(Some(format!("it sent garbage: {error}"))),
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.connection.is_behind() && self.connection.flush().is_err() {
+            self.close(None);
+        }
+    }
+
+    /// Says that this end is alive, if nothing was said for so long.
+    pub(super) fn say_alive(&mut self, heartbeat: Duration) {
+        if self.closed.is_some() || self.said.elapsed() < heartbeat {
+            return;
+        }
+        self.said = Instant::now();
+        let said = Message::Alive.encode().and_then(|packet| self.connection.send(packet, None));
+        if said.is_err() {
+            self.close(None);
+        }
+    }
+
+    /// Gives it up if it has been silent for `limit`.
+    pub(super) fn check_silence(&mut self, limit: Duration) {
+        if self.closed.is_none() && self.heard.elapsed() > limit {
+            self.close(Some(format!("it has said nothing for {limit:?}")));
+        }
+    }
+
+    /// Nobody could hear it meanwhile: its silence counts from now.
+    pub(super) fn excuse_silence(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    /// Hears nothing more of it, nor does it of this side, which ends it if nothing else does.
+    pub(super) fn close(&mut self, why: Option<String>) {
+        self.closed.get_or_insert(why);
+        self.connection.close();
+    }
+
+    /// Whether its end was seen.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Why it is gone, once it is. Told once.
+    pub(super) fn end(&mut self) -> Option<String> {
+        let why = self.closed.clone()?;
+        if std::mem::replace(&mut self.is_over, true) {
+            return None;
+        }
+        Some(why.unwrap_or_else(|| "its connection was closed".to_owned()))
+    }
+}
+
+/// Takes in what a worker of a node says.
+fn hear_worker(
+    index: usize,
+    worker: WorkerId,
+    message: Message,
+    roster: &Roster,
+    inbox: &Arc<dyn Inbox>,
+    printer: &Printer,
+) -> Result<()> {
+    match message {
+        Message::Output { is_err, line } => {
+            let text = [format!("[node {} {worker}] ", index + 1).as_bytes(), &line, b"\n"].concat();
+            printer.print(is_err, text);
+        }
+        Message::Lost(why) => {
+            let name = roster.seat(index).name.get().map_or("", String::as_str);
+            let why = format!("on {name}: {why}");
+            let next = WorkerId::new(worker.index() as u32 + 1);
+            inbox.lost(worker..next, Error::Lost { workers: worker.to_string(), why });
+        }
+        message => {
+            hearing::hear(worker, message, inbox, roster.epoch(), |progress| roster.set_progress(worker, progress))?;
+        }
+    }
+    Ok(())
+}

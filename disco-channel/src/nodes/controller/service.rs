@@ -1,0 +1,362 @@
+//! The controller's side of what goes on beside the commands: one thread for all nodes of a lane.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco_core::channel::Inbox;
+use disco_core::link::Shared;
+use disco_core::wire::{Assignment, Message};
+use disco_core::{Error, Result, function};
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+
+use super::door::{Arrival, Door, Guest};
+use super::peer::Peer;
+use super::printer::Printer;
+use super::roster::Roster;
+use crate::connection::{Connection, LINGER, PACKET};
+
+/// How many of those who were sent away are told of.
+const TOLD: usize = 3;
+
+/// The service thread of one lane.
+pub(super) struct Service {
+    pub(super) roster: Arc<Roster>,
+    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) shared: Arc<Shared>,
+    /// Open until all nodes have come, or it is clear that they won't.
+    pub(super) door: Option<Door>,
+    /// Those who have come, while others have not.
+    pub(super) guests: Vec<Guest>,
+    /// All nodes, once they have come.
+    pub(super) peers: Vec<Peer>,
+    /// Those who were sent away last, and why.
+    pub(super) refused: VecDeque<String>,
+    /// What nodes are told; which one it is, is each one's own.
+    pub(super) assignment: Assignment,
+    /// Hears once whether all have started.
+    pub(super) ready: Option<Sender<Result<()>>>,
+    pub(super) printer: Option<Printer>,
+}
+
+/// What has something to say.
+#[derive(Clone, Copy)]
+enum Source {
+    Waker,
+    /// The door, a stranger or a guest.
+    Door,
+    Peer(usize),
+}
+
+impl Service {
+    /// Serves until nothing is left of any node.
+    pub(super) fn run(mut self) {
+        let Assignment { heartbeat, silence, start: start_limit, .. } = self.assignment;
+        let tick = (heartbeat.min(silence / 5) / 2).clamp(Duration::from_millis(5), Duration::from_millis(200));
+        let start = Instant::now();
+        let (mut last, mut lingers) = (start, false);
+        while self.door.is_some() || !self.peers.iter().all(Peer::is_over) {
+            let ready = self.wait(if lingers { LINGER } else { tick });
+            self.hear(&ready);
+            lingers = self.flush(lingers);
+            // What depends on time alone.
+            let since = last.elapsed();
+            if since < tick {
+                continue;
+            }
+            // Whoever kept this thread from running kept it from hearing, too.
+            if since > silence / 2 {
+                self.peers.iter_mut().for_each(Peer::excuse_silence);
+            }
+            last = Instant::now();
+            for peer in &mut self.peers {
+                peer.say_alive(heartbeat);
+                peer.check_silence(silence);
+            }
+            for guest in &self.guests {
+                // That it is gone shows when it is listened to.
+                _ = Message::Alive.encode().and_then(|packet| guest.connection.send(packet, None));
+            }
+            if self.ready.is_some() && start.elapsed() > start_limit {
+                self.give_up(&self.late(start_limit));
+            }
+            if self.roster.over.load(Ordering::Acquire) {
+                self.door = None;
+                self.peers.iter_mut().for_each(|peer| peer.close(None));
+            }
+            self.attend_door();
+            self.hear_peers();
+        }
+        if let Some(printer) = self.printer.take() {
+            printer.finish();
+        }
+    }
+
+    /// Waits until something comes, or it is time to look.
+    fn wait(&self, limit: Duration) -> Vec<Source> {
+        let mut sources = vec![Source::Waker];
+        let mut polled = vec![PollFd::new(&*self.roster.waker, PollFlags::IN)];
+        if let Some(door) = &self.door {
+            let guests = self.guests.iter().map(|guest| guest.connection.as_fd());
+            for fd in std::iter::once(door.as_fd()).chain(door.strangers()).chain(guests) {
+                sources.push(Source::Door);
+                polled.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            }
+        }
+        for (index, peer) in self.peers.iter().enumerate() {
+            if let Some(connection) = peer.connection() {
+                let mut events = PollFlags::IN;
+                events.set(PollFlags::OUT, connection.is_behind());
+                sources.push(Source::Peer(index));
+                polled.push(PollFd::from_borrowed_fd(connection.as_fd(), events));
+            }
+        }
+        // A signal ends it early, as it may.
+        _ = event::poll(&mut polled, Timespec::try_from(limit).ok().as_ref());
+        let ready = polled.iter().map(|polled| !polled.revents().is_empty());
+        sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
+    }
+
+    /// Takes in what has come.
+    fn hear(&mut self, ready: &[Source]) {
+        if ready.iter().any(|source| matches!(source, Source::Door)) {
+            self.attend_door();
+        }
+        for source in ready {
+            match source {
+                Source::Waker => self.roster.waker.hear(),
+                Source::Door => {}
+                Source::Peer(index) => self.hear_peer(*index),
+            }
+        }
+    }
+
+    /// Sends what lingers, if that was so before this thread waited; returns whether anything does.
+    fn flush(&mut self, lingers: bool) -> bool {
+        let connections = self.peers.iter().filter_map(Peer::connection);
+        // That one is gone shows when it is listened to.
+        let flush = |connection: &Arc<Connection>| match lingers {
+            true => connection.flush_lingering().unwrap_or(false),
+            false => connection.lingers(),
+        };
+        connections.fold(false, |any, connection| flush(connection) || any)
+    }
+
+    fn hear_peers(&mut self) {
+        (0..self.peers.len()).for_each(|index| self.hear_peer(index));
+    }
+
+    fn hear_peer(&mut self, index: usize) {
+        let Some(printer) = &self.printer else { return };
+        self.peers[index].listen(&self.roster, &self.inbox, &self.shared, printer);
+        self.report(index);
+        if self.ready.is_some() && self.peers.iter().all(|peer| peer.is_ready) {
+            self.tell(Ok(()));
+        }
+    }
+
+    fn attend_door(&mut self) {
+        let arrivals = self.door.as_mut().map(|door| door.attend(&self.roster.waker));
+        for arrival in arrivals.into_iter().flatten() {
+            match arrival {
+                Arrival::Node(guest) => self.take(guest),
+                Arrival::Refused(address, error) => self.send_away(&address.to_string(), &error),
+                Arrival::Closed(error) => self.give_up(&Error::invalid(format!("nobody can connect: {error}"))),
+            }
+        }
+        // Whoever leaves meanwhile may come again.
+        self.guests.retain_mut(|guest| {
+            let Guest { connection, incoming, .. } = guest;
+            let said = incoming.listen(connection, |_, message| match message {
+                Message::Alive => Ok(None),
+                other => Ok(Some(other)),
+            });
+            matches!(said, Ok(None)) && !incoming.is_closed()
+        });
+        if self.door.is_some() && self.guests.len() == self.roster.len() {
+            self.door = None;
+            self.assign();
+        }
+    }
+
+    /// A node has introduced itself. One that is not of this session's program ends the start: whoever started it has the
+    /// token, and waits for it.
+    fn take(&mut self, guest: Guest) {
+        let name = format!("{} at {}", guest.join.name, guest.address);
+        let per_node = self.roster.per_node() as u32;
+        let wrong = match guest.request.per_node {
+            Some(theirs) if theirs != per_node => {
+                Err(Error::invalid(format!("it was told to have {theirs} workers, and nodes here have {per_node}")))
+            }
+            _ => function::compare(&guest.join.functions),
+        };
+        if let Err(error) = wrong {
+            refuse(&guest.connection, &error);
+            return self.give_up(&Error::Lost { workers: name, why: error.to_string() });
+        }
+        let nodes = self.roster.len();
+        let taken = |id| self.guests.iter().find(|other| other.request.node == Some(id));
+        let refused = match guest.request.node {
+            Some(id) if !(1..=nodes as u32).contains(&id) => {
+                Some(format!("nodes here are 1 to {nodes}, and it is {id}"))
+            }
+            Some(id) => taken(id).map(|other| format!("node {id} is here already: {}", other.join.name)),
+            None => None,
+        };
+        match refused {
+            Some(why) => {
+                let error = Error::Invalid(why);
+                refuse(&guest.connection, &error);
+                self.send_away(&name, &error);
+            }
+            None => {
+                tracing::info!(node = name, "has come");
+                self.guests.push(guest);
+            }
+        }
+    }
+
+    fn send_away(&mut self, name: &str, error: &Error) {
+        tracing::warn!(from = name, %error, "sent away");
+        if self.refused.len() == TOLD {
+            self.refused.pop_front();
+        }
+        self.refused.push_back(format!("{name}: {error}"));
+    }
+
+    /// All have come: tells each which node it is. Those that did not say fill what is left, in the order of their names, so
+    /// that who came first matters little.
+    fn assign(&mut self) {
+        let mut guests: Vec<Guest> = std::mem::take(&mut self.guests);
+        guests.sort_by(|a, b| (&a.join.name, a.address).cmp(&(&b.join.name, b.address)));
+        let (named, others): (Vec<_>, Vec<_>) = guests.into_iter().partition(|guest| guest.request.node.is_some());
+        let mut seats: Vec<Option<Guest>> = (0..self.roster.len()).map(|_| None).collect();
+        for guest in named {
+            // Checked when it came.
+            if let Some(seat) = guest.request.node.and_then(|id| seats.get_mut(id as usize - 1)) {
+                *seat = Some(guest);
+            }
+        }
+        let mut others = others.into_iter();
+        for (index, seat) in seats.into_iter().enumerate() {
+            if let Some(guest) = seat.or_else(|| others.next()) {
+                self.place(index, guest);
+            }
+        }
+        for index in 0..self.peers.len() {
+            let assignment =
+                Assignment { node: index as u32 + 1, workers: self.roster.members(index), ..self.assignment.clone() };
+            let told = Message::Assign(assignment).encode();
+            let told = told.map(|packet| self.roster.send(index, |connection| connection.send(packet, None)));
+            if let Err(error) = told {
+                return self.give_up(&error);
+            }
+        }
+    }
+
+    fn place(&mut self, index: usize, guest: Guest) {
+        let Guest { join, connection, mut incoming, .. } = guest;
+        incoming.set_limit(PACKET);
+        let seat = self.roster.seat(index);
+        // Set once: nobody else gets this seat.
+        _ = seat.name.set(format!("node {} ({})", index + 1, join.name));
+        _ = seat.connection.set(connection.clone());
+        self.peers.push(Peer::new(index, connection, incoming));
+    }
+
+    /// Reports the end of a node, once.
+    fn report(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        let has_left = peer.has_left;
+        let Some(why) = peer.end() else { return };
+        if self.ready.is_some() {
+            self.give_up(&self.roster.lost(index, why));
+        } else if !(self.roster.exits.are_expected() || self.roster.leaving.load(Ordering::Acquire) && has_left) {
+            // Before it no longer counts for room: whoever waits for that is to hear of the loss.
+            self.inbox.lost(self.roster.members(index), self.roster.lost(index, why));
+        }
+        self.roster.exits.leave(index);
+    }
+
+    /// The lane does not come about.
+    fn give_up(&mut self, error: &Error) {
+        self.door = None;
+        self.roster.exits.expect();
+        let guests = self.guests.drain(..).map(|guest| guest.connection);
+        guests.for_each(|connection| refuse(&connection, error));
+        for peer in &mut self.peers {
+            if let Some(connection) = peer.connection() {
+                refuse(connection, error);
+            }
+            peer.close(None);
+        }
+        self.tell(Err(error.clone()));
+    }
+
+    fn late(&self, after: Duration) -> Error {
+        let state = match &self.door {
+            Some(_) => self.missing(),
+            None => {
+                let late = self.peers.iter().filter(|peer| !peer.is_ready);
+                let late = late.filter_map(|peer| self.roster.seat(peer.index).name.get().cloned());
+                format!("{} did not start all workers", late.collect::<Vec<_>>().join(", "))
+            }
+        };
+        Error::Deadline { operation: "start".into(), after, state }
+    }
+
+    /// Who has not come.
+    fn missing(&self) -> String {
+        let taken: Vec<u32> = self.guests.iter().filter_map(|guest| guest.request.node).collect();
+        let free: Vec<String> =
+            (1..=self.roster.len() as u32).filter(|id| !taken.contains(id)).map(|id| format!("node {id}")).collect();
+        let missing = self.roster.len() - self.guests.len();
+        let mut text = match missing == free.len() {
+            true => format!("{} did not join", free.join(", ")),
+            // Others did not say which they are.
+            false => format!("{missing} of {} did not join", free.join(", ")),
+        };
+        if !self.refused.is_empty() {
+            let refused: Vec<&str> = self.refused.iter().map(String::as_str).collect();
+            text += &format!("; sent away: {}", refused.join("; "));
+        }
+        text
+    }
+
+    fn tell(&mut self, result: Result<()>) {
+        if let Some(ready) = self.ready.take() {
+            // Whoever waited has given up.
+            _ = ready.send(result);
+        }
+    }
+}
+
+impl Drop for Service {
+    /// If it panicked, then nobody hears of anything that nodes do: they are all lost, and stop.
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        let why = "the service thread of its lane panicked";
+        self.tell(Err(Error::invalid(why)));
+        for peer in &mut self.peers {
+            peer.close(None);
+            if !self.roster.exits.are_expected() && !peer.is_over() {
+                self.inbox.lost(self.roster.members(peer.index), self.roster.lost(peer.index, why.into()));
+            }
+        }
+        (0..self.roster.len()).for_each(|index| self.roster.exits.leave(index));
+    }
+}
+
+/// Tells why, if the other end still listens.
+fn refuse(connection: &Connection, why: &Error) {
+    let told = Message::Bye(why.to_string()).encode().and_then(|packet| connection.send_last(packet));
+    if let Err(error) = told {
+        tracing::debug!(%error, %why, "nobody to tell");
+    }
+}

@@ -1,0 +1,50 @@
+//! Workers on other machines, over TCP.
+//!
+//! ```text
+//! controller, node 0                                          node 1
+//! NodeLane::send ──── FRAME: one encoding, one write ───────▶ bridge ──▶ ThreadLane or ProcessLane ──▶ workers 4 to 7
+//! NodeLane::urgent ── ABORT, SHUTDOWN ──────────────────────▶   │
+//! thread `disco-nodes`                                          │ the thread that called `serve`
+//!   Inbox, store ◀── FROM worker REPLY, NOTICE, PROGRESS, ASK ──┤
+//!   standard output and error ◀── FROM worker OUTPUT ───────────┘
+//! ```
+//!
+//! **Starting.** The lane listens, on the loopback unless it is told otherwise. Whoever connects proves that it has the
+//! session's token, as the controller does ([`handshake`]), before a byte of anything else is looked at; then it says JOIN with its
+//! worker functions. Once all nodes are here, each is told which one it is, starts its workers and says READY. Strangers have
+//! 5 s, and the oldest of too many goes first, so that nobody who only holds a connection keeps a node out.
+//!
+//! **Commands.** A frame goes at once if none has just gone, or if somebody waits for its reply; else it may linger for about
+//! 100 µs, so that many go with one write. A node acknowledges what it has passed on to its workers, so that no more than
+//! 1,024 frames and about 64 MiB are under way.
+//!
+//! **The end.** Both ends say something each second. One that is silent for 5 s, closes the connection or sends garbage is gone: a
+//! node's workers are then lost, all of them; a node whose controller is gone aborts and stops its workers.
+
+mod controller;
+pub mod handshake;
+mod node;
+mod token;
+
+pub use controller::{Announce, Announcement, NodeLane, Options};
+pub use node::{JoinOptions, serve};
+pub use token::Token;
+
+use std::time::Duration;
+
+/// How long one may take to prove who it is, and to introduce itself.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// What the socket may hold of what is to be sent: an urgent packet waits for it.
+const SOCKET: usize = 512 << 10;
+/// The largest introduction: names of functions take the most of it.
+const INTRODUCTION: usize = 1 << 20;
+
+/// A connection between nodes.
+fn connection(
+    stream: std::net::TcpStream,
+    waker: std::sync::Arc<crate::connection::Waker>,
+) -> std::io::Result<crate::connection::Connection> {
+    stream.set_nodelay(true)?;
+    rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET)?;
+    crate::connection::Connection::new(stream, waker)
+}

@@ -1,0 +1,203 @@
+//! Joining: again and again, until the controller is there.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco_core::wire::{Assignment, Join, Message};
+use disco_core::{Error, Result, function};
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+
+use crate::connection::{Connection, Incoming, PACKET, Waker};
+use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT};
+use crate::nodes::token::{self, Token};
+use crate::nodes::{self, HANDSHAKE};
+
+/// How long to wait before the second attempt, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long the controller may be silent while others join: it says something each second, or as often as it was told.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How a node joins.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// Where the controller listens: `HOST:PORT`.
+    pub address: String,
+    /// The session's token; without it, a controller that has none.
+    pub token: Option<Token>,
+    /// Which node this is; else the controller says.
+    pub node: Option<u32>,
+    /// How many workers it has; else the controller says.
+    pub per_node: Option<u32>,
+    /// How long the controller may take to be there.
+    pub start: Duration,
+    /// Takes what is waited for, to be shown.
+    pub say: fn(&str),
+}
+
+impl JoinOptions {
+    /// To a controller at this address, as the environment says: `DISCO_TOKEN`, `DISCO_TOKEN_FILE`, within 30 s, saying nothing.
+    pub fn new(address: impl Into<String>) -> Self {
+        let start = Duration::from_secs(30);
+        Self { address: address.into(), token: None, node: None, per_node: None, start, say: |_| {} }
+    }
+}
+
+/// A node that the controller has taken.
+pub(super) struct Joined {
+    pub(super) connection: Arc<Connection>,
+    pub(super) incoming: Incoming,
+    pub(super) assignment: Assignment,
+}
+
+/// Why an attempt to join failed.
+enum Failed {
+    /// The next one may not.
+    ForNow(String),
+    ForGood(Error),
+}
+
+/// Joins, and waits for the assignment, which comes when all nodes have joined.
+pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> {
+    let (start, mut pause, mut told) = (Instant::now(), PAUSE.0, String::new());
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    loop {
+        let left = options.start.saturating_sub(start.elapsed());
+        let why = match attempt(options, left, waker, &name) {
+            Ok(joined) => return Ok(joined),
+            Err(Failed::ForGood(error)) => return Err(error),
+            Err(Failed::ForNow(why)) => why,
+        };
+        let left = options.start.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            let operation = format!("joining the controller at {}", options.address);
+            return Err(Error::Deadline { operation, after: options.start, state: why });
+        }
+        if told != why {
+            (options.say)(&format!("waiting for the controller at {}, {left:.0?} more: {why}", options.address));
+            told = why;
+        }
+        thread::sleep(pause.min(left));
+        pause = (2 * pause).min(PAUSE.1);
+    }
+}
+
+fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str) -> Result<Joined, Failed> {
+    let mut stream = connect(&options.address, left).map_err(Failed::ForNow)?;
+    prove(options, &mut stream)?;
+    let for_now = |error: io::Error| Failed::ForNow(error.to_string());
+    let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
+    let functions = function::names().into_iter().map(str::to_owned).collect();
+    let join = Message::Join(Join { name: name.to_owned(), functions }).encode().map_err(Failed::ForGood)?;
+    connection.send(join, None).map_err(|error| Failed::ForNow(error.to_string()))?;
+    (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
+    let mut incoming = Incoming::new(PACKET);
+    let assignment = assigned(&connection, &mut incoming).map_err(Failed::ForGood)?;
+    Ok(Joined { connection, incoming, assignment })
+}
+
+/// Connects to any of the addresses that a name has.
+fn connect(address: &str, left: Duration) -> Result<TcpStream, String> {
+    let addresses = resolve(address, left)?;
+    let mut why = format!("`{address}` has no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, left.clamp(Duration::from_millis(1), HANDSHAKE)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
+}
+
+/// The addresses of a name: the system's resolver knows no deadline, and is left behind at ours.
+fn resolve(address: &str, left: Duration) -> Result<Vec<SocketAddr>, String> {
+    let (tell, told) = mpsc::channel();
+    let name = address.to_owned();
+    let resolver = thread::Builder::new().name("disco-resolver".into());
+    let started = resolver.spawn(move || tell.send(name.to_socket_addrs().map(Iterator::collect)));
+    started.map_err(|error| error.to_string())?;
+    match told.recv_timeout(left.max(Duration::from_millis(1))) {
+        Ok(addresses) => addresses.map_err(|error| format!("its name does not resolve: {error}")),
+        Err(_) => Err("its name does not resolve in time".to_owned()),
+    }
+}
+
+/// Each end proves that it has the token.
+fn prove(options: &JoinOptions, stream: &mut TcpStream) -> Result<(), Failed> {
+    let for_now = |error: io::Error| {
+        Failed::ForNow(match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("it said nothing for {HANDSHAKE:?}"),
+            _ => error.to_string(),
+        })
+    };
+    let refused = |error: Error| Failed::ForGood(lost(error.to_string()));
+    let end = Instant::now() + HANDSHAKE;
+    let mut greeting = [0; GREETING];
+    read(stream, &mut greeting, end).map_err(for_now)?;
+    let token = options.token.clone().unwrap_or_else(Token::none);
+    let request = Request { node: options.node, per_node: options.per_node };
+    let nonce = token::random().map_err(for_now)?;
+    let (guest, answer) = Guest::answer(&token, &greeting, nonce, request).map_err(refused)?;
+    stream.write_all(&answer).map_err(for_now)?;
+    let mut verdict = [0; VERDICT];
+    read(stream, &mut verdict, end).map_err(for_now)?;
+    guest.judge(&token, &verdict).map(drop).map_err(refused)
+}
+
+/// Reads a record, however slowly it comes, until `end`.
+fn read(stream: &mut TcpStream, record: &mut [u8], end: Instant) -> io::Result<()> {
+    let mut came = 0;
+    while came < record.len() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut record[came..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => came += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the controller says which node this is.
+fn assigned(connection: &Connection, incoming: &mut Incoming) -> Result<Assignment> {
+    let mut heard = Instant::now();
+    loop {
+        let said = incoming.listen(connection, |_, message| {
+            heard = Instant::now();
+            match message {
+                Message::Alive => Ok(None),
+                Message::Assign(assignment) => Ok(Some(assignment)),
+                Message::Bye(why) => Err(lost(format!("it refuses this node: {why}"))),
+                other => Err(lost(format!("it says {other:?} before it assigns"))),
+            }
+        });
+        if let Some(assignment) = said? {
+            return Ok(assignment);
+        }
+        if incoming.is_closed() {
+            return Err(lost("it closed the connection".into()));
+        }
+        if heard.elapsed() > SILENCE {
+            return Err(lost(format!("it has said nothing for {SILENCE:?}")));
+        }
+        connection.flush()?;
+        let mut events = PollFlags::IN;
+        events.set(PollFlags::OUT, connection.is_behind());
+        let limit = Timespec::try_from(Duration::from_millis(200)).ok();
+        // A signal ends it early, as it may.
+        _ = event::poll(&mut [PollFd::new(connection, events)], limit.as_ref());
+    }
+}
+
+/// The controller is of no use.
+pub(super) fn lost(why: String) -> Error {
+    Error::Lost { workers: "the controller".into(), why }
+}

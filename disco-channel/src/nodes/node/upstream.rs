@@ -1,0 +1,87 @@
+//! What workers of a node say, on its way to the controller.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use disco_core::channel::{Inbox, Notice, Reply};
+use disco_core::wire::{self, Message};
+use disco_core::{Error, Result, WorkerId};
+
+use crate::connection::{Connection, Waker};
+use crate::hearing;
+
+/// Bytes that may wait before printing waits, too.
+const BEHIND: usize = 1 << 20;
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The inbox of a node's own lane.
+#[derive(Debug)]
+pub(super) struct Upstream {
+    connection: Arc<Connection>,
+    waker: Arc<Waker>,
+    workers: Range<WorkerId>,
+}
+
+impl Upstream {
+    pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, workers: Range<WorkerId>) -> Self {
+        Self { connection, waker, workers }
+    }
+
+    /// A worker has printed a line. Waits while the connection does not keep up.
+    pub(super) fn print(&self, worker: WorkerId, is_err: bool, line: &[u8]) {
+        while self.connection.backlog() > BEHIND && !self.connection.is_cut() {
+            thread::sleep(LOOK);
+        }
+        let packet = from(worker, Message::Output { is_err, line: line.into() }).encode();
+        self.tell(packet.and_then(|packet| self.connection.send_last(packet)));
+    }
+
+    /// Says something of a worker.
+    pub(super) fn say(&self, worker: WorkerId, message: Message) {
+        self.tell(from(worker, message).encode().and_then(|packet| self.connection.send(packet, None)));
+    }
+
+    /// That the connection is cut shows when it is listened to.
+    fn tell(&self, told: Result<()>) {
+        if let Err(error) = told {
+            tracing::debug!(%error, "the controller can't be told");
+            self.waker.wake();
+        }
+    }
+}
+
+impl Inbox for Upstream {
+    fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
+        let packet = hearing::encode_reply(worker, seq, reply, |message| from(worker, message));
+        self.tell(packet.and_then(|packet| self.connection.send(packet, None)));
+    }
+
+    fn notice(&self, worker: WorkerId, notice: Notice) {
+        match wire::encode_notice(&notice) {
+            Ok(packet) => self.say(worker, Message::Notice(packet.into())),
+            Err(error) => tracing::warn!(%notice, %error, "the controller can't be told"),
+        }
+    }
+
+    fn room(&self, _: Range<WorkerId>) {
+        self.waker.wake();
+    }
+
+    fn lost(&self, workers: Range<WorkerId>, why: Error) {
+        tracing::error!(%why, "workers lost");
+        let why = match why {
+            Error::Lost { why, .. } => why,
+            other => other.to_string(),
+        };
+        for index in workers.start.index().max(self.workers.start.index())..workers.end.index() {
+            self.say(WorkerId::new(index as u32), Message::Lost(why.clone()));
+        }
+    }
+}
+
+fn from(worker: WorkerId, message: Message) -> Message {
+    Message::From { worker, message: Box::new(message) }
+}

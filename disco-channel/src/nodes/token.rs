@@ -1,0 +1,112 @@
+//! What all nodes of a session know, and nobody else.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use disco_core::{Error, Result};
+
+/// The secret of a session. It is never shown; each end proves to the other that it has the same.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Arc<[u8]>);
+
+impl Token {
+    /// The fewest bytes of a token, and the most.
+    pub const SIZES: std::ops::RangeInclusive<usize> = 16..=4096;
+
+    /// The token that is this text, without white space around it.
+    ///
+    /// # Errors
+    /// It is shorter or longer than [`Token::SIZES`].
+    pub fn new(text: &str) -> Result<Self> {
+        let text = text.trim();
+        match Self::SIZES.contains(&text.len()) {
+            true => Ok(Self(text.as_bytes().into())),
+            false => Err(Error::invalid(format!(
+                "a token has {} to {} bytes, and this one {}",
+                Self::SIZES.start(),
+                Self::SIZES.end(),
+                text.len()
+            ))),
+        }
+    }
+
+    /// The token in a file. A file that others can read is warned of.
+    ///
+    /// # Errors
+    /// It can't be read, or has no token.
+    pub fn read(path: &Path) -> Result<Self> {
+        let refused = |error: &dyn fmt::Display| Error::invalid(format!("token file {}: {error}", path.display()));
+        let mut text = String::new();
+        let file = File::open(path).map_err(|error| refused(&error))?;
+        if file.metadata().is_ok_and(|data| data.mode() & 0o077 != 0) {
+            tracing::warn!(path = %path.display(), "others can read the token");
+        }
+        // Whatever it is, not all of it is wanted.
+        let most = *Self::SIZES.end() as u64 * 2;
+        file.take(most).read_to_string(&mut text).map_err(|error| refused(&error))?;
+        Self::new(&text).map_err(|error| refused(&error))
+    }
+
+    /// Makes a random token, and a new file with it that only this user can read.
+    ///
+    /// # Errors
+    /// The file is there already, or can't be written; no random numbers.
+    pub fn create(path: &Path) -> Result<Self> {
+        let refused = |error: std::io::Error| Error::invalid(format!("token file {}: {error}", path.display()));
+        let random = random::<32>().map_err(refused)?;
+        let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(refused)?;
+        writeln!(file, "{text}").map_err(refused)?;
+        Self::new(&text)
+    }
+
+    /// The token of a session without one, which takes anybody of this machine.
+    pub(super) fn none() -> Self {
+        Self([].into())
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// Numbers that nobody can guess.
+pub(super) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let (mut random, mut filled) = ([0; N], 0);
+    while filled < N {
+        filled += rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_file_is_its_owners_alone_and_never_replaced() {
+        let folder = std::env::temp_dir().join(format!("disco-token-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("token");
+        let token = Token::create(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(Token::read(&path).unwrap() == token);
+        let again = Token::create(&path).unwrap_err().to_string();
+        assert!(again.ends_with("/token: File exists (os error 17)"), "{again}");
+        assert_eq!(format!("{token:?}"), "Token");
+        std::fs::write(&path, "short\n").unwrap();
+        let short = Token::read(&path).unwrap_err().to_string();
+        assert!(short.ends_with("/token: a token has 16 to 4096 bytes, and this one 5"), "{short}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
