@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(target_os = "linux")]
+use disco_channel::nodes::{Announce, Announcement, NodeLane, Options as NodeOptions, Token};
+#[cfg(target_os = "linux")]
 use disco_channel::processes::{self, Invitation, Launch, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::link::Shared;
@@ -36,11 +38,25 @@ pub struct Builder {
     check: bool,
     #[cfg(target_os = "linux")]
     launch: Option<Launch>,
+    #[cfg(target_os = "linux")]
+    nodes: Nodes,
     collective_deadline: Option<Duration>,
     connect_deadline: Option<Duration>,
     start_deadline: Duration,
+    heartbeat: Option<Duration>,
     silence: Duration,
     deadlines: Deadlines,
+}
+
+/// The nodes of a session, and how they come about.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Debug)]
+struct Nodes {
+    count: usize,
+    workers: SessionKind,
+    listen: Option<String>,
+    token: Option<Token>,
+    announce: Option<Announce>,
 }
 
 impl Builder {
@@ -55,7 +71,15 @@ impl Builder {
         Self::new(SessionKind::Processes, workers)
     }
 
-    /// A session of `workers` workers of a kind.
+    /// A session of `nodes` machines with `per_node` workers each. This one is node 0, with worker 0 as a thread of this process.
+    /// The others [join](crate::join); until [`announce`](Self::announce) or [`listen`](Self::listen) says otherwise, they are
+    /// started here, as this program once more, to try things out.
+    #[cfg(target_os = "linux")]
+    pub fn nodes(nodes: usize, per_node: usize) -> Self {
+        Self::new(SessionKind::Nodes, nodes * per_node).over(nodes)
+    }
+
+    /// A session of `workers` workers of a kind; nodes are two, or as many as [`over`](Self::over) says.
     pub fn new(kind: SessionKind, workers: usize) -> Self {
         Self {
             kind,
@@ -64,9 +88,12 @@ impl Builder {
             check: std::env::var("DISCO_CHECK").is_ok_and(|value| value == "1"),
             #[cfg(target_os = "linux")]
             launch: None,
+            #[cfg(target_os = "linux")]
+            nodes: Nodes { count: 2, workers: SessionKind::Processes, listen: None, token: None, announce: None },
             collective_deadline: None,
             connect_deadline: None,
             start_deadline: Duration::from_secs(30),
+            heartbeat: None,
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
         }
@@ -127,16 +154,60 @@ impl Builder {
         self
     }
 
-    /// How long processes may take to start. Default: 30 s.
+    /// How many nodes share the workers, this one included.
+    #[cfg(target_os = "linux")]
+    pub fn over(mut self, nodes: usize) -> Self {
+        self.nodes.count = nodes;
+        self
+    }
+
+    /// Where workers of nodes live: threads of a node's process, or processes of their own, whose output comes back with a
+    /// prefix. Default: processes.
+    #[cfg(target_os = "linux")]
+    pub fn node_workers(mut self, kind: SessionKind) -> Self {
+        self.nodes.workers = kind;
+        self
+    }
+
+    /// Waits for nodes that others start, on this `HOST:PORT`, port 0 for any. An address that other machines reach needs a
+    /// [token](Self::token). Default: any port of the loopback.
+    #[cfg(target_os = "linux")]
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.nodes.listen = Some(address.into());
+        self.nodes.announce.get_or_insert_default();
+        self
+    }
+
+    /// Waits for nodes that others start, and says where once somebody listens there: an error ends the start.
+    #[cfg(target_os = "linux")]
+    pub fn announce(mut self, announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
+        self.nodes.announce = Some(Announce::new(announce));
+        self
+    }
+
+    /// What nodes have to know to join. Default: `DISCO_TOKEN`, or what is in the file that `DISCO_TOKEN_FILE` names.
+    #[cfg(target_os = "linux")]
+    pub fn token(mut self, token: Token) -> Self {
+        self.nodes.token = Some(token);
+        self
+    }
+
+    /// How long processes and nodes may take to start. Default: 30 s.
     pub fn start_deadline(mut self, deadline: Duration) -> Self {
         self.start_deadline = deadline;
         self
     }
 
-    /// How long a process may be silent before it counts as lost: one that is stopped, or that has no processor. A worker
-    /// inside a function is not silent. Default: 5 s.
+    /// How long a process or node may be silent before it counts as lost: one that is stopped, that has no processor, or to
+    /// which the network is cut. A worker inside a function is not silent. Default: 5 s.
     pub fn silence(mut self, limit: Duration) -> Self {
         self.silence = limit;
+        self
+    }
+
+    /// How often processes and nodes say that they are there. Default: a fifth of the silence allowed, 1 s.
+    pub fn heartbeat(mut self, every: Duration) -> Self {
+        self.heartbeat = Some(every);
         self
     }
 
@@ -144,9 +215,15 @@ impl Builder {
     ///
     /// # Errors
     /// No workers, groups that do not divide them; threads that can't be made; processes that can't be started, that end
-    /// or that do not connect in time: which worker, and why. This program does not call [`init`](crate::init).
+    /// or that do not connect in time: which worker, and why. Nodes that do not join in time or are another program's, an
+    /// address that is taken or that needs a token. This program does not call [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
-        let world = World::new(self.workers, self.groups)?;
+        #[cfg_attr(not(target_os = "linux"), expect(unused_mut))]
+        let mut world = World::new(self.workers, self.groups)?;
+        #[cfg(target_os = "linux")]
+        if self.kind == SessionKind::Nodes {
+            world = world.on_nodes(self.nodes.count)?;
+        }
         let mut config = WorkerConfig::new(world);
         config.check = self.check;
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
@@ -157,38 +234,86 @@ impl Builder {
         let workers = world.size() as u32;
         let lanes = match self.kind {
             SessionKind::Threads => vec![threads(config, workers, Arc::default())],
+            #[cfg(target_os = "linux")]
             SessionKind::Processes => self.lanes_to_processes(config, workers)?,
+            #[cfg(target_os = "linux")]
+            SessionKind::Nodes => self.lanes_to_nodes(config)?,
+            #[cfg(not(target_os = "linux"))]
+            other => return Err(disco_core::Error::invalid(format!("sessions of {other} are here on Linux only"))),
         };
         LaneSession::start(world, lanes, deadlines)
     }
+}
 
+#[cfg(target_os = "linux")]
+impl Builder {
     /// Worker 0 stays in this process.
-    #[cfg(target_os = "linux")]
     fn lanes_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<Vec<Arc<dyn Channel>>> {
-        let mut options = processes::Options::new(config);
-        (options.start, options.silence) = (self.start_deadline, self.silence);
         #[cfg(feature = "mpi")]
         let ranks = crate::ranks::launch(self.workers)?;
         #[cfg(not(feature = "mpi"))]
         let ranks = None;
-        match self.launch.clone().or(ranks) {
-            Some(launch) => options.launch = launch,
-            None => crate::init::check()?,
-        }
+        let launch = self.launch.clone().or(ranks);
         let arena =
             Arena::new().inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
         let shared = Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena));
+        self.lanes_here(config, workers, launch, &shared)
+    }
+
+    /// Lanes to worker 0, a thread, and to the others of `workers` of this machine, which are processes.
+    fn lanes_here(
+        &self,
+        config: WorkerConfig,
+        workers: u32,
+        launch: Option<Launch>,
+        shared: &Arc<Shared>,
+    ) -> Result<Vec<Arc<dyn Channel>>> {
+        let mut options = processes::Options::new(config);
+        (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
+        match launch {
+            Some(launch) => options.launch = launch,
+            None => crate::init::check()?,
+        }
         let mut lanes = vec![threads(config, 1, shared.clone())];
         if workers > 1 {
             let others = WorkerId::new(1)..WorkerId::new(workers);
-            lanes.push(Arc::new(ProcessLane::new(others, shared, options)));
+            lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
         }
         Ok(lanes)
     }
 
-    #[cfg(not(target_os = "linux"))]
-    fn lanes_to_processes(&self, _: WorkerConfig, _: u32) -> Result<Vec<Arc<dyn Channel>>> {
-        Err(disco_core::Error::invalid("sessions of processes are here on Linux only"))
+    /// Node 0 stays on this machine.
+    fn lanes_to_nodes(&self, config: WorkerConfig) -> Result<Vec<Arc<dyn Channel>>> {
+        let Nodes { count, workers: kind, listen, token, announce } = &self.nodes;
+        let (nodes, world) = (count - 1, config.world);
+        let mut options = NodeOptions::new(nodes, config);
+        (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
+        options.processes = *kind == SessionKind::Processes;
+        options.listen = listen.clone().unwrap_or(options.listen);
+        options.token = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
+        options.announce = match announce {
+            Some(announce) => announce.clone(),
+            None => {
+                crate::init::check()?;
+                let token = options.token.clone().map_or_else(Token::random, Ok)?;
+                options.token = Some(token.clone());
+                Announce::new(move |announcement| crate::node::start_here(announcement, &token))
+            }
+        };
+        let (shared, here) = (Arc::new(Shared::default()), world.per_node() as u32);
+        let mut lanes = match options.processes {
+            true => self.lanes_here(config, here, self.launch.clone(), &shared)?,
+            false => vec![threads(config, here, shared.clone())],
+        };
+        if nodes > 0 {
+            let others = WorkerId::new(here)..WorkerId::new(world.size() as u32);
+            lanes.push(Arc::new(NodeLane::new(others, shared, options)));
+        }
+        Ok(lanes)
+    }
+
+    fn pulse(&self) -> Duration {
+        self.heartbeat.unwrap_or(self.silence / 5)
     }
 }
 

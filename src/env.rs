@@ -5,15 +5,19 @@ use disco_core::{Error, Result};
 
 use crate::{Builder, SessionKind};
 
-/// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_BACKEND` and `DISCO_DEVICES` say.
+/// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`, `DISCO_LISTEN`, `DISCO_BACKEND` and `DISCO_DEVICES` say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where workers live; default [`SessionKind::of`] the backend.
+    /// Where workers live; default nodes where there are several, else [`SessionKind::of`] the backend.
     pub session: SessionKind,
-    /// Number of workers; default 1.
+    /// Number of workers; default 1 a node.
     pub workers: usize,
     /// Number of groups; default 1.
     pub groups: usize,
+    /// Number of machines, this one included; default 1.
+    pub nodes: usize,
+    /// Where other nodes connect; default any port of the loopback.
+    pub listen: Option<String>,
     /// Backend for `init_ccl`; default `local`.
     pub backend: String,
     /// Each worker's device, for `init_ccl`; default none: worker i takes device i.
@@ -29,19 +33,33 @@ impl Settings {
         Self::read(|name| std::env::var(name).ok())
     }
 
-    /// A session of these settings.
+    /// A session of these settings. One of nodes prints to standard error what joins them.
     pub fn builder(&self) -> Builder {
-        Builder::new(self.session, self.workers).groups(self.groups)
+        let builder = Builder::new(self.session, self.workers).groups(self.groups);
+        #[cfg(target_os = "linux")]
+        if self.session == SessionKind::Nodes {
+            let builder = builder.over(self.nodes).announce(|announcement| {
+                eprintln!("disco: waiting for {} more; on each: {}", announcement.nodes, announcement.command());
+                Ok(())
+            });
+            return match &self.listen {
+                Some(address) => builder.listen(address),
+                None => builder,
+            };
+        }
+        builder
     }
 
     fn read(var: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let number = |name: &str| match var(name) {
-            None => Ok(1),
+        let number = |name: &str, default| match var(name) {
+            None => Ok(default),
             Some(text) => text.parse().map_err(|_| Error::invalid(format!("{name}=`{text}` is no number"))),
         };
         let kind = |name: String| name.parse().map_err(|error| Error::invalid(format!("DISCO_SESSION={error}")));
         let backend = var("DISCO_BACKEND").unwrap_or_else(|| "local".into());
-        let session = var("DISCO_SESSION").map_or(Ok(SessionKind::of(&backend)), kind)?;
+        let nodes = number("DISCO_NODES", 1)?;
+        let usual = if nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&backend) };
+        let session = var("DISCO_SESSION").map_or(Ok(usual), kind)?;
         let ordinal = |text: &str| text.trim().parse().ok().filter(|ordinal| *ordinal >= 0);
         let devices = match var("DISCO_DEVICES").filter(|text| !text.is_empty()) {
             None => Vec::new(),
@@ -51,7 +69,9 @@ impl Settings {
                 .collect::<Option<_>>()
                 .ok_or_else(|| Error::invalid(format!("DISCO_DEVICES=`{text}` are no devices; they read `0,1`")))?,
         };
-        Ok(Self { session, workers: number("DISCO_WORKERS")?, groups: number("DISCO_GROUPS")?, backend, devices })
+        let (workers, groups) = (number("DISCO_WORKERS", nodes)?, number("DISCO_GROUPS", 1)?);
+        let listen = var("DISCO_LISTEN").filter(|address| !address.is_empty());
+        Ok(Self { session, workers, groups, nodes, listen, backend, devices })
     }
 }
 
@@ -78,6 +98,8 @@ mod tests {
         assert_eq!(settings.session, SessionKind::Threads);
         assert_eq!(read(&[("DISCO_DEVICES", "2, 0")]).unwrap().devices, [2, 0]);
         assert_eq!(read(&[("DISCO_BACKEND", "mpi")]).unwrap().session, SessionKind::Processes);
+        let nodes = read(&[("DISCO_NODES", "2")]).unwrap();
+        assert_eq!((nodes.session, nodes.workers, nodes.listen), (SessionKind::Nodes, 2, None));
     }
 
     #[test]
@@ -87,7 +109,7 @@ mod tests {
         assert_eq!(text(&[("DISCO_DEVICES", "0,x")]), "DISCO_DEVICES=`0,x` are no devices; they read `0,1`");
         assert_eq!(
             text(&[("DISCO_SESSION", "mpi")]),
-            "DISCO_SESSION=`mpi`: the kinds of session are: threads, processes"
+            "DISCO_SESSION=`mpi`: the kinds of session are: threads, processes, nodes"
         );
     }
 }

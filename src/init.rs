@@ -15,7 +15,7 @@ enum Role {
     Worker,
 }
 
-/// Serves as a worker if this process was started as one, and then ends it; else returns at once.
+/// Serves as a worker or as a node if this process was started as one, and then ends it; else returns at once.
 ///
 /// A session of processes starts its program once more for each worker. So a program that makes one calls this first thing
 /// in `main`, before it reads arguments, prints or starts threads:
@@ -32,15 +32,20 @@ enum Role {
 /// }
 /// ```
 ///
-/// The exit status of a worker is 0 after a shutdown, and 1 when it ends for another reason, which it prints.
+/// With `DISCO_CONNECT`, a program is a node of the session there, as `disco worker` makes it.
+///
+/// The exit status of a worker or a node is 0 after a shutdown, and 1 when it ends for another reason, which it prints.
 pub fn init() {
-    let Some(invitation) = Invitation::take() else {
+    let served = if let Some(invitation) = Invitation::take() {
+        invitation.and_then(|invitation| serve(&invitation))
+    } else if let Some(options) = crate::node::options() {
+        options.and_then(|options| crate::node::join(&options))
+    } else {
         ROLE.get_or_init(|| Role::Program);
         #[cfg(feature = "mpi")]
         crate::ranks::enter();
         return;
     };
-    let served = invitation.and_then(|invitation| serve(&invitation));
     if let Err(error) = &served {
         eprintln!("disco: {error}");
     }
@@ -53,8 +58,13 @@ pub fn init() {
 /// # Errors
 /// The controller is not there or refuses; it is gone; what the worker can't go on after, of which the controller is told.
 pub fn serve(invitation: &Invitation) -> Result<()> {
-    ROLE.get_or_init(|| Role::Worker);
+    serve_others();
     processes::serve(invitation, worker::run)
+}
+
+/// From now on this process makes no sessions of processes.
+pub(crate) fn serve_others() {
+    ROLE.get_or_init(|| Role::Worker);
 }
 
 /// Whether this program can be started as a worker.

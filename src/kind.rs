@@ -14,11 +14,13 @@ pub enum SessionKind {
     Threads,
     /// Processes of the controller's machine, but worker 0, which is a thread of the controller.
     Processes,
+    /// Several machines, with an equal share each; the controller's is the first of them.
+    Nodes,
 }
 
 impl SessionKind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Threads, Self::Processes];
+    pub const ALL: [Self; 3] = [Self::Threads, Self::Processes, Self::Nodes];
 
     /// Where workers live whose data plane is this backend, unless somebody says otherwise: MPI's ranks are processes.
     pub fn of(backend: &str) -> Self {
@@ -30,6 +32,7 @@ impl SessionKind {
         match self {
             Self::Threads => "threads",
             Self::Processes => "processes",
+            Self::Nodes => "nodes",
         }
     }
 }

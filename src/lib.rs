@@ -5,6 +5,8 @@ mod env;
 #[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod init;
 mod kind;
+#[cfg(target_os = "linux")]
+mod node;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 mod ranks;
 
@@ -25,7 +27,12 @@ pub use init::init;
 pub use kind::SessionKind;
 pub use pollster::block_on;
 #[cfg(target_os = "linux")]
-pub use {disco_channel::processes::Invitation, init::serve};
+pub use {
+    disco_channel::nodes::{Announcement, JoinOptions, Token},
+    disco_channel::processes::Invitation,
+    init::serve,
+    node::join,
+};
 
 // A crate that nobody mentions is not linked and registers nothing.
 #[cfg(feature = "local")]

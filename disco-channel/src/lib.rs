@@ -9,6 +9,8 @@
 mod connection;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod credit;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod environment;
 #[cfg(not(loom))]
 mod exits;
 #[cfg(all(target_os = "linux", not(loom)))]

@@ -1,4 +1,4 @@
-//! The `disco` command: which backends are there, are they right, how fast is the control plane, start a program.
+//! The `disco` command: which backends are there, are they right, how fast is the control plane, start a program, join one.
 
 mod backends;
 mod bench;
@@ -6,6 +6,10 @@ mod check;
 mod ping;
 mod plot;
 mod run;
+#[cfg(target_os = "linux")]
+mod token;
+#[cfg(target_os = "linux")]
+mod worker;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,6 +34,10 @@ enum Command {
     Ping(ping::Ping),
     Plot(plot::Plot),
     Run(run::Run),
+    #[cfg(target_os = "linux")]
+    Token(token::Token),
+    #[cfg(target_os = "linux")]
+    Worker(worker::Worker),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -60,6 +68,10 @@ fn execute(command: Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         Command::Ping(ping) => ping.run(out),
         Command::Plot(plot) => plot.run(),
         Command::Run(run) => run.run(),
+        #[cfg(target_os = "linux")]
+        Command::Token(token) => token.run(),
+        #[cfg(target_os = "linux")]
+        Command::Worker(worker) => worker.run(),
         Command::Completions { shell } => {
             // Not straight to `out`: it would panic where that is closed.
             let mut script = Vec::new();

@@ -19,6 +19,12 @@ pub(crate) struct Ping {
     /// Where the workers live
     #[arg(long, default_value_t)]
     session: SessionKind,
+    /// Number of nodes that share the workers, in a session of such; all are started here
+    #[arg(long, default_value_t = 2)]
+    nodes: usize,
+    /// Where workers of nodes live: threads of a node, or processes of their own
+    #[arg(long, default_value_t = SessionKind::Processes)]
+    node_workers: SessionKind,
     /// Syncs to time, and a hundredth of the calls
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -70,7 +76,10 @@ disco::register_function!("disco-cli.nop_4", nop_4);
 impl Ping {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let start = Instant::now();
-        let session = Builder::new(self.session, self.workers).start()?;
+        let builder = Builder::new(self.session, self.workers);
+        #[cfg(target_os = "linux")]
+        let builder = builder.over(self.nodes).node_workers(self.node_workers);
+        let session = builder.start()?;
         block_on(session.sync_all())?;
         let report = block_on(self.measure(&session, start.elapsed()))?;
         block_on(session.shutdown())?;

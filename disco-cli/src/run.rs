@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
@@ -16,16 +17,25 @@ pub(crate) struct Run {
     /// Backend of the data plane
     #[arg(long, default_value = "local")]
     backend: String,
-    /// Number of workers
-    #[arg(long, default_value_t = 1)]
-    workers: usize,
+    /// Number of workers, on all machines together [default: 1 on each]
+    #[arg(long)]
+    workers: Option<usize>,
     /// Number of equal groups that the workers are split in
     #[arg(long, default_value_t = 1)]
     groups: usize,
-    /// Where the workers live [default: processes for `mpi`, threads for others]
+    /// Where the workers live [default: nodes for several, processes for `mpi`, threads for others]
     #[arg(long)]
     session: Option<SessionKind>,
-    /// Each worker's device, parted by commas [default: worker i takes device i]
+    /// Number of machines, this one included; what joins from the others is printed
+    #[arg(long, default_value_t = 1)]
+    nodes: usize,
+    /// Where other machines connect; one that they reach needs a token [default: any port of 127.0.0.1]
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// A file with the token that all nodes know, which `disco token` makes
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Each worker's device, parted by commas [default: the i-th worker of a machine takes device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
     /// What starts the ranks of `mpi`, up to their program [default: MPI's own launcher, where it needs one]
@@ -38,22 +48,31 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        World::new(self.workers, self.groups)?;
+        let workers = self.workers.unwrap_or(self.nodes);
+        World::new(workers, self.groups)?.on_nodes(self.nodes)?;
         backend::find(&self.backend)?.probe()?;
-        let words = self.launcher()?.into_iter().chain(self.program.iter().map(OsString::from));
+        let words = self.launcher(workers)?.into_iter().chain(self.program.iter().map(OsString::from));
         let words: Vec<OsString> = words.collect();
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
-        let session = self.session.unwrap_or(SessionKind::of(&self.backend));
+        let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
+        let session = self.session.unwrap_or(usual);
         let mut command = Command::new(program);
         command
             .args(args)
             .env("DISCO_BACKEND", &self.backend)
-            .env("DISCO_WORKERS", self.workers.to_string())
+            .env("DISCO_WORKERS", workers.to_string())
+            .env("DISCO_NODES", self.nodes.to_string())
             .env("DISCO_GROUPS", self.groups.to_string())
             .env("DISCO_SESSION", session.name());
         if !self.devices.is_empty() {
             let devices: Vec<_> = self.devices.iter().map(i32::to_string).collect();
             command.env("DISCO_DEVICES", devices.join(","));
+        }
+        if let Some(address) = &self.listen {
+            command.env("DISCO_LISTEN", address);
+        }
+        if let Some(path) = &self.token_file {
+            command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");
         }
         replace(command).with_context(|| format!("can't run `{}`", program.display()))
     }
@@ -61,13 +80,13 @@ impl Run {
 
 impl Run {
     /// What goes before the program.
-    fn launcher(&self) -> anyhow::Result<Vec<OsString>> {
+    fn launcher(&self, workers: usize) -> anyhow::Result<Vec<OsString>> {
         if let Some(launcher) = &self.launcher {
             return Ok(launcher.split_whitespace().map(OsString::from).collect());
         }
         #[cfg(feature = "mpi")]
-        if self.backend == "mpi" && self.workers > 1 {
-            return Ok(disco::mpi::launcher(self.workers)?);
+        if self.backend == "mpi" && workers > 1 && self.nodes == 1 {
+            return Ok(disco::mpi::launcher(workers)?);
         }
         Ok(Vec::new())
     }
@@ -75,14 +94,14 @@ impl Run {
 
 /// Becomes the program; returns only if that fails.
 #[cfg(unix)]
-fn replace(mut command: Command) -> io::Result<ExitCode> {
+pub(crate) fn replace(mut command: Command) -> io::Result<ExitCode> {
     use std::os::unix::process::CommandExt as _;
     Err(command.exec())
 }
 
 /// Runs the program and passes its status on.
 #[cfg(not(unix))]
-fn replace(mut command: Command) -> io::Result<ExitCode> {
+pub(crate) fn replace(mut command: Command) -> io::Result<ExitCode> {
     let status = command.status()?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

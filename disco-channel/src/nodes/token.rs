@@ -1,13 +1,21 @@
 //! What all nodes of a session know, and nobody else.
 
+use std::env;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use disco_core::{Error, Result};
+
+use crate::environment;
+
+const VARIABLE: &str = "DISCO_TOKEN";
 
 /// The secret of a session. It is never shown; each end proves to the other that it has the same.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,6 +42,34 @@ impl Token {
         }
     }
 
+    /// The token that `DISCO_TOKEN` is, or the one in the file that `DISCO_TOKEN_FILE` names; none without these. The first is
+    /// taken [out of the environment](environment::take).
+    ///
+    /// # Errors
+    /// As [`Token::new`] and [`Token::read`].
+    pub fn from_env() -> Result<Option<Self>> {
+        if let Some(text) = environment::take(VARIABLE).filter(|text| !text.is_empty()) {
+            let token = text.to_str().ok_or_else(|| Error::invalid("no text")).and_then(Self::new);
+            return token.map(Some).map_err(|error| Error::invalid(format!("{VARIABLE}: {error}")));
+        }
+        let file = env::var_os("DISCO_TOKEN_FILE").filter(|path| !path.is_empty());
+        file.map(|path| Self::read(Path::new(&path))).transpose()
+    }
+
+    /// A random token.
+    ///
+    /// # Errors
+    /// No random numbers.
+    pub fn random() -> Result<Self> {
+        let random = random::<32>().map_err(|error| Error::invalid(format!("no random numbers: {error}")))?;
+        Self::new(&random.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
+
+    /// Passes it on to a program that is to be started, in `DISCO_TOKEN`.
+    pub fn pass_on(&self, program: &mut Command) {
+        program.env(VARIABLE, OsStr::from_bytes(&self.0));
+    }
+
     /// The token in a file. A file that others can read is warned of.
     ///
     /// # Errors
@@ -57,11 +93,10 @@ impl Token {
     /// The file is there already, or can't be written; no random numbers.
     pub fn create(path: &Path) -> Result<Self> {
         let refused = |error: std::io::Error| Error::invalid(format!("token file {}: {error}", path.display()));
-        let random = random::<32>().map_err(refused)?;
-        let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = Self::random()?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(refused)?;
-        writeln!(file, "{text}").map_err(refused)?;
-        Self::new(&text)
+        file.write_all(&[&token.0, &b"\n"[..]].concat()).map_err(refused)?;
+        Ok(token)
     }
 
     /// The token of a session without one, which takes anybody of this machine.

@@ -1,13 +1,12 @@
 //! How a process learns that it is a worker: a variable of its environment.
 
-#![allow(unsafe_code)]
-
 use std::env;
 use std::fmt;
-use std::fs;
 use std::sync::Arc;
 
 use disco_core::{Error, Result, WorkerId};
+
+use crate::environment;
 
 /// The variable that has the [text](Invitation::text) of a worker's invitation.
 pub const VARIABLE: &str = "DISCO_WORKER";
@@ -29,17 +28,12 @@ impl Invitation {
         env::var_os(VARIABLE).is_some()
     }
 
-    /// Takes this process's invitation. Its children get none, if no other thread is there yet that might use the
-    /// environment.
+    /// Takes this process's invitation [out of the environment](environment::take).
     ///
     /// # Errors
     /// It is not readable.
     pub fn take() -> Option<Result<Self>> {
-        let text = env::var_os(VARIABLE)?;
-        if fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1) {
-            // SAFETY: this is the only thread.
-            unsafe { env::remove_var(VARIABLE) };
-        }
+        let text = environment::take(VARIABLE)?;
         Some(text.to_str().ok_or_else(|| nobody(&text.display())).and_then(Self::parse))
     }
 

@@ -29,14 +29,14 @@ register_function!("disco.recv_from_prev_group", recv_from_prev_group);
 register_function!("disco.send_to_worker", send_to_worker);
 register_function!("disco.recv_from_worker", recv_from_worker);
 
-/// `ordinals` has one entry a worker, or none: then worker i takes device i, and every worker the host.
+/// `ordinals` has one entry a worker, or none: then the i-th worker of a machine takes device i, and every worker the host.
 fn init_ccl(ctx: &mut WorkerContext, name: String, at: Vec<u8>, ordinals: Shape) -> Result<()> {
     let backend = backend::find(&name)?;
     let worker = ctx.worker().index();
     let kind = backend.device_kind();
     let device = match ordinals.get(worker) {
         _ if Device::new(kind, 0).is_host() => Device::CPU,
-        None => Device::new(kind, worker as i32),
+        None => Device::new(kind, (worker % ctx.world().per_node()) as i32),
         Some(ordinal) => {
             let refused = |_| Error::invalid(format!("{ordinal} is no device ordinal"));
             Device::new(kind, i32::try_from(*ordinal).map_err(refused)?)

@@ -107,6 +107,21 @@ impl Announce {
     }
 }
 
+impl Announcement {
+    /// The command that joins on another machine, for a session of this program.
+    pub fn command(&self) -> String {
+        let host = match self.address.ip().is_unspecified() {
+            true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            false => self.address.ip().to_string(),
+        };
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let token = if self.needs_token { " --token-file FILE" } else { "" };
+        let program: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let (port, per_node) = (self.address.port(), self.per_node);
+        format!("disco worker --connect {host}:{port} --workers-per-node {per_node}{token} -- {}", program.join(" "))
+    }
+}
+
 impl Default for Announce {
     /// Logs it.
     fn default() -> Self {

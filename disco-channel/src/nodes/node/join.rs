@@ -19,6 +19,8 @@ use crate::nodes::{self, HANDSHAKE};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How long the controller may be silent while others join: it says something each second, or as often as it was told.
 const SILENCE: Duration = Duration::from_secs(30);
+/// How long others may take to join until it is said that they are waited for.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// How a node joins.
 #[derive(Clone, Debug)]
@@ -92,9 +94,8 @@ fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let join = Message::Join(Join { name: name.to_owned(), functions }).encode().map_err(Failed::ForGood)?;
     connection.send(join, None).map_err(|error| Failed::ForNow(error.to_string()))?;
-    (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
     let mut incoming = Incoming::new(PACKET);
-    let assignment = assigned(&connection, &mut incoming).map_err(Failed::ForGood)?;
+    let assignment = assigned(options, &connection, &mut incoming).map_err(Failed::ForGood)?;
     Ok(Joined { connection, incoming, assignment })
 }
 
@@ -167,8 +168,8 @@ fn read(stream: &mut TcpStream, record: &mut [u8], end: Instant) -> io::Result<(
 }
 
 /// Waits until the controller says which node this is.
-fn assigned(connection: &Connection, incoming: &mut Incoming) -> Result<Assignment> {
-    let mut heard = Instant::now();
+fn assigned(options: &JoinOptions, connection: &Connection, incoming: &mut Incoming) -> Result<Assignment> {
+    let (mut heard, mut quiet) = (Instant::now(), Some(Instant::now()));
     loop {
         let said = incoming.listen(connection, |_, message| {
             heard = Instant::now();
@@ -187,6 +188,10 @@ fn assigned(connection: &Connection, incoming: &mut Incoming) -> Result<Assignme
         }
         if heard.elapsed() > SILENCE {
             return Err(lost(format!("it has said nothing for {SILENCE:?}")));
+        }
+        if quiet.is_some_and(|since| since.elapsed() > QUIET) {
+            quiet = None;
+            (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
         }
         connection.flush()?;
         let mut events = PollFlags::IN;

@@ -1,0 +1,84 @@
+//! This program as a node of somebody else's session.
+
+use std::env;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use disco_channel::environment;
+use disco_channel::nodes::{self, Announcement, JoinOptions, Token};
+use disco_channel::processes::{self, ProcessLane};
+use disco_channel::threads::ThreadLane;
+use disco_core::link::Shared;
+use disco_core::wire::Assignment;
+use disco_core::{Channel, Error, Result, worker};
+
+/// Where to join, which node to be, with how many workers, and how long to wait for the controller.
+const CONNECT: &str = "DISCO_CONNECT";
+const NODE_ID: &str = "DISCO_NODE_ID";
+const PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
+const SECONDS: &str = "DISCO_JOIN_SECONDS";
+
+/// Joins a session as a node, and serves until it is over: what [`init`](crate::init) does where `DISCO_CONNECT` says so.
+///
+/// Workers that are processes are this program once more, which has to call [`init`](crate::init).
+///
+/// # Errors
+/// The controller does not answer in time, refuses, or is gone; workers that can't be started, or that did not leave.
+pub fn join(options: &JoinOptions) -> Result<()> {
+    crate::init::serve_others();
+    nodes::serve(options, lane)
+}
+
+/// What the environment says of joining. It is taken out of it, so that children of this process do not join, too.
+///
+/// # Errors
+/// A number that is none; the token can't be read.
+pub(crate) fn options() -> Option<Result<JoinOptions>> {
+    let address = environment::take(CONNECT)?;
+    Some(read(&address.to_string_lossy()))
+}
+
+fn read(address: &str) -> Result<JoinOptions> {
+    let number = |name: &str| {
+        let text = environment::take(name);
+        let number = text.map(|text| text.to_string_lossy().parse::<u32>().map_err(|_| text));
+        number.transpose().map_err(|text| Error::invalid(format!("{name}=`{}` is no number", text.display())))
+    };
+    let mut options = JoinOptions::new(address);
+    (options.node, options.per_node) = (number(NODE_ID)?, number(PER_NODE)?);
+    options.start = number(SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
+    options.token = Token::from_env()?;
+    options.say = |text| eprintln!("disco: {text}");
+    Ok(options)
+}
+
+/// The lane to a node's own workers.
+fn lane(assignment: &Assignment, shared: Arc<Shared>, output: processes::Sink) -> Result<Arc<dyn Channel>> {
+    let (workers, config) = (assignment.workers.clone(), assignment.config);
+    if !assignment.processes {
+        let run = move |worker, endpoint| worker::run(worker, config, endpoint);
+        return Ok(Arc::new(ThreadLane::new(workers, shared, run)));
+    }
+    let mut options = processes::Options::new(config);
+    (options.heartbeat, options.silence) = (assignment.heartbeat, assignment.silence);
+    (options.start, options.output) = (assignment.start, output);
+    Ok(Arc::new(ProcessLane::new(workers, shared, options)))
+}
+
+/// Starts all nodes on this machine, as this program once more. They end with their session.
+pub(crate) fn start_here(announcement: &Announcement, token: &Token) -> Result<()> {
+    for id in 1..=announcement.nodes {
+        // The running file itself, also after something else was put in its place.
+        let mut command = Command::new("/proc/self/exe");
+        command.args(env::args_os().skip(1)).stdin(Stdio::null());
+        command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
+        token.pass_on(&mut command);
+        let refused = |error| Error::invalid(format!("node {id} can't be started: {error}"));
+        let mut child = command.spawn().map_err(refused)?;
+        let reaper = thread::Builder::new().name("disco-node".into());
+        reaper.spawn(move || child.wait()).map(drop).map_err(refused)?;
+    }
+    Ok(())
+}
