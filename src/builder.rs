@@ -254,10 +254,7 @@ impl Builder {
         #[cfg(not(feature = "mpi"))]
         let ranks = None;
         let launch = self.launch.clone().or(ranks);
-        let arena =
-            Arena::new().inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
-        let shared = Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena));
-        self.lanes_here(config, workers, launch, &shared)
+        self.lanes_here(config, workers, launch, &shared_with_processes())
     }
 
     /// Lanes to worker 0, a thread, and to the others of `workers` of this machine, which are processes.
@@ -300,7 +297,8 @@ impl Builder {
                 Announce::new(move |announcement| crate::node::start_here(announcement, &token))
             }
         };
-        let (shared, here) = (Arc::new(Shared::default()), world.per_node() as u32);
+        let here = world.per_node() as u32;
+        let shared = if options.processes { shared_with_processes() } else { Arc::default() };
         let mut lanes = match options.processes {
             true => self.lanes_here(config, here, self.launch.clone(), &shared)?,
             false => vec![threads(config, here, shared.clone())],
@@ -315,6 +313,13 @@ impl Builder {
     fn pulse(&self) -> Duration {
         self.heartbeat.unwrap_or(self.silence / 5)
     }
+}
+
+/// What worker 0 shares with processes: its tensors, too.
+#[cfg(target_os = "linux")]
+fn shared_with_processes() -> Arc<Shared> {
+    let arena = Arena::new().inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
+    Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena))
 }
 
 /// A lane to workers 0 up to `workers`, as threads.

@@ -159,7 +159,8 @@ impl SharedStore for Questions {
 
     fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>) {
         let deadline = if let StoreCall::Wait(_, deadline) = &call { *deadline } else { LIMIT };
-        // The worker's epoch, of which this process may not have heard.
+        // Nobody else may have said so here.
+        self.begin(epoch);
         let question = |id, _| Message::Ask { id, epoch, call };
         self.put(None, deadline, question, Box::new(|answer| tell(answer.map(|(value, _)| value))));
     }

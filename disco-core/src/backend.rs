@@ -22,6 +22,11 @@ pub trait Backend: Send + Sync + 'static {
         DeviceKind::Cpu
     }
 
+    /// Whether its ranks may be on several machines.
+    fn spans_machines(&self) -> bool {
+        true
+    }
+
     /// Loads the library and asks its version; starts nothing.
     ///
     /// # Errors
@@ -123,6 +128,23 @@ pub fn all() -> Vec<&'static dyn Backend> {
     let mut all: Vec<_> = inventory::iter::<BackendEntry>.into_iter().map(|entry| entry.0).collect();
     all.sort_by_key(|backend| backend.name());
     all
+}
+
+/// Checks that a backend reaches all workers of a world.
+///
+/// # Errors
+/// They are on several machines and it reaches one, naming the backends of this program that reach further.
+pub fn check_reach(backend: &dyn Backend, world: &World) -> Result<()> {
+    if world.nodes() == 1 || backend.spans_machines() {
+        return Ok(());
+    }
+    let others: Vec<_> = all().into_iter().filter(|other| other.spans_machines()).map(|other| other.name()).collect();
+    let others = match others[..] {
+        [] => "this program has no backend that reaches further: its features are nccl, rccl, mpi".to_owned(),
+        _ => format!("backends that reach further: {}", others.join(", ")),
+    };
+    let (name, nodes) = (backend.name(), world.nodes());
+    Err(Error::invalid(format!("{name} reaches workers of one machine, and this session has {nodes} nodes; {others}")))
 }
 
 /// The backend of that name.

@@ -22,6 +22,10 @@ impl Backend for Local {
         NAME
     }
 
+    fn spans_machines(&self) -> bool {
+        false
+    }
+
     fn probe(&self) -> Result<Probe, Unavailable> {
         Ok(Probe { library: "built in".into(), version: env!("CARGO_PKG_VERSION").into(), details: Vec::new() })
     }

@@ -142,7 +142,7 @@ impl Guest {
         match check_head(greeting) {
             Head::Ours => {}
             Head::Version(theirs) => return Err(Error::invalid(differ(theirs))),
-            Head::Strange => return Err(Error::invalid("what listens there is no controller of Disco")),
+            Head::Strange => return Err(Error::invalid("it is no controller of Disco")),
         }
         let mut answer = [0; ANSWER];
         answer[..HEAD].copy_from_slice(&head());
@@ -164,13 +164,13 @@ impl Guest {
         match word(said, 0) {
             WELCOME => {}
             // Anybody can say so; it ends the attempt, as a closed connection would.
-            WRONG_TOKEN => return Err(Error::invalid("the controller has another token")),
+            WRONG_TOKEN => return Err(Error::invalid("it has another token")),
             WRONG_VERSION => return Err(Error::invalid(differ(word(said, 4)))),
-            status => return Err(Error::invalid(format!("what listens there says {status}"))),
+            status => return Err(Error::invalid(format!("it answers with status {status}"))),
         }
         let whole = mac(token, b"disco controller", &[&self.greeting, &self.answer, said]);
         if !whole.is_some_and(|mac| mac.verify_slice(proof).is_ok()) {
-            return Err(Error::invalid("what listens there does not have the token"));
+            return Err(Error::invalid("it does not have the token"));
         }
         let [workers, groups, nodes] = [8, 12, 16].map(|at| word(said, at) as usize);
         World::new(workers, groups)?.on_nodes(nodes)
@@ -259,12 +259,12 @@ mod tests {
         let refused = host.judge(&ours, &world(), &answer).unwrap_err();
         assert_eq!(refused.error.to_string(), "its token is another");
         let told = guest.judge(&theirs, &refused.verdict.unwrap()).unwrap_err().to_string();
-        assert_eq!(told, "the controller has another token");
+        assert_eq!(told, "it has another token");
         // One that only says that it has it.
         let (_, verdict) = Host::new([1; 32]).judge(&theirs, &world(), &answer).unwrap();
         let (guest, _) = Guest::answer(&ours, host.greeting(), [2; 32], REQUEST).unwrap();
         let told = guest.judge(&ours, &verdict).unwrap_err().to_string();
-        assert_eq!(told, "what listens there does not have the token");
+        assert_eq!(told, "it does not have the token");
     }
 
     #[test]
@@ -320,6 +320,6 @@ mod tests {
         assert_eq!(error, "the other end speaks version 99, this one 2: both must run the same program");
         greeting[0] = b'H';
         let error = Guest::answer(&token, &greeting, [2; 32], REQUEST).unwrap_err().to_string();
-        assert_eq!(error, "what listens there is no controller of Disco");
+        assert_eq!(error, "it is no controller of Disco");
     }
 }

@@ -52,7 +52,7 @@ pub trait DataPlane: Session {
     /// `ordinals` gives each worker's device; empty: worker i takes device i (of host backends: the host).
     ///
     /// # Errors
-    /// The backend is unavailable or refuses, or a worker can't connect.
+    /// The backend is unavailable, does not reach all machines or refuses, or a worker can't connect.
     fn init_ccl(&self, backend: &str, ordinals: &[i32]) -> impl Future<Output = Result<()>> + Send {
         async move {
             let world = self.world();
@@ -61,6 +61,7 @@ pub trait DataPlane: Session {
                 return Err(crate::Error::invalid(format!("init_ccl: {given} devices for {workers} workers")));
             }
             let backend = backend::find(backend)?;
+            backend::check_reach(backend, &world)?;
             backend.probe()?;
             let at = backend.rendezvous(&world)?;
             self.recover().await?;

@@ -134,7 +134,8 @@ fn prove(options: &JoinOptions, stream: &mut TcpStream) -> Result<(), Failed> {
             _ => error.to_string(),
         })
     };
-    let refused = |error: Error| Failed::ForGood(lost(error.to_string()));
+    let hint = if options.token.is_none() { "; this node was given no token" } else { "" };
+    let refused = |error: Error| Failed::ForGood(lost(format!("{error}{hint}")));
     let end = Instant::now() + HANDSHAKE;
     let mut greeting = [0; GREETING];
     read(stream, &mut greeting, end).map_err(for_now)?;

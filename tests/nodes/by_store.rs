@@ -1,0 +1,91 @@
+//! A test double of a data plane between machines: barriers over the session's store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco::{
+    Abort, Backend, Capabilities, Communicator, Error, Op, OpKind, Probe, Rank, Rendezvous, Result, Seat, Store,
+    Unavailable, World,
+};
+
+/// The backend `by-store`.
+#[derive(Debug)]
+struct ByStore;
+
+static BY_STORE: ByStore = ByStore;
+
+disco::register_backend!(BY_STORE);
+
+/// One rank.
+#[derive(Debug)]
+struct Barriers {
+    rank: Rank,
+    size: usize,
+    store: Arc<dyn Store>,
+    deadline: Duration,
+    done: u64,
+}
+
+/// The store hears of aborts by itself.
+struct Nothing;
+
+impl Abort for Nothing {
+    fn abort(&self, _: &Arc<str>) {}
+}
+
+impl Backend for ByStore {
+    fn name(&self) -> &'static str {
+        "by-store"
+    }
+
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        Ok(Probe { library: "a test's".into(), version: "0".into(), details: Vec::new() })
+    }
+
+    fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
+        Rendezvous::new([])
+    }
+
+    fn connect(&self, seat: Seat<'_>, _: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        let (store, size) = (seat.link.store(), seat.world.size());
+        Ok(Box::new(Barriers { rank: seat.rank, size, store, deadline: seat.deadline, done: 0 }))
+    }
+}
+
+impl Communicator for Barriers {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::NONE.with_op(OpKind::Barrier, disco::DType::all())
+    }
+
+    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        for _ in group {
+            self.done += 1;
+            let name = |what: &str| format!("barrier {} {what}", self.done);
+            if self.store.add(&name("count"), 1)? == self.size as i64 {
+                self.store.set(&name("all"), b"here")?;
+            }
+            self.store.wait(&name("all"), self.deadline)?;
+        }
+        Ok(())
+    }
+
+    fn split(&mut self, _: Option<u32>, _: i32) -> Result<Option<Box<dyn Communicator>>> {
+        Err(Error::Invalid("a test's".into()))
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        Arc::new(Nothing)
+    }
+}

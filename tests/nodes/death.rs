@@ -1,0 +1,118 @@
+//! Nodes, workers and controllers that die or freeze.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use disco::session::{Deadlines, LaneSession};
+use disco::{DataPlane, Session, SessionExt, SessionKind, block_on};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::programs::{self, ask, builder, complaint, end, pair, wait_for_end_of};
+
+crate::tests!(
+    a_node_killed_inside_a_collective_is_named_and_the_others_are_aborted,
+    a_frozen_node_is_named,
+    a_worker_killed_on_a_node_is_named_with_its_node,
+    a_killed_controller_takes_its_nodes_and_their_workers_along,
+    a_frozen_controller_is_given_up,
+    workers_of_a_node_that_do_not_leave_are_named,
+);
+
+fn signal(pid: i64, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+}
+
+/// The error of a session whose other node or worker gets a signal while all but worker 3 are in a collective.
+fn after(session: &LaneSession, pid: i64, what: Signal) -> String {
+    block_on(async {
+        session.init_ccl("by-store", &[]).await.unwrap();
+        session.call(&session.function("tests.barriers").await.unwrap(), (1, 3, 1000.0)).await.unwrap();
+        thread::sleep(Duration::from_millis(200));
+        signal(pid, what);
+        let error = session.sync_all().await.unwrap_err().to_string();
+        // Worker 1 was in the collective, and has left it.
+        let deadlines = Duration::from_secs(10);
+        let start = std::time::Instant::now();
+        session.shutdown().await.unwrap();
+        assert!(start.elapsed() < deadlines, "nobody waits for it");
+        error
+    })
+}
+
+fn a_node_killed_inside_a_collective_is_named_and_the_others_are_aborted() {
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let (session, node) = pair(builder(2, 2).node_workers(kind));
+        let workers = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
+        let error = after(&session, node.id().into(), Signal::KILL);
+        assert!(
+            error.starts_with("node 1 (") && error.ends_with(") with workers 2 to 3 lost: its connection was closed"),
+            "{error}"
+        );
+        assert_eq!(end(node).status.code(), None);
+        workers.into_iter().for_each(wait_for_end_of);
+    }
+}
+
+fn a_frozen_node_is_named() {
+    let (session, mut node) = pair(builder(2, 2).silence(Duration::from_millis(500)));
+    let error = after(&session, node.id().into(), Signal::STOP);
+    assert!(error.starts_with("node 1 (") && error.ends_with("lost: it has said nothing for 500ms"), "{error}");
+    node.kill().unwrap();
+    node.wait().unwrap();
+}
+
+fn a_worker_killed_on_a_node_is_named_with_its_node() {
+    let (session, node) = pair(builder(2, 2).node_workers(SessionKind::Processes));
+    let error = after(&session, ask(&session, "tests.pid", 3), Signal::KILL);
+    assert!(error.starts_with("worker 3 lost: on node 1 ("), "{error}");
+    assert!(error.ends_with("): its process ended: signal: 9 (SIGKILL)"), "{error}");
+    end(node);
+}
+
+fn a_killed_controller_takes_its_nodes_and_their_workers_along() {
+    let mut controller = programs::command("controller").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut pids = Vec::new();
+    for line in BufReader::new(controller.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if line == "ready" {
+            break;
+        }
+        pids.extend(line.split(' ').map(|pid| pid.parse::<i64>().unwrap()));
+    }
+    assert_eq!(pids.len(), 8);
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    pids.into_iter().for_each(wait_for_end_of);
+}
+
+fn a_frozen_controller_is_given_up() {
+    let mut controller = programs::command("controller").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(controller.stdout.take().unwrap()).lines();
+    let lines: Vec<String> = lines.map(Result::unwrap).take_while(|line| line != "ready").collect();
+    signal(controller.id().into(), Signal::STOP);
+    // After 5 s of silence; some have the controller's as their parent, and wait as its children.
+    for pid in lines.iter().flat_map(|line| line.split(' ')) {
+        wait_for_end_of(pid.parse().unwrap());
+    }
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+}
+
+fn workers_of_a_node_that_do_not_leave_are_named() {
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let deadlines = Deadlines { close: Duration::from_millis(300), ..Deadlines::default() };
+        let (session, node) = pair(builder(2, 2).node_workers(kind).deadlines(deadlines));
+        let pid = ask(&session, "tests.pid", 3);
+        block_on(async {
+            session.call(&session.function("tests.sleep").await.unwrap(), (3, 1000.0)).await.unwrap();
+            let error = session.shutdown().await.unwrap_err().to_string();
+            assert!(error.starts_with("not stopped after 300ms: worker 3 ("), "{error}");
+            assert!(error.contains("inside `tests.sleep`") && !error.contains("worker 2"), "{error}");
+        });
+        let told = complaint(node);
+        assert!(told.contains("worker 3"), "{told}");
+        wait_for_end_of(pid);
+    }
+}

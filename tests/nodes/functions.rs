@@ -1,0 +1,78 @@
+//! What workers do in these tests.
+
+use std::time::Duration;
+use std::{process, thread};
+
+use disco::{CommunicatorExt, WorkerContext};
+
+disco::register_function!("tests.pid", pid);
+disco::register_function!("tests.parent", parent);
+disco::register_function!("tests.print", print);
+disco::register_function!("tests.variable", variable);
+disco::register_function!("tests.length", length);
+disco::register_function!("tests.panic", panic);
+disco::register_function!("tests.sleep", sleep);
+disco::register_function!("tests.store", store);
+disco::register_function!("tests.barriers", barriers);
+
+fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
+    Ok(process::id().into())
+}
+
+fn parent(_: &mut WorkerContext) -> disco::Result<i64> {
+    Ok(std::os::unix::process::parent_id().into())
+}
+
+fn is_me(ctx: &WorkerContext, worker: u32) -> bool {
+    ctx.worker() == worker.into()
+}
+
+fn print(ctx: &mut WorkerContext) -> disco::Result<()> {
+    // Worker 0 is the program itself.
+    if !is_me(ctx, 0) {
+        print!("output of {}\nlast", ctx.worker());
+        eprintln!("error of {}", ctx.worker());
+    }
+    Ok(())
+}
+
+fn variable(_: &mut WorkerContext, name: String) -> disco::Result<Option<String>> {
+    Ok(std::env::var(name).ok())
+}
+
+fn length(_: &mut WorkerContext, text: String) -> disco::Result<i64> {
+    Ok(text.len() as i64)
+}
+
+fn panic(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    assert!(!is_me(ctx, worker), "on purpose");
+    Ok(())
+}
+
+fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> disco::Result<()> {
+    if is_me(ctx, worker) {
+        thread::sleep(Duration::from_secs_f64(seconds));
+    }
+    Ok(())
+}
+
+/// All workers meet in the store, while the command runs; returns who was first.
+fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
+    let (store, deadline) = (ctx.store(), Duration::from_secs(20));
+    let key = |what: &str| format!("{what} {number}");
+    if store.add(&key("count"), 1)? == ctx.world().size() as i64 {
+        store.set(&key("all"), b"here")?;
+    }
+    assert_eq!(store.wait(&key("all"), deadline)?, b"here");
+    assert_eq!(store.get("absent")?, None);
+    let late = store.wait("never", Duration::from_millis(5)).unwrap_err().to_string();
+    assert_eq!(late, "store: wait for `never`: no end after 5ms: nobody has set it");
+    let leader = store.compare_and_set(&key("leader"), None, &[ctx.worker().index() as u8])?;
+    Ok(leader[0].into())
+}
+
+/// Meets the others again and again; one worker comes late.
+fn barriers(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<()> {
+    sleep(ctx, late, seconds)?;
+    (0..times).try_for_each(|_| ctx.comm()?.barrier())
+}

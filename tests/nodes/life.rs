@@ -1,0 +1,213 @@
+//! Sessions of nodes that end well.
+
+use std::time::Duration;
+
+use disco::{Builder, DType, DataPlane, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on};
+
+use crate::programs::{self, ask, builder, end, pair};
+
+crate::tests!(
+    nodes_have_workers_that_are_processes_or_threads,
+    values_of_all_sizes_reach_workers_of_nodes_and_come_back,
+    what_one_worker_gets_is_not_what_others_get,
+    the_store_is_one_for_the_workers_of_all_nodes,
+    a_failure_on_a_node_is_reported_and_recovered_from,
+    output_of_workers_comes_back_with_node_and_worker,
+    nodes_end_with_their_session,
+    a_dropped_session_ends_its_nodes,
+    secrets_and_invitations_do_not_reach_workers,
+    a_backend_of_one_machine_says_which_reach_further,
+    a_session_of_one_node_needs_no_other,
+    large_frames_hold_up_no_heartbeat,
+);
+
+fn nodes_have_workers_that_are_processes_or_threads() {
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let session = Builder::nodes(3, 2).node_workers(kind).start().unwrap();
+        assert_eq!((session.world().nodes(), session.world().per_node()), (3, 2));
+        let pids: Vec<i64> = (0..6).map(|worker| ask(&session, "tests.pid", worker)).collect();
+        let mut processes = pids.clone();
+        processes.sort_unstable();
+        processes.dedup();
+        match kind {
+            SessionKind::Threads => {
+                assert_eq!(processes.len(), 3);
+                assert!(pids.chunks(2).all(|node| node[0] == node[1]), "{pids:?}");
+            }
+            _ => {
+                assert_eq!(processes.len(), 6);
+                let parents: Vec<i64> = (2..6).map(|worker| ask(&session, "tests.parent", worker)).collect();
+                assert!(parents[0] == parents[1] && parents[1] != parents[2], "{parents:?}");
+            }
+        }
+        block_on(session.shutdown()).unwrap();
+    }
+}
+
+fn values_of_all_sizes_reach_workers_of_nodes_and_come_back() {
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
+        block_on(async {
+            let length = session.function("tests.length").await.unwrap();
+            for size in [0, 1, 7, 8, 1000, 61_000, 65_000, 66_000, 1 << 20, 20 << 20] {
+                let handle = session.call(&length, ("x".repeat(size),)).await.unwrap();
+                for worker in session.world().workers() {
+                    assert_eq!(session.get(&handle, worker).await.unwrap(), Value::Int(size as i64));
+                }
+                // Bytes go both ways without a data plane.
+                let bytes = Value::from((0..size).map(|at| at as u8).collect::<Vec<u8>>());
+                session.set(&handle, WorkerId::new(3), bytes.clone()).await.unwrap();
+                assert!(session.get(&handle, WorkerId::new(3)).await.unwrap() == bytes);
+            }
+            let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap();
+            let handle = session.call(&length, ("register",)).await.unwrap();
+            session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
+            let back: Tensor = session.get_as(&handle, WorkerId::new(2)).await.unwrap();
+            assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+            let large = Tensor::zeros(DType::U8, [(64 << 10) + 1]).unwrap();
+            let refused = session.call(&length, (&large,)).await.unwrap_err().to_string();
+            assert!(refused.contains("can't be an argument across processes (limit 65536)"), "{refused}");
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
+fn what_one_worker_gets_is_not_what_others_get() {
+    let session = Builder::nodes(3, 1).start().unwrap();
+    block_on(async {
+        let handle = session.call(&session.function("tests.length").await.unwrap(), ("four",)).await.unwrap();
+        for size in [4, 400_000] {
+            session.set(&handle, WorkerId::new(2), Value::from("y".repeat(size))).await.unwrap();
+            assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
+            assert_eq!(session.get(&handle, WorkerId::new(2)).await.unwrap(), Value::from("y".repeat(size)));
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn the_store_is_one_for_the_workers_of_all_nodes() {
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
+        block_on(async {
+            let function = session.function("tests.store").await.unwrap();
+            for number in 0..5 {
+                let leader = session.call(&function, (number,)).await.unwrap();
+                let first = session.get(&leader, WorkerId::new(0)).await.unwrap();
+                for worker in session.world().workers() {
+                    assert_eq!(session.get(&leader, worker).await.unwrap(), first);
+                }
+            }
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
+fn a_failure_on_a_node_is_reported_and_recovered_from() {
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
+        block_on(async {
+            for _ in 0..2 {
+                session.init_ccl("by-store", &[]).await.unwrap();
+                let [panic, barriers] =
+                    [session.function("tests.panic").await, session.function("tests.barriers").await];
+                session.call(&panic.unwrap(), (3,)).await.unwrap();
+                // Refused already, perhaps.
+                _ = session.call(&barriers.unwrap(), (1, 9, 0.0)).await;
+                let error = session.sync_all().await.unwrap_err().to_string();
+                assert!(error.starts_with("worker 3: tests.panic ") && error.contains("on purpose"), "{error}");
+            }
+            session.init_ccl("by-store", &[]).await.unwrap();
+            session.call(&session.function("tests.barriers").await.unwrap(), (3, 9, 0.0)).await.unwrap();
+            session.sync_all().await.unwrap();
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
+fn output_of_workers_comes_back_with_node_and_worker() {
+    let output = end(programs::command("printer")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap());
+    assert!(output.status.success(), "{output:?}");
+    let sorted = |bytes: Vec<u8>| {
+        let mut lines: Vec<String> = String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let of = |what: &str| {
+        let line = |prefix: &str, worker: u32| format!("[{prefix}worker {worker}] {what}{worker}");
+        [line("", 1), line("node 1 ", 2), line("node 1 ", 3)]
+    };
+    let last = ["[node 1 worker 2] last", "[node 1 worker 3] last", "[worker 1] last"].map(str::to_owned);
+    let mut out = [of("output of worker "), last].concat();
+    out.sort();
+    assert_eq!(sorted(output.stdout), out);
+    let mut err = of("error of worker ");
+    err.sort();
+    assert_eq!(sorted(output.stderr), err);
+}
+
+fn nodes_end_with_their_session() {
+    let (session, node) = pair(builder(2, 2));
+    block_on(session.shutdown()).unwrap();
+    let output = end(node);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+fn a_dropped_session_ends_its_nodes() {
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let (session, node) = pair(builder(2, 2).node_workers(kind));
+        let pids = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
+        drop(session);
+        assert!(end(node).status.success());
+        pids.into_iter().for_each(programs::wait_for_end_of);
+    }
+}
+
+fn secrets_and_invitations_do_not_reach_workers() {
+    let (session, node) = pair(builder(2, 1).node_workers(SessionKind::Processes));
+    block_on(async {
+        let function = session.function("tests.variable").await.unwrap();
+        for name in ["DISCO_TOKEN", "DISCO_CONNECT", "DISCO_NODE_ID", "DISCO_WORKER"] {
+            let variable = session.call(&function, (name,)).await.unwrap();
+            assert_eq!(session.get(&variable, WorkerId::new(1)).await.unwrap(), Value::None, "{name}");
+        }
+        session.shutdown().await.unwrap();
+    });
+    assert!(end(node).status.success());
+}
+
+fn a_backend_of_one_machine_says_which_reach_further() {
+    let session = Builder::nodes(2, 1).start().unwrap();
+    let error = block_on(session.init_ccl("local", &[])).unwrap_err().to_string();
+    let others = error.strip_prefix(
+        "local reaches workers of one machine, and this session has 2 nodes; backends that reach further: by-store, ",
+    );
+    assert!(others.is_some_and(|others| others.contains("nccl")), "{error}");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_session_of_one_node_needs_no_other() {
+    let session = Builder::nodes(1, 2).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn large_frames_hold_up_no_heartbeat() {
+    let (session, node) = pair(builder(2, 1).silence(Duration::from_millis(500)));
+    block_on(async {
+        let length = session.function("tests.length").await.unwrap();
+        let text = "x".repeat(100 << 20);
+        for _ in 0..5 {
+            let handle = session.call(&length, (text.as_str(),)).await.unwrap();
+            assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(100 << 20));
+        }
+        session.shutdown().await.unwrap();
+    });
+    assert!(end(node).status.success());
+}

@@ -1,0 +1,51 @@
+//! Sessions of nodes: how they start, who is let in, what users see when a node, a link or the controller is gone.
+//!
+//! This program is its own nodes and workers, and some other programs that its tests need: see `programs`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod by_store;
+mod death;
+mod door;
+mod functions;
+mod life;
+mod link;
+mod programs;
+mod start;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    if let Some(code) = programs::run() {
+        return code;
+    }
+    disco::init();
+    let mut arguments = Arguments::from_args();
+    // They count processes, and stop and kill.
+    arguments.test_threads = Some(1);
+    let tests = [life::tests(), start::tests(), door::tests(), link::tests(), death::tests()].into_iter().flatten();
+    let trials = tests.map(|(name, test)| {
+        let run = move || {
+            test();
+            Ok(())
+        };
+        Trial::test(name, run)
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
+/// Tests by name.
+type Tests = Vec<(&'static str, fn())>;
+
+/// Names tests after their functions.
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) fn tests() -> crate::Tests {
+            vec![$((stringify!($name), $name as fn())),*]
+        }
+    };
+}
+pub(crate) use tests;

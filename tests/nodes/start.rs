@@ -1,0 +1,211 @@
+//! Starting, and everything that can be wrong with it but the secret.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use disco::{Builder, Session, SessionKind, Token, block_on};
+
+use crate::programs::{TOKEN, ask, builder, complaint, end, node, with};
+
+crate::tests!(
+    an_address_in_use_is_named,
+    an_address_that_others_reach_needs_a_token,
+    a_session_without_a_token_takes_nodes_of_this_machine,
+    nodes_that_do_not_come_are_named_at_the_deadline,
+    a_node_that_waits_for_others_says_so,
+    a_node_waits_for_its_controller_and_says_so,
+    a_controller_that_does_not_come_is_an_error,
+    a_name_that_does_not_resolve_is_an_error,
+    what_is_no_controller_is_an_error,
+    a_controller_of_another_version_is_named,
+    a_controller_that_says_nothing_is_given_up,
+    nodes_are_who_they_say_whoever_comes_first,
+    a_node_of_another_size_is_refused_on_both_ends,
+    a_node_whose_workers_can_t_start_is_named,
+    a_node_s_environment_is_checked,
+);
+
+fn an_address_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = builder(2, 1).listen(address.to_string()).start().unwrap_err().to_string();
+    assert_eq!(error, format!("can't listen on {address}: Address already in use (os error 98)"));
+}
+
+fn an_address_that_others_reach_needs_a_token() {
+    let error = Builder::nodes(2, 1).listen("0.0.0.0:0").start().unwrap_err().to_string();
+    let text = "listening on 0.0.0.0:0, which other machines reach, needs a token: set DISCO_TOKEN or DISCO_TOKEN_FILE";
+    assert_eq!(error, text);
+    let session = Builder::nodes(2, 1).token(Token::new(TOKEN).unwrap()).listen("0.0.0.0:0");
+    let (session, node) = with(session, |address| node(format!("127.0.0.1:{}", address.port())).spawn().unwrap());
+    block_on(session.unwrap().shutdown()).unwrap();
+    assert!(end(node).status.success());
+}
+
+fn a_session_without_a_token_takes_nodes_of_this_machine() {
+    let (session, node) =
+        with(Builder::nodes(2, 1), |address| node(address).env_remove("DISCO_TOKEN").spawn().unwrap());
+    block_on(session.unwrap().shutdown()).unwrap();
+    assert!(end(node).status.success());
+}
+
+fn nodes_that_do_not_come_are_named_at_the_deadline() {
+    let start = |id: Option<u32>| {
+        let session = builder(4, 1).start_deadline(Duration::from_millis(1500));
+        let (session, node) = with(session, |address| {
+            let mut node = node(address);
+            id.map(|id| node.env("DISCO_NODE_ID", id.to_string()));
+            node.spawn().unwrap()
+        });
+        (session.unwrap_err().to_string(), complaint(node))
+    };
+    let (error, told) = start(Some(2));
+    assert_eq!(error, "start: no end after 1.5s: node 1, node 3 did not join");
+    let refusal = format!("disco: the controller lost: it refuses this node: {error}\n");
+    assert!(told.ends_with(&refusal), "{told}");
+    assert_eq!(start(None).0, "start: no end after 1.5s: 2 of node 1, node 2, node 3 did not join");
+}
+
+fn a_node_that_waits_for_others_says_so() {
+    let session = builder(3, 1);
+    let (session, nodes) = with(session, |address| {
+        let first = node(address).spawn().unwrap();
+        thread::sleep(Duration::from_millis(1500));
+        [first, node(address).spawn().unwrap()]
+    });
+    block_on(session.unwrap().shutdown()).unwrap();
+    let [first, second] = nodes.map(|node| String::from_utf8(end(node).stderr).unwrap());
+    assert!(first.starts_with("disco: joined the controller at 127.0.0.1:"), "{first}");
+    assert!(first.ends_with(", waiting for other nodes\n") && second.is_empty(), "{first}{second}");
+}
+
+fn a_node_waits_for_its_controller_and_says_so() {
+    let address = free();
+    let waits = node(address).spawn().unwrap();
+    thread::sleep(Duration::from_millis(700));
+    let session = builder(2, 1).listen(address.to_string()).start().unwrap();
+    ask(&session, "tests.pid", 1);
+    block_on(session.shutdown()).unwrap();
+    let output = end(waits);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.starts_with(&format!("disco: waiting for the controller at {address}, ")), "{told}");
+    assert!(told.ends_with("s more: Connection refused (os error 111)\n"), "{told}");
+    assert!(output.status.success());
+}
+
+fn a_controller_that_does_not_come_is_an_error() {
+    let address = free();
+    let told = complaint(node(address).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap());
+    let last =
+        format!("disco: joining the controller at {address}: no end after 1s: Connection refused (os error 111)\n");
+    assert!(told.ends_with(&last), "{told}");
+}
+
+fn a_name_that_does_not_resolve_is_an_error() {
+    let told = complaint(node("no-such-host.invalid:4000").env("DISCO_JOIN_SECONDS", "1").spawn().unwrap());
+    assert!(
+        told.contains(
+            "disco: joining the controller at no-such-host.invalid:4000: no end after 1s: its name does not resolve"
+        ),
+        "{told}"
+    );
+    let told = complaint(node("no port").env("DISCO_JOIN_SECONDS", "1").spawn().unwrap());
+    assert!(told.contains("its name does not resolve: invalid socket address"), "{told}");
+}
+
+/// What a node says to somebody who listens and does `answer`.
+fn meets(answer: impl FnOnce(std::net::TcpStream) + Send) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    thread::scope(|scope| {
+        let node = node(listener.local_addr().unwrap()).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap();
+        scope.spawn(move || answer(listener.accept().unwrap().0));
+        complaint(node)
+    })
+}
+
+fn what_is_no_controller_is_an_error() {
+    let told = meets(|mut stream| {
+        stream.write_all(&[b'H'; 100]).unwrap();
+        _ = stream.read_to_end(&mut Vec::new());
+    });
+    assert_eq!(told, "disco: the controller lost: it is no controller of Disco\n");
+}
+
+fn a_controller_of_another_version_is_named() {
+    let told = meets(|mut stream| {
+        stream.write_all(b"discnode\x63\0\0\0").unwrap();
+        stream.write_all(&[0; 32]).unwrap();
+        _ = stream.read_to_end(&mut Vec::new());
+    });
+    let text =
+        "disco: the controller lost: the other end speaks version 99, this one 2: both must run the same program\n";
+    assert_eq!(told, text);
+}
+
+fn a_controller_that_says_nothing_is_given_up() {
+    let told = meets(|mut stream| {
+        _ = stream.read_to_end(&mut Vec::new());
+    });
+    assert!(told.ends_with(": no end after 1s: it said nothing for 5s\n"), "{told}");
+}
+
+fn nodes_are_who_they_say_whoever_comes_first() {
+    let session = builder(4, 1);
+    let (session, nodes) = with(session, |address| {
+        [Some(3), None, Some(1)].map(|id| {
+            let mut node = node(address);
+            id.map(|id: u32| node.env("DISCO_NODE_ID", id.to_string()));
+            let node = node.spawn().unwrap();
+            thread::sleep(Duration::from_millis(100));
+            node
+        })
+    });
+    let session = session.unwrap();
+    let pids = [1, 2, 3].map(|worker| ask(&session, "tests.pid", worker));
+    let [third, other, first] = [0, 1, 2].map(|index| i64::from(nodes[index].id()));
+    assert_eq!(pids, [first, other, third]);
+    block_on(session.shutdown()).unwrap();
+    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
+}
+
+fn a_node_of_another_size_is_refused_on_both_ends() {
+    let (session, node) =
+        with(builder(2, 2), |address| node(address).env("DISCO_WORKERS_PER_NODE", "3").spawn().unwrap());
+    let (error, told) = (session.unwrap_err().to_string(), complaint(node));
+    let why = "it was told to have 3 workers, and nodes here have 2";
+    assert!(error.contains(" at 127.0.0.1:") && error.ends_with(&format!(" lost: {why}")), "{error}");
+    assert_eq!(told, format!("disco: the controller lost: it refuses this node: {why}\n"));
+}
+
+fn a_node_whose_workers_can_t_start_is_named() {
+    // Its workers are processes, for which there are no descriptors.
+    let session = builder(2, 4).node_workers(SessionKind::Processes);
+    let (session, node) = with(session, |address| {
+        let mut shell = std::process::Command::new("sh");
+        let this = node(address);
+        shell.args(["-c", "ulimit -n 14; exec \"$0\""]).arg(this.get_program());
+        this.get_envs().for_each(|(name, value)| _ = shell.env(name, value.unwrap()));
+        shell.stderr(std::process::Stdio::piped()).spawn().unwrap()
+    });
+    let (error, told) = (session.unwrap_err().to_string(), complaint(node));
+    assert!(error.starts_with("node 1 (") && error.contains(") with workers 4 to 7 lost: "), "{error}");
+    assert!(error.contains("Too many open files"), "{error}");
+    assert!(told.contains("Too many open files"), "{told}");
+}
+
+fn a_node_s_environment_is_checked() {
+    let told = complaint(node("127.0.0.1:1").env("DISCO_NODE_ID", "first").spawn().unwrap());
+    assert_eq!(told, "disco: DISCO_NODE_ID=`first` is no number\n");
+    let told = complaint(node("127.0.0.1:1").env("DISCO_TOKEN", "short").spawn().unwrap());
+    assert_eq!(told, "disco: DISCO_TOKEN: a token has 16 to 4096 bytes, and this one 5\n");
+    let told =
+        complaint(node("127.0.0.1:1").env_remove("DISCO_TOKEN").env("DISCO_TOKEN_FILE", "/nowhere").spawn().unwrap());
+    assert_eq!(told, "disco: token file /nowhere: No such file or directory (os error 2)\n");
+}
+
+/// An address where nobody listens, for now.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
