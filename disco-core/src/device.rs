@@ -78,7 +78,8 @@ impl FromStr for Device {
         let (name, ordinal) = text.split_once(':').unwrap_or((text, "0"));
         let kind = TABLE.iter().find(|row| row.1 == name).map(|row| row.0);
         match (kind, ordinal.parse()) {
-            (Some(kind), Ok(ordinal)) if ordinal >= 0 => Ok(Device { kind, ordinal }),
+            (Some(DeviceKind::Cpu), Ok(0)) => Ok(Device::CPU),
+            (Some(kind), Ok(ordinal)) if ordinal >= 0 && kind != DeviceKind::Cpu => Ok(Device { kind, ordinal }),
             _ => Err(Error::invalid(format!("`{text}` is no device; devices read `cpu`, `cuda:0`, `rocm:1`"))),
         }
     }
@@ -94,7 +95,7 @@ mod tests {
             assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
         }
         assert_eq!("rocm:1".parse::<Device>().unwrap(), Device::new(DeviceKind::Rocm, 1));
-        for bad in ["gpu", "cuda:x", "cuda:-1", ""] {
+        for bad in ["gpu", "cuda:x", "cuda:-1", "cpu:1", ""] {
             assert!(bad.parse::<Device>().is_err(), "{bad}");
         }
     }

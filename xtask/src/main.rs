@@ -1,5 +1,6 @@
 //! Disco's developer commands: `cargo xtask check` is the gate, `cargo xtask test` runs the tests.
 
+mod fuzzing;
 mod libraries;
 mod run;
 mod steps;
@@ -16,7 +17,8 @@ enum Command {
     Check,
     /// The tests: every crate and feature on its own, all tests together, documentation tests, examples
     Test {
-        /// Also the loom models, and the tests under AddressSanitizer; each has a target folder of its own
+        /// Also the loom models, the tests under AddressSanitizer, and a minute of each fuzz target; each has a target folder
+        /// of its own
         #[arg(long)]
         long: bool,
     },
@@ -26,9 +28,9 @@ fn main() -> ExitCode {
     let command = Command::parse();
     libraries::fetch(matches!(command, Command::Test { long: true }));
     let steps = match command {
-        Command::Check => [steps::lints(), steps::tests(), steps::documentation()].concat(),
+        Command::Check => [steps::lints(), fuzzing::lints(), steps::tests(), steps::documentation()].concat(),
         Command::Test { long: false } => steps::tests(),
-        Command::Test { long: true } => [steps::tests(), steps::long_tests()].concat(),
+        Command::Test { long: true } => [steps::tests(), steps::long_tests(), fuzzing::long_tests()].concat(),
     };
     match run::all(&steps) {
         Ok(()) => ExitCode::SUCCESS,

@@ -112,12 +112,12 @@ fn facades() -> impl Iterator<Item = (String, String)> {
     std::iter::once(none).chain(FEATURES.into_iter().map(alone))
 }
 
-fn step(name: &str, args: &str) -> Step {
+pub(crate) fn step(name: &str, args: &str) -> Step {
     Step { name: name.to_owned(), env: Vec::new(), args: args.to_owned() }
 }
 
 impl Step {
-    fn with(mut self, variable: &'static str, value: &'static str) -> Self {
+    pub(crate) fn with(mut self, variable: &'static str, value: &'static str) -> Self {
         self.env.push((variable, value));
         self
     }

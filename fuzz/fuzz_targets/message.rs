@@ -1,0 +1,78 @@
+//! Messages between processes: one that is taken can be written, and is the same when it is read again.
+
+#![no_main]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_core::activity::Activity;
+use disco_core::wire::{Hello, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
+use disco_core::worker::WorkerConfig;
+use disco_core::{Error, Op, Tensor, Value, WorkerId, World};
+
+disco_fuzz::target!(check, seeds);
+
+fn check(bytes: &[u8]) -> Result<(), WireError> {
+    let (message, _) = read(bytes)?;
+    let written = message.encode().expect("a message that was read can be written");
+    let (again, rest) = read(&written).expect("a message that was written can be read");
+    assert!(rest.is_empty(), "{rest:?} after {again:?}");
+    assert_eq!(again.encode().expect("it was written before"), written);
+    Ok(())
+}
+
+fn read(bytes: &[u8]) -> Result<(Message, &[u8]), WireError> {
+    let (packet, rest) = Packet::split(bytes)?;
+    Ok((Message::decode(packet)?, rest))
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let key = || Arc::<str>::from("disco.key");
+    let bytes = || Arc::<[u8]>::from([1, 2, 3]);
+    let calls = [
+        StoreCall::Set(key(), bytes()),
+        StoreCall::Get(key()),
+        StoreCall::Wait(key(), Duration::from_secs(1)),
+        StoreCall::Add(key(), -1),
+        StoreCall::CompareAndSet(key(), None, bytes()),
+        StoreCall::CompareAndSet(key(), Some(bytes()), bytes()),
+        StoreCall::Delete(key()),
+    ];
+    let hello = Hello { token: bytes(), worker: WorkerId::new(1), functions: vec!["a".into(), "demo.function".into()] };
+    let mut messages = vec![
+        Message::Hello(hello),
+        welcome(None),
+        welcome(Some(RingPlace { reader: 1, readers: 3, capacity: 1 << 10 })),
+        Message::Bye("why".into()),
+        Message::Reply { seq: 4, reply: Err(Arc::new(disco_fuzz::failure())) },
+        Message::Notice(bytes()),
+        progress(),
+        Message::Frame { seq: 5, bytes: bytes() },
+        Message::Abort { epoch: 1, cause: "another worker failed".into() },
+        Message::Shutdown,
+        Message::Room { frames: 6, bytes: 700 },
+        Message::Handed { id: 7 },
+        Message::Answer { id: 8, result: Ok(Value::None) },
+        Message::Answer { id: 8, result: Err(Error::Aborted { cause: "why".into() }) },
+        Message::Answer { id: 8, result: Err(Error::invalid("no such key")) },
+        Message::Share { id: 9, name: 10 },
+        Message::Unshare(10),
+        Message::Receive { id: 11, name: 10 },
+    ];
+    messages.extend(calls.map(|call| Message::Ask { id: 2, epoch: 3, call }));
+    messages.extend(disco_fuzz::values().into_iter().map(|value| Message::Reply { seq: 4, reply: Ok(value) }));
+    messages.iter().map(|message| message.encode().expect("a message of a seed can be written")).collect()
+}
+
+fn welcome(ring: Option<RingPlace>) -> Message {
+    let config = WorkerConfig::new(World::new(4, 2).expect("two groups of two"));
+    Message::Welcome(Welcome { config, ring, heartbeat: Duration::from_millis(100) })
+}
+
+fn progress() -> Message {
+    let (activity, dst) = (Activity::default(), Tensor::from_slice(&[1.0f32; 4], [4]).expect("a tensor"));
+    activity.receive(9);
+    activity.enter(activity.intern("demo.function"));
+    activity.start_op(&Op::Broadcast { src: None, dst, root: 0.into() }, 2).end(true);
+    Message::Progress(activity.progress())
+}

@@ -1,0 +1,37 @@
+//! Values of every kind, and a failure.
+
+use disco_core::error::Failure;
+use disco_core::{DType, Device, DeviceKind, RegisterId, Shape, Tensor, Value, WorkerId};
+
+/// One value of each kind that goes over the wire, strings and bytes both short and long.
+pub fn values() -> Vec<Value> {
+    let tensor = Tensor::from_slice(&[1.5f32, -2.0, 0.25], [3, 1]).expect("a tensor of three elements");
+    vec![
+        Value::None,
+        Value::Int(-7),
+        Value::Bool(true),
+        Value::Float(0.5),
+        "short".into(),
+        "long enough \"for\" an object".into(),
+        Value::Bytes([0, 255, 16].into()),
+        Value::Bytes([7; 20].into()),
+        Value::DType(DType::BF16),
+        Value::Device(Device::new(DeviceKind::Cuda, 1)),
+        Value::Shape(Shape::from([2, -1, 3])),
+        Value::Register(RegisterId::new(3)),
+        Value::Tensor(tensor),
+    ]
+}
+
+/// A worker's failure, with all its parts.
+pub fn failure() -> Failure {
+    Failure {
+        worker: WorkerId::new(3),
+        command: 12,
+        operation: "demo.function".into(),
+        register: Some(RegisterId::new(4)),
+        message: "it did not work".into(),
+        causes: vec!["because of this".into(), "that".into()],
+        aborted: true,
+    }
+}
