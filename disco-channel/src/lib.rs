@@ -13,6 +13,8 @@ mod credit;
 pub mod environment;
 #[cfg(not(loom))]
 mod exits;
+#[cfg(all(target_os = "linux", fuzzing))]
+pub mod fuzzing;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod hearing;
 #[cfg(all(target_os = "linux", not(loom)))]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::activity::Activity;
-use disco_core::wire::{Hello, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
+use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Op, Tensor, Value, WorkerId, World};
 
@@ -59,6 +59,22 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Unshare(10),
         Message::Receive { id: 11, name: 10 },
     ];
+    let from = |message| Message::From { worker: WorkerId::new(3), message: Box::new(message) };
+    let config = WorkerConfig::new(World::new(4, 2).and_then(|world| world.on_nodes(2)).expect("two nodes of two"));
+    let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
+    let workers = WorkerId::new(2)..WorkerId::new(4);
+    messages.extend([
+        Message::Part { left: 12, bytes: bytes() },
+        Message::Join(Join { name: "a machine".into(), functions: vec!["a".into(), "demo.function".into()] }),
+        Message::Assign(Assignment { node: 1, workers, processes: true, config, heartbeat, silence, start }),
+        Message::Ready,
+        Message::Alive,
+        Message::Left("worker 3".into()),
+        from(Message::Output { is_err: true, line: bytes() }),
+        from(Message::Lost("its process ended".into())),
+        from(Message::Reply { seq: 4, reply: Ok(Value::Int(1)) }),
+        from(progress()),
+    ]);
     messages.extend(calls.map(|call| Message::Ask { id: 2, epoch: 3, call }));
     messages.extend(disco_fuzz::values().into_iter().map(|value| Message::Reply { seq: 4, reply: Ok(value) }));
     messages.iter().map(|message| message.encode().expect("a message of a seed can be written")).collect()

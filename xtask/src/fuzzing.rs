@@ -5,7 +5,8 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test holds this to the manifest.
-const TARGETS: [&str; 7] = ["frame", "invitation", "message", "name", "notice", "reply", "shared_ring"];
+const TARGETS: [&str; 9] =
+    ["connection", "frame", "handshake", "invitation", "message", "name", "notice", "reply", "shared_ring"];
 
 /// What `cargo fuzz` builds with, without its driver and a nightly toolchain.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
@@ -18,21 +19,16 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
 const LIMITS: &str = "-max_total_time=60 -max_len=4096 -malloc_limit_mb=32 -rss_limit_mb=512 -timeout=5 \
     -verbosity=0 -print_funcs=0 -print_final_stats=1 -create_missing_dirs=1";
 
-/// Format and clippy of the targets, which are a workspace of their own.
+/// Format of the targets, which are a workspace of their own.
 pub(crate) fn lints() -> Vec<Step> {
-    let manifest = "--manifest-path fuzz/Cargo.toml";
-    vec![
-        step("format, fuzz targets", &format!("fmt {manifest} --check")),
-        step(
-            "clippy, fuzz targets",
-            &format!("clippy --quiet {manifest} --target-dir target --all-targets -- -D warnings"),
-        ),
-    ]
+    vec![step("format, fuzz targets", "fmt --manifest-path fuzz/Cargo.toml --check")]
 }
 
-/// One step for each target.
+/// Clippy, which needs a C++ compiler as the targets do, and one step for each of them.
 pub(crate) fn long_tests() -> Vec<Step> {
-    TARGETS.map(fuzz).into()
+    let clippy = "clippy --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings";
+    let clippy = step("clippy, fuzz targets", clippy).with("RUSTFLAGS", "--cfg fuzzing");
+    std::iter::once(clippy).chain(TARGETS.map(fuzz)).collect()
 }
 
 fn fuzz(name: &str) -> Step {

@@ -98,6 +98,14 @@ impl Incoming {
         Ok(false)
     }
 
+    /// Takes in bytes of nobody.
+    #[cfg(fuzzing)]
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.buffer.truncate(self.unread.end);
+        self.buffer.extend_from_slice(bytes);
+        self.unread.end = self.buffer.len();
+    }
+
     /// A chunk of the buffer after what is unread.
     fn make_room(&mut self) {
         if self.buffer.len() < self.unread.end + CHUNK {

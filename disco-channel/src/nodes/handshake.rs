@@ -68,12 +68,12 @@ pub struct Guest {
     answer: [u8; ANSWER],
 }
 
-/// Why the controller takes no answer; `verdict` says it to the node.
+/// What the controller makes of an answer.
 #[derive(Debug)]
-pub struct Refused {
-    /// Why.
-    pub error: Error,
-    /// What the node is to be told; nothing if it speaks another language.
+pub struct Judgement {
+    /// What the node wants to be; or why it is none of this session.
+    pub request: Result<Request>,
+    /// What it is to be told; nothing if it speaks another language.
     pub verdict: Option<[u8; VERDICT]>,
 }
 
@@ -91,30 +91,22 @@ impl Host {
         &self.greeting
     }
 
-    /// Judges an answer: what the node wants to be, and the verdict that it is sent.
-    ///
-    /// # Errors
-    /// It is none, or is not made with this token.
-    pub fn judge(
-        &self,
-        token: &Token,
-        world: &World,
-        answer: &[u8; ANSWER],
-    ) -> Result<(Request, [u8; VERDICT]), Refused> {
+    /// Judges an answer: it has to be made with this token.
+    pub fn judge(&self, token: &Token, world: &World, answer: &[u8; ANSWER]) -> Judgement {
         let (asked, proof) = answer.split_at(ASKED);
-        let refuse = |status, why: String| Refused { error: Error::invalid(why), verdict: Some(verdict(status)) };
+        let refuse = |status, why: String| {
+            let verdict = Some(verdict(status));
+            Judgement { request: Err(Error::invalid(why)), verdict }
+        };
         match check_head(asked) {
             Head::Ours => {}
-            Head::Version(theirs) => {
-                return Err(refuse(WRONG_VERSION, differ(theirs)));
-            }
+            Head::Version(theirs) => return refuse(WRONG_VERSION, differ(theirs)),
             Head::Strange => {
-                let error = Error::invalid("it speaks another language");
-                return Err(Refused { error, verdict: None });
+                return Judgement { request: Err(Error::invalid("it speaks another language")), verdict: None };
             }
         }
-        if !mac(token, b"disco node", &[&self.greeting, asked]).is_some_and(|mac| mac.verify_slice(proof).is_ok()) {
-            return Err(refuse(WRONG_TOKEN, "its token is another".into()));
+        if !is_proof(proof, token, b"disco node", &[&self.greeting, asked]) {
+            return refuse(WRONG_TOKEN, "its token is another".into());
         }
         let number = |at: usize| Some(word(asked, at)).filter(|number| *number != ANY);
         let request = Request { node: number(HEAD), per_node: number(HEAD + 4) };
@@ -124,7 +116,7 @@ impl Host {
         }
         let proof = prove(token, b"disco controller", &[&self.greeting, answer, &verdict[..SAID]]);
         verdict[SAID..].copy_from_slice(&proof);
-        Ok((request, verdict))
+        Judgement { request: Ok(request), verdict: Some(verdict) }
     }
 }
 
@@ -168,8 +160,7 @@ impl Guest {
             WRONG_VERSION => return Err(Error::invalid(differ(word(said, 4)))),
             status => return Err(Error::invalid(format!("it answers with status {status}"))),
         }
-        let whole = mac(token, b"disco controller", &[&self.greeting, &self.answer, said]);
-        if !whole.is_some_and(|mac| mac.verify_slice(proof).is_ok()) {
+        if !is_proof(proof, token, b"disco controller", &[&self.greeting, &self.answer, said]) {
             return Err(Error::invalid("it does not have the token"));
         }
         let [workers, groups, nodes] = [8, 12, 16].map(|at| word(said, at) as usize);
@@ -223,6 +214,11 @@ fn mac(token: &Token, who: &[u8], said: &[&[u8]]) -> Option<Hmac<Sha256>> {
     Some(mac)
 }
 
+/// Compares without telling by the time how much is right.
+fn is_proof(proof: &[u8], token: &Token, who: &[u8], said: &[&[u8]]) -> bool {
+    mac(token, who, said).is_some_and(|mac| mac.verify_slice(proof).is_ok())
+}
+
 fn prove(token: &Token, who: &[u8], said: &[&[u8]]) -> [u8; PROOF] {
     mac(token, who, said).map_or([0; PROOF], |mac| mac.finalize().into_bytes().into())
 }
@@ -246,9 +242,9 @@ mod tests {
         let token = token("a secret of many words");
         let host = Host::new([1; 32]);
         let (guest, answer) = Guest::answer(&token, host.greeting(), [2; 32], REQUEST).unwrap();
-        let (request, verdict) = host.judge(&token, &world(), &answer).unwrap();
-        assert_eq!(request, REQUEST);
-        assert_eq!(guest.judge(&token, &verdict).unwrap(), world());
+        let Judgement { request, verdict } = host.judge(&token, &world(), &answer);
+        assert_eq!(request.unwrap(), REQUEST);
+        assert_eq!(guest.judge(&token, &verdict.unwrap()).unwrap(), world());
     }
 
     #[test]
@@ -256,12 +252,12 @@ mod tests {
         let (ours, theirs) = (token("a secret of many words"), token("another of as many words"));
         let host = Host::new([1; 32]);
         let (guest, answer) = Guest::answer(&theirs, host.greeting(), [2; 32], REQUEST).unwrap();
-        let refused = host.judge(&ours, &world(), &answer).unwrap_err();
-        assert_eq!(refused.error.to_string(), "its token is another");
-        let told = guest.judge(&theirs, &refused.verdict.unwrap()).unwrap_err().to_string();
+        let Judgement { request, verdict } = host.judge(&ours, &world(), &answer);
+        assert_eq!(request.unwrap_err().to_string(), "its token is another");
+        let told = guest.judge(&theirs, &verdict.unwrap()).unwrap_err().to_string();
         assert_eq!(told, "it has another token");
         // One that only says that it has it.
-        let (_, verdict) = Host::new([1; 32]).judge(&theirs, &world(), &answer).unwrap();
+        let verdict = Host::new([1; 32]).judge(&theirs, &world(), &answer).verdict.unwrap();
         let (guest, _) = Guest::answer(&ours, host.greeting(), [2; 32], REQUEST).unwrap();
         let told = guest.judge(&ours, &verdict).unwrap_err().to_string();
         assert_eq!(told, "it does not have the token");
@@ -272,9 +268,9 @@ mod tests {
         let token = token("a secret of many words");
         let host = Host::new([1; 32]);
         let (guest, answer) = Guest::answer(&token, host.greeting(), [2; 32], REQUEST).unwrap();
-        let (_, verdict) = host.judge(&token, &world(), &answer).unwrap();
-        let replayed = Host::new([3; 32]).judge(&token, &world(), &answer).unwrap_err();
-        assert_eq!(replayed.error.to_string(), "its token is another");
+        let verdict = host.judge(&token, &world(), &answer).verdict.unwrap();
+        let replayed = Host::new([3; 32]).judge(&token, &world(), &answer).request.unwrap_err();
+        assert_eq!(replayed.to_string(), "its token is another");
         let (later, _) = Guest::answer(&token, host.greeting(), [4; 32], REQUEST).unwrap();
         assert!(later.judge(&token, &verdict).is_err());
         assert!(guest.judge(&token, &verdict).is_ok());
@@ -290,7 +286,7 @@ mod tests {
         assert!(guest.judge(&token, &reflected).is_err());
         let mut reflected = [0; ANSWER];
         reflected[..GREETING].copy_from_slice(host.greeting());
-        assert!(host.judge(&token, &world(), &reflected).is_err());
+        assert!(host.judge(&token, &world(), &reflected).request.is_err());
     }
 
     #[test]
@@ -298,11 +294,11 @@ mod tests {
         let token = token("a secret of many words");
         let host = Host::new([1; 32]);
         let (guest, answer) = Guest::answer(&token, host.greeting(), [2; 32], REQUEST).unwrap();
-        let (_, verdict) = host.judge(&token, &world(), &answer).unwrap();
+        let verdict = host.judge(&token, &world(), &answer).verdict.unwrap();
         for bit in 0..8 * ANSWER {
             let mut changed = answer;
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert!(host.judge(&token, &world(), &changed).is_err(), "bit {bit}");
+            assert!(host.judge(&token, &world(), &changed).request.is_err(), "bit {bit}");
         }
         for bit in 0..8 * VERDICT {
             let mut changed = verdict;

@@ -11,7 +11,7 @@ use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World};
 
 use crate::connection::{Connection, Incoming, Waker};
-use crate::nodes::handshake::{ANSWER, Host, Request};
+use crate::nodes::handshake::{ANSWER, Host, Judgement, Request};
 use crate::nodes::token::{self, Token};
 use crate::nodes::{self, HANDSHAKE, INTRODUCTION};
 
@@ -140,15 +140,11 @@ impl Stranger {
         if let Phase::Proof { stream, host, answer, came } = &mut self.phase {
             read(stream, answer, came)?;
             if *came == ANSWER {
-                let (request, verdict) = host.judge(token, world, answer).map_err(|refused| {
-                    // It may be gone.
-                    _ = refused.verdict.map(|verdict| stream.write_all(&verdict));
-                    refused.error
-                })?;
-                let mut enter = || {
-                    stream.write_all(&verdict)?;
-                    nodes::connection(stream.try_clone()?, waker.clone())
-                };
+                let Judgement { request, verdict } = host.judge(token, world, answer);
+                // It may be gone, which shows.
+                _ = verdict.map(|verdict| stream.write_all(&verdict));
+                let request = request?;
+                let enter = || nodes::connection(stream.try_clone()?, waker.clone());
                 let connection = enter().map_err(|error| Error::invalid(format!("it can't be let in: {error}")))?;
                 let incoming = Incoming::new(INTRODUCTION);
                 self.phase = Phase::Introduction { request, connection: Arc::new(connection), incoming };

@@ -54,7 +54,9 @@ pub struct Options {
 
 /// Takes where nodes are to connect, once somebody listens there.
 #[derive(Clone)]
-pub struct Announce(Arc<dyn Fn(&Announcement) -> Result<()> + Send + Sync>);
+pub struct Announce(Arc<Tell>);
+
+type Tell = dyn Fn(&Announcement) -> Result<()> + Send + Sync;
 
 /// Where nodes are to connect.
 #[non_exhaustive]
@@ -186,7 +188,7 @@ impl Channel for NodeLane {
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let Options { nodes, announce, processes, config, start, heartbeat, silence, token, .. } = &self.options;
         let count = self.workers.end.index().saturating_sub(self.workers.start.index());
-        if count == 0 || *nodes == 0 || count % nodes != 0 {
+        if count == 0 || *nodes == 0 || !count.is_multiple_of(*nodes) {
             return Err(self.error(&format!("{nodes} nodes can't share {count} workers")));
         }
         if self.started.get().is_some() {

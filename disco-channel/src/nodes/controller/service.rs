@@ -143,7 +143,7 @@ impl Service {
             true => connection.flush_lingering().unwrap_or(false),
             false => connection.lingers(),
         };
-        connections.fold(false, |any, connection| flush(connection) || any)
+        connections.filter(|connection| flush(connection)).count() > 0
     }
 
     fn hear_peers(&mut self) {
