@@ -41,11 +41,11 @@ fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
 
 #[test]
 fn ping_measures_syncs_and_calls() {
-    for session in ["threads", "processes"] {
-        let json = disco(&["ping", "--workers", "3", "--session", session, "--rounds", "20", "--json"]);
+    for session in ["threads", "processes", "nodes"] {
+        let json = disco(&["ping", "--workers", "4", "--session", session, "--rounds", "20", "--json"]);
         assert!(json.status.success(), "{}", err(&json));
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-        assert_eq!((&json["workers"], &json["session"]), (&3.into(), &session.into()));
+        assert_eq!((&json["workers"], &json["session"]), (&4.into(), &session.into()));
         for (measure, figure) in [
             ("sync_one", "median_us"),
             ("sync_one", "p99_us"),
