@@ -24,9 +24,9 @@ struct Count {
 }
 
 impl Credit {
-    /// A frame goes.
-    pub(crate) fn use_up(&self, bytes: usize) {
-        self.posted.frames.fetch_add(1, Ordering::Relaxed);
+    /// Frames go.
+    pub(crate) fn use_up(&self, frames: u64, bytes: usize) {
+        self.posted.frames.fetch_add(frames, Ordering::Relaxed);
         self.posted.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 

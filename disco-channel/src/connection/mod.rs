@@ -12,7 +12,7 @@ mod waker;
 mod tests;
 
 pub(crate) use incoming::{Incoming, PACKET};
-pub(crate) use outgoing::{Connection, LINGER};
+pub(crate) use outgoing::Connection;
 pub(crate) use waker::Waker;
 
 /// The largest packet that goes whole.

@@ -21,10 +21,6 @@ use super::{CHUNK, PART};
 const BACKLOG: usize = 1 << 30;
 /// How many packets go at once.
 const SLICES: usize = 64;
-/// How long a frame that nobody waits for may wait for others to go with it, and how many bytes of such.
-pub(crate) const LINGER: Duration = Duration::from_micros(100);
-const LINGERING: usize = 16 << 10;
-
 /// One end of a connected socket that streams bytes: what it sends, and the socket. Never waits.
 pub(crate) struct Connection {
     socket: OwnedFd,
@@ -46,10 +42,8 @@ struct Outbox {
     /// Something was refused: the other end has no longer got everything.
     is_full: bool,
     is_cut: bool,
-    /// When the socket took something.
-    sent: Option<Instant>,
-    /// Frames linger, and whoever polls the socket knows.
-    lingers: bool,
+    /// Nothing is there but what may wait.
+    holds: bool,
 }
 
 /// Bytes of which some may be gone, and the descriptor that goes with the first of them.
@@ -95,21 +89,15 @@ impl Connection {
         self.go(&mut outbox)
     }
 
-    /// The same, but when others have just gone it may linger for about [`LINGER`], so that many go at once.
+    /// The same, but it may wait until something else is sent, or until the one who polls [flushes](Self::flush).
     ///
     /// # Errors
     /// As [`Connection::send`].
-    pub(crate) fn send_soon(&self, packet: impl Into<Arc<[u8]>>) -> Result<()> {
+    pub(crate) fn hold_last(&self, packet: impl Into<Arc<[u8]>>) -> Result<()> {
         let bytes = packet.into();
         let mut outbox = self.take(bytes.len())?;
+        outbox.holds |= outbox.bytes == bytes.len();
         outbox.last.push_back(Parcel { bytes, sent: 0, fd: None });
-        let has_just_sent = outbox.sent.is_some_and(|sent| sent.elapsed() < LINGER);
-        if !has_just_sent || outbox.bytes >= LINGERING {
-            return self.go(&mut outbox);
-        }
-        if !std::mem::replace(&mut outbox.lingers, true) {
-            self.waker.wake();
-        }
         Ok(())
     }
 
@@ -137,25 +125,6 @@ impl Connection {
     /// The other end is gone.
     pub(crate) fn flush(&self) -> Result<bool> {
         self.pump(&mut self.outbox())
-    }
-
-    /// Whether anything lingers.
-    pub(crate) fn lingers(&self) -> bool {
-        self.outbox().lingers
-    }
-
-    /// Sends what lingers. Returns whether anything did: if so, more may soon.
-    ///
-    /// # Errors
-    /// The other end is gone.
-    pub(crate) fn flush_lingering(&self) -> Result<bool> {
-        let mut outbox = self.outbox();
-        if !outbox.lingers {
-            return Ok(false);
-        }
-        outbox.lingers = !outbox.last.is_empty();
-        self.pump(&mut outbox)?;
-        Ok(outbox.lingers)
     }
 
     /// Whether something was refused.
@@ -193,10 +162,11 @@ impl Connection {
     /// Whether something waits for the socket to take it.
     pub(crate) fn is_behind(&self) -> bool {
         let outbox = self.outbox();
-        outbox.bytes > 0 && !outbox.lingers
+        outbox.bytes > 0 && !outbox.holds
     }
 
     fn pump(&self, outbox: &mut Outbox) -> Result<bool> {
+        outbox.holds = false;
         loop {
             outbox.line_up()?;
             if outbox.line.is_empty() {
@@ -271,7 +241,6 @@ impl Outbox {
 
     /// The socket has taken so many bytes.
     fn forget(&mut self, mut sent: usize) {
-        self.sent = Some(Instant::now());
         self.bytes -= sent;
         while let Some(parcel) = self.line.front_mut() {
             // It goes with the first byte.

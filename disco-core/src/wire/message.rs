@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use super::answer::{decode_failure, failure_args};
 use super::frame::write;
-use super::{Packet, WireError, Writer, action};
+use super::{Packet, WireError, Writer, action, value};
 use crate::activity::{OpRecord, OpState, Progress};
 use crate::channel::Reply;
 use crate::dtype::DType;
@@ -347,6 +347,19 @@ impl Message {
         packet.end()?;
         Ok(message)
     }
+}
+
+/// Appends the packet of [`Message::Frame`].
+///
+/// # Errors
+/// It would be too large.
+pub fn write_frame(seq: u64, bytes: &[u8], to: &mut Writer) -> Result<()> {
+    Ok(to.packet(3, |to| {
+        Value::Int(action::FRAME).write(to)?;
+        Value::Int(seq as i64).write(to)?;
+        value::write_bytes(bytes, to);
+        Ok(())
+    })?)
 }
 
 impl Hello {

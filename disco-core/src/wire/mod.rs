@@ -46,7 +46,7 @@ mod writer;
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
 pub use frame::decode_frame;
 pub(crate) use frame::encode_frame;
-pub use message::{Assignment, Hello, Join, Message, RingPlace, StoreCall, VERSION, Welcome};
+pub use message::{Assignment, Hello, Join, Message, RingPlace, StoreCall, VERSION, Welcome, write_frame};
 pub use object::ObjectEntry;
 pub use reader::{Packet, Reader};
 pub use writer::Writer;

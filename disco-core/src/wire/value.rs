@@ -49,7 +49,7 @@ impl Value {
                 to.i32(device.ordinal);
             }
             Value::Str(text) => string(to, (code::SHORT_STR, index::STR), text.as_bytes()),
-            Value::Bytes(bytes) => string(to, (code::SHORT_BYTES, index::BYTES), bytes),
+            Value::Bytes(bytes) => write_bytes(bytes, to),
             Value::Register(register) => {
                 object_head(to, index::REGISTER);
                 to.i64(register.wire());
@@ -94,6 +94,11 @@ impl Value {
 pub(super) fn write_raw_str(text: &str, to: &mut Writer) {
     to.i32(code::RAW_STR);
     to.bytes(text.as_bytes());
+}
+
+/// As [`Value::Bytes`].
+pub(super) fn write_bytes(bytes: &[u8], to: &mut Writer) {
+    string(to, (code::SHORT_BYTES, index::BYTES), bytes);
 }
 
 fn read_str(from: &mut Reader<'_>) -> Result<Value, WireError> {

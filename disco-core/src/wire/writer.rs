@@ -1,5 +1,7 @@
 //! Bytes, appended.
 
+use std::sync::Arc;
+
 use super::{CODE_RETURN, PACKET_LIMIT, WireError};
 
 /// A buffer that integers, floats and strings are appended to.
@@ -39,6 +41,13 @@ impl Writer {
     /// Makes room for `size` more bytes.
     pub(super) fn reserve(&mut self, size: usize) {
         self.0.reserve(size);
+    }
+
+    /// What was written; goes on with nothing, in the same memory.
+    pub fn take(&mut self) -> Arc<[u8]> {
+        let bytes = self.0.as_slice().into();
+        self.0.clear();
+        bytes
     }
 
     /// What was written.

@@ -20,7 +20,7 @@ use super::door::Door;
 use super::printer::Printer;
 use super::roster::Roster;
 use super::service::Service;
-use crate::connection::{Connection, Waker};
+use crate::connection::Waker;
 use crate::join;
 use crate::nodes::token::Token;
 
@@ -285,52 +285,15 @@ impl Channel for NodeLane {
 
 /// Passes a frame on, for which there is room.
 fn pass(roster: &Roster, frame: &Frame) -> Result<()> {
-    let encode = |frame: &Frame| {
-        let bytes = frame.bytes()?;
-        let packet: Arc<[u8]> = Message::Frame { seq: frame.seq(), bytes: bytes.into() }.encode()?.into();
-        Ok::<_, Error>((packet, bytes.len()))
-    };
-    let (packet, size) = encode(frame)?;
-    let whom = match frame.command() {
+    match frame.command() {
         Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
-            Whom::One(roster.place(*worker).map(|(node, _)| node))
+            let node = roster.place(*worker).map(|(node, _)| node);
+            let rest = (frame.bytes()?.len() > SMALL).then(|| frame.without_command());
+            roster.post_now(frame, rest.as_ref(), |index| node == Some(index))
         }
-        Command::SyncAll | Command::Shutdown | Command::Recover { .. } => Whom::All,
-        _ => Whom::Soon,
-    };
-    // The rest of a large one for those whom it does not concern.
-    let rest = match whom {
-        Whom::One(_) if size > SMALL => Some(encode(&frame.without_command())?),
-        _ => None,
-    };
-    for index in 0..roster.len() {
-        let is_meant = match whom {
-            Whom::One(node) => node == Some(index),
-            Whom::All => true,
-            Whom::Soon => false,
-        };
-        let (packet, size) = match &rest {
-            Some((packet, size)) if !is_meant => (packet, *size),
-            _ => (&packet, size),
-        };
-        roster.seat(index).credit.use_up(size);
-        let send = |connection: &Arc<Connection>| match is_meant {
-            true => connection.send_last(packet.clone()),
-            false => connection.send_soon(packet.clone()),
-        };
-        roster.send(index, send);
+        Command::SyncAll | Command::Shutdown | Command::Recover { .. } => roster.post_now(frame, None, |_| true),
+        _ => roster.post_soon(frame),
     }
-    Ok(())
-}
-
-/// Whose reply somebody waits for.
-#[derive(Clone, Copy)]
-enum Whom {
-    /// One node's, or one elsewhere.
-    One(Option<usize>),
-    All,
-    /// Nobody's.
-    Soon,
 }
 
 impl Started {

@@ -1,5 +1,6 @@
 //! The controller's end.
 
+mod batch;
 mod door;
 mod lane;
 mod peer;

@@ -96,7 +96,7 @@ impl Peer {
     }
 
     fn flush(&mut self) {
-        if self.connection.is_behind() && self.connection.flush().is_err() {
+        if self.connection.flush().is_err() {
             self.close(None);
         }
     }

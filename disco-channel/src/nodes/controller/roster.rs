@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use disco_core::activity::Progress;
-use disco_core::{Error, Result, WorkerId};
+use disco_core::{Error, Frame, Result, WorkerId};
 
+use super::batch::{Batch, Load};
 use crate::connection::{Connection, Waker};
 use crate::credit::{CAPACITY, Credit};
 use crate::exits::Exits;
@@ -19,6 +21,7 @@ pub(super) struct Roster {
     pub(super) exits: Exits,
     /// Wakes the service thread.
     pub(super) waker: Arc<Waker>,
+    batch: Mutex<Batch>,
     /// The epoch that workers were told of last.
     epoch: AtomicU64,
     /// Nodes were sent a shutdown behind their other commands.
@@ -51,6 +54,7 @@ impl Roster {
             seats: (0..nodes).map(|_| seat()).collect(),
             exits: Exits::new(nodes),
             waker,
+            batch: Mutex::new(Batch::new(nodes)),
             epoch: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -97,8 +101,94 @@ impl Roster {
 
     /// Frames that the lane would take now.
     pub(super) fn room(&self) -> usize {
+        let batch = self.batch();
         let here = self.seats.iter().enumerate().filter(|(index, _)| !self.exits.has_left(*index));
-        here.map(|(_, seat)| seat.credit.left()).min().unwrap_or(CAPACITY) as usize
+        let left = here.map(|(_, seat)| seat.credit.left()).min().unwrap_or(CAPACITY);
+        left.saturating_sub(batch.frames()) as usize
+    }
+
+    /// Passes a frame on that nobody waits for; it may linger for others to go with it.
+    ///
+    /// # Errors
+    /// A value that can't leave the process.
+    pub(super) fn post_soon(&self, frame: &Frame) -> Result<()> {
+        let mut batch = self.batch();
+        self.add(&mut batch, frame)?;
+        if batch.is_due() {
+            self.go(&mut batch, |_| true);
+        } else if batch.watch() {
+            self.waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Passes a frame on at once, behind those that linger, to nodes for which somebody waits; others may get `rest` in its
+    /// place, and that when something else goes to them.
+    ///
+    /// # Errors
+    /// A value that can't leave the process.
+    pub(super) fn post_now(&self, frame: &Frame, rest: Option<&Frame>, is_meant: impl Fn(usize) -> bool) -> Result<()> {
+        let mut batch = self.batch();
+        if !(0..self.len()).all(&is_meant) {
+            self.go(&mut batch, |_| true);
+        }
+        self.add(&mut batch, frame)?;
+        match rest {
+            None => self.go(&mut batch, is_meant),
+            Some(rest) => {
+                let load = batch.take();
+                batch.add(rest)?;
+                let others = batch.take();
+                for index in 0..self.len() {
+                    let is_meant = is_meant(index);
+                    let load = if is_meant { &load } else { &others };
+                    load.iter().for_each(|load| self.load(index, load, is_meant));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, batch: &mut Batch, frame: &Frame) -> Result<()> {
+        if !batch.has_place_for(frame)? {
+            self.go(batch, |_| true);
+        }
+        batch.add(frame)
+    }
+
+    /// Passes on what lingers. Returns whether more may.
+    pub(super) fn flush(&self) -> bool {
+        let mut batch = self.batch();
+        match batch.frames() {
+            0 => batch.unwatch(),
+            _ => self.go(&mut batch, |_| true),
+        }
+        batch.is_watched()
+    }
+
+    /// How long frames linger, if any may.
+    pub(super) fn lingers(&self) -> Option<Duration> {
+        let batch = self.batch();
+        batch.is_watched().then_some(batch.linger)
+    }
+
+    fn go(&self, batch: &mut Batch, is_meant: impl Fn(usize) -> bool) {
+        if let Some(load) = batch.take() {
+            (0..self.len()).for_each(|index| self.load(index, &load, is_meant(index)));
+        }
+    }
+
+    fn load(&self, index: usize, load: &Load, is_meant: bool) {
+        self.seats[index].credit.use_up(load.frames, load.bytes);
+        let packets = load.packets.clone();
+        self.send(index, |connection| match is_meant {
+            true => connection.send_last(packets),
+            false => connection.hold_last(packets),
+        });
+    }
+
+    fn batch(&self) -> MutexGuard<'_, Batch> {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Workers are told to begin an epoch.

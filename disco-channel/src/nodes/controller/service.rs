@@ -18,7 +18,7 @@ use super::door::{Arrival, Door, Guest};
 use super::peer::Peer;
 use super::printer::Printer;
 use super::roster::Roster;
-use crate::connection::{Connection, LINGER, PACKET};
+use crate::connection::{Connection, PACKET};
 
 /// How many of those who were sent away are told of.
 const TOLD: usize = 3;
@@ -58,11 +58,16 @@ impl Service {
         let Assignment { heartbeat, silence, start: start_limit, .. } = self.assignment;
         let tick = (heartbeat.min(silence / 5) / 2).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let start = Instant::now();
-        let (mut last, mut lingers) = (start, false);
+        let (mut last, mut lingers) = (start, None);
         while self.door.is_some() || !self.peers.iter().all(Peer::is_over) {
-            let ready = self.wait(if lingers { LINGER } else { tick });
+            let ready = self.wait(lingers.unwrap_or(tick));
             self.hear(&ready);
-            lingers = self.flush(lingers);
+            // What lingers has had the time that this thread waited.
+            if lingers.is_none() || self.roster.flush() {
+                lingers = self.roster.lingers();
+            } else {
+                lingers = None;
+            }
             // What depends on time alone.
             let since = last.elapsed();
             if since < tick {
@@ -133,17 +138,6 @@ impl Service {
                 Source::Peer(index) => self.hear_peer(*index),
             }
         }
-    }
-
-    /// Sends what lingers, if that was so before this thread waited; returns whether anything does.
-    fn flush(&mut self, lingers: bool) -> bool {
-        let connections = self.peers.iter().filter_map(Peer::connection);
-        // That one is gone shows when it is listened to.
-        let flush = |connection: &Arc<Connection>| match lingers {
-            true => connection.flush_lingering().unwrap_or(false),
-            false => connection.lingers(),
-        };
-        connections.filter(|connection| flush(connection)).count() > 0
     }
 
     fn hear_peers(&mut self) {

@@ -158,7 +158,7 @@ impl Seat {
 
     /// Sends a frame, unless the worker has not come.
     pub(super) fn post(&self, packet: &Arc<[u8]>, bytes: usize) -> Result<()> {
-        self.credit.use_up(bytes);
+        self.credit.use_up(1, bytes);
         self.connection.get().map_or(Ok(()), |connection| connection.send_last(packet.clone()))
     }
 
