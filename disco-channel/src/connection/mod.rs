@@ -6,6 +6,7 @@
 
 mod incoming;
 mod outgoing;
+mod vigil;
 mod waker;
 
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 
 pub(crate) use incoming::{Incoming, PACKET};
 pub(crate) use outgoing::Connection;
+pub(crate) use vigil::Vigil;
 pub(crate) use waker::Waker;
 
 /// The largest packet that goes whole.

@@ -12,13 +12,13 @@ use disco_core::channel::Inbox;
 use disco_core::link::Shared;
 use disco_core::wire::{Assignment, Message};
 use disco_core::{Error, Result, function};
-use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 
 use super::door::{Arrival, Door, Guest};
 use super::peer::Peer;
 use super::printer::Printer;
 use super::roster::Roster;
-use crate::connection::{Connection, PACKET};
+use crate::connection::{Connection, PACKET, Vigil};
 
 /// How many of those who were sent away are told of.
 const TOLD: usize = 3;
@@ -58,9 +58,9 @@ impl Service {
         let Assignment { heartbeat, silence, start: start_limit, .. } = self.assignment;
         let tick = (heartbeat.min(silence / 5) / 2).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let start = Instant::now();
-        let (mut last, mut lingers) = (start, None);
+        let (mut last, mut lingers, mut vigil) = (start, None, Vigil::default());
         while self.door.is_some() || !self.peers.iter().all(Peer::is_over) {
-            let ready = self.wait(lingers.unwrap_or(tick));
+            let ready = self.wait(&mut vigil, lingers.unwrap_or(tick));
             self.hear(&ready);
             // What lingers has had the time that this thread waited.
             if lingers.is_none() || self.roster.flush() {
@@ -102,7 +102,7 @@ impl Service {
     }
 
     /// Waits until something comes, or it is time to look.
-    fn wait(&self, limit: Duration) -> Vec<Source> {
+    fn wait(&self, vigil: &mut Vigil, limit: Duration) -> Vec<Source> {
         let mut sources = vec![Source::Waker];
         let mut polled = vec![PollFd::new(&*self.roster.waker, PollFlags::IN)];
         if let Some(door) = &self.door {
@@ -120,8 +120,7 @@ impl Service {
                 polled.push(PollFd::from_borrowed_fd(connection.as_fd(), events));
             }
         }
-        // A signal ends it early, as it may.
-        _ = event::poll(&mut polled, Timespec::try_from(limit).ok().as_ref());
+        vigil.wait(&mut polled, limit);
         let ready = polled.iter().map(|polled| !polled.revents().is_empty());
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
     }

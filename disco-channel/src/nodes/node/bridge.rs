@@ -12,11 +12,11 @@ use disco_core::channel::Signal;
 use disco_core::store::SharedStore;
 use disco_core::wire::{self, Assignment, Message};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
-use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 
 use super::join::lost;
 use super::upstream::Upstream;
-use crate::connection::{Connection, Incoming, Waker};
+use crate::connection::{Connection, Incoming, Vigil, Waker};
 use crate::credit::Taken;
 use crate::questions::Questions;
 
@@ -50,6 +50,7 @@ pub(super) struct Bridge {
     /// Hears of the lane's start and end.
     events: (Sender<Event>, Receiver<Event>),
     is_leaving: bool,
+    vigil: Vigil,
 }
 
 /// What becomes of the lane.
@@ -99,6 +100,7 @@ impl Bridge {
             looked: now,
             events: mpsc::channel(),
             is_leaving: false,
+            vigil: Vigil::default(),
         }
     }
 
@@ -149,11 +151,10 @@ impl Bridge {
     fn step(&mut self) -> Result<Option<End>> {
         let mut events = PollFlags::IN;
         events.set(PollFlags::OUT, self.connection.is_behind());
-        let tick = Timespec::try_from((self.heartbeat / 2).min(LOOK)).ok();
+        let tick = (self.heartbeat / 2).min(LOOK);
         let mut polled =
             [PollFd::from_borrowed_fd(self.connection.as_fd(), events), PollFd::new(&*self.waker, PollFlags::IN)];
-        // A signal ends it early, as it may.
-        _ = event::poll(&mut polled, tick.as_ref());
+        self.vigil.wait(&mut polled, tick);
         self.waker.hear();
         self.connection.flush()?;
         if let Some(end) = self.listen()? {

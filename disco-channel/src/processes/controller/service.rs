@@ -13,13 +13,13 @@ use disco_core::link::Shared;
 use disco_core::shared_memory::Segment;
 use disco_core::wire::{Message, Welcome};
 use disco_core::{Error, Result, WorkerId};
-use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 
 use super::door::{self, Arrival, Door};
 use super::peer::Peer;
 use super::roster::Roster;
 
-use crate::connection::{Connection, Incoming, PACKET};
+use crate::connection::{Connection, Incoming, PACKET, Vigil};
 
 /// How long workers of a lane that was dropped have to leave.
 const ABANDONED: Duration = Duration::from_secs(5);
@@ -58,9 +58,9 @@ impl Service {
     pub(super) fn run(mut self) {
         let tick = (self.silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));
         let start = Instant::now();
-        let (mut last, mut abandoned) = (start, None);
+        let (mut last, mut abandoned, mut vigil) = (start, None, Vigil::default());
         while !self.peers.iter().all(Peer::is_gone) {
-            let ready = self.wait(tick);
+            let ready = self.wait(&mut vigil, tick);
             self.hear(&ready);
             // What depends on time alone.
             let since = last.elapsed();
@@ -88,7 +88,7 @@ impl Service {
     }
 
     /// Waits until something comes, or it is time to look.
-    fn wait(&self, tick: Duration) -> Vec<Source> {
+    fn wait(&self, vigil: &mut Vigil, tick: Duration) -> Vec<Source> {
         let mut sources = vec![Source::Waker];
         let mut polled = vec![PollFd::new(&*self.roster.waker, PollFlags::IN)];
         if let Some(door) = &self.door {
@@ -111,8 +111,7 @@ impl Service {
                 polled.push(PollFd::new(exit, PollFlags::IN));
             }
         }
-        // A signal ends it early, as it may.
-        _ = event::poll(&mut polled, Timespec::try_from(tick).ok().as_ref());
+        vigil.wait(&mut polled, tick);
         let ready = polled.iter().map(|polled| !polled.revents().is_empty());
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
     }
