@@ -5,12 +5,12 @@
 #[path = "common/mod.rs"]
 mod common;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
-use disco::{Session, WorkerId, block_on};
+use disco::{Session, SessionKind, WorkerId, block_on};
 
-use common::spin;
+use common::{spin, tcp};
 
 /// Round trips of one measurement.
 const TRIPS: u32 = 500;
@@ -34,6 +34,10 @@ fn round_trip(criterion: &mut Criterion) {
     let (mut spinning, mut crowd) = (|| spin::ping_pong(1), || spin::ping_pong(workers));
     common::compare(&format!("{name}/one worker, beside spinning"), || trip(&one), &mut [("spinning", &mut spinning)]);
     common::compare(&format!("{name}/one worker, beside parked"), || trip(&one), &mut [("parked", &mut spin::parked)]);
+    if kind == SessionKind::Nodes {
+        let floor: &mut dyn FnMut() -> Duration = &mut tcp::round_trip;
+        common::compare(&format!("{name}/one worker, beside TCP"), || trip(&one), &mut [("TCP", floor)]);
+    }
     common::compare(&format!("{name}/all workers"), || trip(&all), &mut [("spinning", &mut crowd)]);
 }
 

@@ -5,12 +5,13 @@
 
 pub(crate) mod floor;
 pub(crate) mod spin;
+pub(crate) mod tcp;
 
 use std::time::Duration;
 
 use criterion::Criterion;
 use disco::session::{IntoArgs, LaneSession};
-use disco::{Error, Session, SessionExt as _, SessionKind, Settings, block_on, placement};
+use disco::{Builder, Error, Session, SessionExt as _, SessionKind, Settings, block_on, placement};
 
 /// Rounds of a comparison.
 const ROUNDS: usize = 15;
@@ -24,10 +25,15 @@ pub(crate) fn settings(workers: usize) -> Settings {
     settings
 }
 
-/// A session of 4 workers, or as the environment says, with their number and kind.
+/// A session of 4 workers, or as the environment says, with their number and kind. Nodes are started here.
 pub(crate) fn session() -> (LaneSession, usize, SessionKind) {
     let settings = settings(4);
-    let session = settings.builder().start().expect("workers can be started");
+    let builder = match settings.session {
+        #[cfg(target_os = "linux")]
+        SessionKind::Nodes => Builder::new(settings.session, settings.workers).over(settings.nodes),
+        _ => settings.builder(),
+    };
+    let session = builder.start().expect("workers can be started");
     (session, settings.workers, settings.session)
 }
 

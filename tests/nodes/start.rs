@@ -22,6 +22,7 @@ crate::tests!(
     a_controller_of_another_version_is_named,
     a_controller_that_says_nothing_is_given_up,
     nodes_are_who_they_say_whoever_comes_first,
+    a_node_too_many_finds_nobody,
     a_node_of_another_size_is_refused_on_both_ends,
     a_node_whose_workers_can_t_start_is_named,
     a_node_s_environment_is_checked,
@@ -168,6 +169,20 @@ fn nodes_are_who_they_say_whoever_comes_first() {
     assert_eq!(pids, [first, other, third]);
     block_on(session.shutdown()).unwrap();
     nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
+}
+
+fn a_node_too_many_finds_nobody() {
+    let (session, (node, late)) = with(builder(2, 1), |address| {
+        let first = node(address).spawn().unwrap();
+        thread::sleep(Duration::from_millis(500));
+        (first, node(address).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap())
+    });
+    let session = session.unwrap();
+    let told = complaint(late);
+    assert!(told.ends_with(": no end after 1s: Connection refused (os error 111)\n"), "{told}");
+    assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
+    block_on(session.shutdown()).unwrap();
+    assert!(end(node).status.success());
 }
 
 fn a_node_of_another_size_is_refused_on_both_ends() {
