@@ -15,7 +15,7 @@ use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Channel, Result, WorkerId, World};
+use disco_core::{Channel, Error, Result, WorkerId, World};
 
 use crate::SessionKind;
 
@@ -214,7 +214,7 @@ impl Builder {
     /// Starts the workers.
     ///
     /// # Errors
-    /// No workers, groups that do not divide them; threads that can't be made; processes that can't be started, that end
+    /// No workers, groups that do not divide them; a heartbeat that is too rare; threads that can't be made; processes that can't be started, that end
     /// or that do not connect in time: which worker, and why. Nodes that do not join in time or are another program's, an
     /// address that is taken or that needs a token. This program does not call [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
@@ -223,6 +223,12 @@ impl Builder {
         #[cfg(target_os = "linux")]
         if self.kind == SessionKind::Nodes {
             world = world.on_nodes(self.nodes.count)?;
+        }
+        if self.pulse().is_zero() || 2 * self.pulse() > self.silence {
+            let (heartbeat, silence) = (self.pulse(), self.silence);
+            return Err(Error::invalid(format!(
+                "a heartbeat every {heartbeat:?} where {silence:?} of silence are allowed: it is to come at least twice"
+            )));
         }
         let mut config = WorkerConfig::new(world);
         config.check = self.check;
@@ -239,9 +245,16 @@ impl Builder {
             #[cfg(target_os = "linux")]
             SessionKind::Nodes => self.lanes_to_nodes(config)?,
             #[cfg(not(target_os = "linux"))]
-            other => return Err(disco_core::Error::invalid(format!("sessions of {other} are here on Linux only"))),
+            other => return Err(Error::invalid(format!("sessions of {other} are here on Linux only"))),
         };
         LaneSession::start(world, lanes, deadlines)
+    }
+}
+
+impl Builder {
+    /// How often processes and nodes say that they are there.
+    fn pulse(&self) -> Duration {
+        self.heartbeat.unwrap_or(self.silence / 5)
     }
 }
 
@@ -308,10 +321,6 @@ impl Builder {
             lanes.push(Arc::new(NodeLane::new(others, shared, options)));
         }
         Ok(lanes)
-    }
-
-    fn pulse(&self) -> Duration {
-        self.heartbeat.unwrap_or(self.silence / 5)
     }
 }
 

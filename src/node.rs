@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use disco_channel::environment;
 use disco_channel::nodes::{self, Announcement, JoinOptions, Token};
-use disco_channel::processes::{self, ProcessLane};
+use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
@@ -27,6 +27,11 @@ const SECONDS: &str = "DISCO_JOIN_SECONDS";
 /// # Errors
 /// The controller does not answer in time, refuses, or is gone; workers that can't be started, or that did not leave.
 pub fn join(options: &JoinOptions) -> Result<()> {
+    if Invitation::is_there() {
+        return Err(Error::invalid(
+            "this process was started as a worker, and joins as a node: call `disco::init()` first thing in `main`",
+        ));
+    }
     crate::init::serve_others();
     nodes::serve(options, lane)
 }

@@ -50,7 +50,7 @@ pub(crate) fn enter() {
 /// `disco run` does. Returns where that is not so, or fails.
 fn become_ranks() -> Result<()> {
     let settings = Settings::from_env()?;
-    if settings.backend != "mpi" || settings.workers == 1 || disco_mpi::is_launched() {
+    if settings.backend != "mpi" || settings.workers == 1 || settings.nodes > 1 || disco_mpi::is_launched() {
         return Ok(());
     }
     let launcher = disco_mpi::launcher(settings.workers)?;

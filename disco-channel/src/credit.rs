@@ -32,18 +32,18 @@ impl Credit {
 
     /// The other end has taken so many frames and bytes in all.
     pub(crate) fn acknowledge(&self, frames: u64, bytes: u64) {
-        self.taken.frames.store(frames, Ordering::SeqCst);
-        self.taken.bytes.store(bytes, Ordering::SeqCst);
+        self.taken.frames.fetch_max(frames, Ordering::SeqCst);
+        self.taken.bytes.fetch_max(bytes, Ordering::SeqCst);
     }
 
-    /// Frames that may go; none while too many bytes are unread.
-    pub(crate) fn left(&self) -> u64 {
+    /// Frames that may go, where so many and their bytes are about to; none while too many bytes are unread.
+    pub(crate) fn left(&self, (frames, bytes): (u64, usize)) -> u64 {
         let unread = |posted: &AtomicU64, taken: &AtomicU64| {
             posted.load(Ordering::Relaxed).saturating_sub(taken.load(Ordering::SeqCst))
         };
-        match unread(&self.posted.bytes, &self.taken.bytes) {
+        match unread(&self.posted.bytes, &self.taken.bytes) + bytes as u64 {
             bytes if bytes >= UNREAD => 0,
-            _ => CAPACITY.saturating_sub(unread(&self.posted.frames, &self.taken.frames)),
+            _ => CAPACITY.saturating_sub(unread(&self.posted.frames, &self.taken.frames) + frames),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What workers say and what the controller does with it, by whatever connection it comes.
 
+use std::io::{self, Write as _};
+use std::ops::Range;
 use std::sync::Arc;
 
 use disco_core::activity::Progress;
@@ -39,9 +41,32 @@ pub(crate) fn hear(
             }
             inbox.notice(worker, notice);
         }
-        other => return Err(Error::invalid(format!("{other:?}"))),
+        other => return Err(Error::invalid(other.to_string())),
     }
     Ok(())
+}
+
+/// A worker alone.
+pub(crate) fn one(worker: WorkerId) -> Range<WorkerId> {
+    worker..WorkerId::new(worker.index() as u32 + 1)
+}
+
+/// Tells the other end why it is sent away, if it still listens.
+pub(crate) fn refuse(connection: &Connection, why: &Error) {
+    let told = Message::Bye(why.to_string()).encode().and_then(|packet| connection.send_last(packet));
+    if let Err(error) = told {
+        tracing::debug!(%error, %why, "nobody to tell");
+    }
+}
+
+/// Prints a worker's line as this program's own, in one piece.
+pub(crate) fn print(prefix: &str, is_err: bool, line: &[u8]) {
+    let text = [b"[", prefix.as_bytes(), b"] ", line, b"\n"].concat();
+    // Whoever has closed the program's output does not want to know.
+    _ = match is_err {
+        true => io::stderr().lock().write_all(&text),
+        false => io::stdout().lock().write_all(&text),
+    };
 }
 
 /// Does what a worker asks of the store, number, epoch and call, where none can be beyond `latest`.
@@ -72,7 +97,9 @@ pub(crate) fn call_store(
 /// # Errors
 /// It can't become bytes.
 pub(crate) fn answer(connection: &Connection, id: u64, result: Result<Value>) -> Result<()> {
-    let packet = Message::Answer { id, result }.encode()?;
+    let packet = Message::Answer { id, result }.encode();
+    // A value that can't leave the process: whoever asked is told so.
+    let packet = packet.or_else(|error| Message::Answer { id, result: Err(error) }.encode())?;
     if let Err(error) = connection.send(packet, None) {
         tracing::debug!(%error, "nobody to answer");
     }

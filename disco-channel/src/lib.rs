@@ -10,6 +10,8 @@ mod connection;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod credit;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod ending;
+#[cfg(all(target_os = "linux", not(loom)))]
 pub mod environment;
 #[cfg(not(loom))]
 mod exits;
@@ -18,8 +20,6 @@ pub mod fuzzing;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod hearing;
 #[cfg(all(target_os = "linux", not(loom)))]
-mod join;
-#[cfg(all(target_os = "linux", not(loom)))]
 pub mod nodes;
 #[cfg(not(loom))]
 pub mod placement;
@@ -27,6 +27,8 @@ pub mod placement;
 pub mod processes;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod questions;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod random;
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;

@@ -202,7 +202,7 @@ fn a_peer_that_claims_2_to_the_60_bytes_is_refused() {
     // Or by pieces.
     let part = Message::Part { left: 1 << 60, bytes: [0; 10].into() }.encode().unwrap();
     let (error, _) = refused_alone(|address| Stranger::enter(address, TOKEN, Request::default()).say(&part));
-    assert!(error.ends_with(": bad packet: a packet of 1152921504606846986 bytes; the limit is 268435456"), "{error}");
+    assert!(error.ends_with(": bad packet: a packet of 1152921504606846986 bytes; the limit is 1048584"), "{error}");
     // A node that has joined.
     let session = builder(2, 1);
     let (session, (mut stranger, _)) = with(session, |address| (joined(address, Request::default()), ()));

@@ -15,6 +15,7 @@ crate::tests!(
     output_of_workers_comes_back_with_node_and_worker,
     nodes_end_with_their_session,
     a_dropped_session_ends_its_nodes,
+    what_is_on_its_way_when_a_session_ends_harms_no_node,
     secrets_and_invitations_do_not_reach_workers,
     a_backend_of_one_machine_says_which_reach_further,
     a_session_of_one_node_needs_no_other,
@@ -163,6 +164,22 @@ fn a_dropped_session_ends_its_nodes() {
         drop(session);
         assert!(end(node).status.success());
         pids.into_iter().for_each(programs::wait_for_end_of);
+    }
+}
+
+fn what_is_on_its_way_when_a_session_ends_harms_no_node() {
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let (session, node) = pair(builder(2, 2).node_workers(kind));
+        block_on(async {
+            let length = session.function("tests.length").await.unwrap();
+            session.call(&session.function("tests.sleep").await.unwrap(), (2, 0.5)).await.unwrap();
+            for _ in 0..20 {
+                session.call(&length, ("four",)).await.unwrap();
+            }
+        });
+        drop(session);
+        let output = end(node);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     }
 }
 

@@ -23,6 +23,8 @@ crate::tests!(
     a_controller_that_says_nothing_is_given_up,
     nodes_are_who_they_say_whoever_comes_first,
     a_node_too_many_finds_nobody,
+    nodes_too_many_at_once_keep_nobody_out,
+    heartbeats_that_are_too_rare_are_refused,
     a_node_of_another_size_is_refused_on_both_ends,
     a_node_whose_workers_can_t_start_is_named,
     a_node_s_environment_is_checked,
@@ -183,6 +185,32 @@ fn a_node_too_many_finds_nobody() {
     assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());
+}
+
+fn nodes_too_many_at_once_keep_nobody_out() {
+    let address = free();
+    let waiting = || node(address).env("DISCO_JOIN_SECONDS", "3").spawn().unwrap();
+    let nodes: Vec<_> = (0..4).map(|_| waiting()).collect();
+    thread::sleep(Duration::from_millis(300));
+    let session = builder(3, 1).listen(address.to_string()).start().unwrap();
+    let pids = [1, 2].map(|worker| ask(&session, "tests.pid", worker));
+    for node in nodes {
+        // Those that are left are told so, or find nobody later.
+        let is_in = pids.contains(&i64::from(node.id()));
+        if is_in {
+            continue;
+        }
+        let told = complaint(node);
+        assert!(told.contains("all nodes are here") || told.contains("joining the controller at "), "{told}");
+    }
+    block_on(session.shutdown()).unwrap();
+}
+
+fn heartbeats_that_are_too_rare_are_refused() {
+    let start = |heartbeat| builder(2, 1).heartbeat(heartbeat).start().unwrap_err().to_string();
+    let text = "a heartbeat every 3s where 5s of silence are allowed: it is to come at least twice";
+    assert_eq!(start(Duration::from_secs(3)), text);
+    assert!(start(Duration::ZERO).starts_with("a heartbeat every 0ns "));
 }
 
 fn a_node_of_another_size_is_refused_on_both_ends() {

@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use disco_core::wire::{Message, PACKET_LIMIT, Packet, WireError};
 use disco_core::{Error, Result};
@@ -30,6 +31,8 @@ pub(crate) struct Incoming {
     fds: VecDeque<OwnedFd>,
     /// The largest packet taken.
     limit: usize,
+    /// When bytes came last.
+    heard: Instant,
     is_closed: bool,
 }
 
@@ -37,12 +40,31 @@ impl Incoming {
     /// Nothing so far. A packet may have `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         let (buffer, parts) = (Vec::new(), Vec::new());
-        Self { buffer, unread: 0..0, parts, left: 0, fds: VecDeque::new(), limit, is_closed: false }
+        Self {
+            buffer,
+            unread: 0..0,
+            parts,
+            left: 0,
+            fds: VecDeque::new(),
+            limit,
+            heard: Instant::now(),
+            is_closed: false,
+        }
     }
 
     /// The other end has proved who it is: larger packets are taken.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
+    }
+
+    /// For how long nothing has come.
+    pub(crate) fn silence(&self) -> Duration {
+        self.heard.elapsed()
+    }
+
+    /// Nobody could hear anything meanwhile: silence counts from now.
+    pub(crate) fn excuse(&mut self) {
+        self.heard = Instant::now();
     }
 
     /// The other end has closed, or is gone; what came before can still be taken.
@@ -88,6 +110,7 @@ impl Incoming {
             Ok(0) => self.is_closed = true,
             Ok(received) => {
                 self.unread.end += received;
+                self.heard = Instant::now();
                 // It stops at each packet with a descriptor.
                 return Ok(true);
             }
@@ -141,8 +164,9 @@ impl Incoming {
             let bytes = &self.buffer[start..self.unread.end];
             let Some(prefix) = bytes.first_chunk::<{ Packet::PREFIX }>() else { return Ok(None) };
             let length = Packet::content_len(*prefix)?;
-            if length > self.limit.min(CHUNK) {
-                return Err(WireError::TooLarge(length as u64));
+            let limit = self.limit.min(CHUNK);
+            if length > limit {
+                return Err(WireError::TooLarge { bytes: length as u64, limit: limit as u64 });
             }
             let Some(content) = bytes[Packet::PREFIX..].get(..length) else { return Ok(None) };
             self.unread.start += Packet::PREFIX + length;
@@ -159,8 +183,9 @@ impl Incoming {
     /// A part of a large packet has come, of which others are left. Returns its message once all is there.
     fn put_together(&mut self, left: u64, part: &[u8]) -> Result<Option<Message>, WireError> {
         let whole = left.saturating_add((self.parts.len() + part.len()) as u64);
-        if whole > (Packet::PREFIX + self.limit) as u64 {
-            return Err(WireError::TooLarge(whole));
+        let limit = (Packet::PREFIX + self.limit) as u64;
+        if whole > limit {
+            return Err(WireError::TooLarge { bytes: whole, limit });
         }
         if part.is_empty() || !self.parts.is_empty() && left + part.len() as u64 != self.left {
             return Err(WireError::Expected("the next part of a packet"));

@@ -18,6 +18,6 @@ pub(crate) use vigil::Vigil;
 pub(crate) use waker::Waker;
 
 /// The largest packet that goes whole.
-const CHUNK: usize = 64 << 10;
+pub(crate) const CHUNK: usize = 64 << 10;
 /// What a part brings of a larger one.
 const PART: usize = 60 << 10;

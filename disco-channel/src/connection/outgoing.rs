@@ -12,7 +12,7 @@ use disco_core::wire::Message;
 use disco_core::{Error, Result};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
+use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 
 use super::waker::Waker;
 use super::{CHUNK, PART};
@@ -98,7 +98,10 @@ impl Connection {
         let mut outbox = self.take(bytes.len())?;
         outbox.holds |= outbox.bytes == bytes.len();
         outbox.last.push_back(Parcel { bytes, sent: 0, fd: None });
-        Ok(())
+        match outbox.last.len() < SLICES {
+            true => Ok(()),
+            false => self.go(&mut outbox),
+        }
     }
 
     /// Room for a packet of so many bytes.
@@ -140,6 +143,25 @@ impl Connection {
             // A signal ends it early, as it may.
             _ = event::poll(&mut [PollFd::new(self, PollFlags::OUT)], left.as_ref());
         }
+    }
+
+    /// Sends what is left, and that nothing follows; then waits until the other end has closed, so that nothing of it is lost. All
+    /// for at most `limit` each.
+    pub(crate) fn finish(&self, limit: Duration) {
+        self.drain(limit);
+        // It fails only if that was done already.
+        _ = net::shutdown(&self.socket, Shutdown::Write);
+        let start = Instant::now();
+        while let Some(left) = limit.checked_sub(start.elapsed()) {
+            let left = Timespec::try_from(left).ok();
+            // A signal ends it early, as it may.
+            _ = event::poll(&mut [PollFd::new(self, PollFlags::IN)], left.as_ref());
+            match net::recv(&self.socket, &mut [0; 4096], RecvFlags::DONTWAIT) {
+                Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR) => {}
+                _ => break,
+            }
+        }
+        self.close();
     }
 
     /// Bytes that wait to be sent.

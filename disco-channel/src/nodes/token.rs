@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use disco_core::{Error, Result};
 
-use crate::environment;
+use crate::random;
 
 const VARIABLE: &str = "DISCO_TOKEN";
 
@@ -42,13 +42,12 @@ impl Token {
         }
     }
 
-    /// The token that `DISCO_TOKEN` is, or the one in the file that `DISCO_TOKEN_FILE` names; none without these. The first is
-    /// taken [out of the environment](environment::take).
+    /// The token that `DISCO_TOKEN` is, or the one in the file that `DISCO_TOKEN_FILE` names; none without these.
     ///
     /// # Errors
     /// As [`Token::new`] and [`Token::read`].
     pub fn from_env() -> Result<Option<Self>> {
-        if let Some(text) = environment::take(VARIABLE).filter(|text| !text.is_empty()) {
+        if let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) {
             let token = text.to_str().ok_or_else(|| Error::invalid("no text")).and_then(Self::new);
             return token.map(Some).map_err(|error| Error::invalid(format!("{VARIABLE}: {error}")));
         }
@@ -61,8 +60,8 @@ impl Token {
     /// # Errors
     /// No random numbers.
     pub fn random() -> Result<Self> {
-        let random = random::<32>().map_err(|error| Error::invalid(format!("no random numbers: {error}")))?;
-        Self::new(&random.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        let random = random::bytes::<32>().map_err(|error| Error::invalid(format!("no random numbers: {error}")))?;
+        Self::new(&random::hex(&random))
     }
 
     /// Passes it on to a program that is to be started, in `DISCO_TOKEN`.
@@ -70,7 +69,7 @@ impl Token {
         program.env(VARIABLE, OsStr::from_bytes(&self.0));
     }
 
-    /// The token in a file. A file that others can read is warned of.
+    /// The token in a file. That others can read it is logged as a warning.
     ///
     /// # Errors
     /// It can't be read, or has no token.
@@ -113,15 +112,6 @@ impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")
     }
-}
-
-/// Numbers that nobody can guess.
-pub(super) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
-    let (mut random, mut filled) = ([0; N], 0);
-    while filled < N {
-        filled += rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(random)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use disco_core::{Error, Result, WorkerId};
 
-use crate::environment;
+use crate::{environment, random};
 
 /// The variable that has the [text](Invitation::text) of a worker's invitation.
 pub const VARIABLE: &str = "DISCO_WORKER";
@@ -47,8 +47,7 @@ impl Invitation {
 
     /// `worker:socket:token`, the last in hexadecimal digits; a secret, to be passed on to this worker alone.
     pub fn text(&self) -> String {
-        let token: String = self.token.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}:{}:{token}", self.worker.index(), self.socket)
+        format!("{}:{}:{}", self.worker.index(), self.socket, random::hex(&self.token))
     }
 
     fn read(text: &str) -> Option<Self> {

@@ -22,7 +22,9 @@ pub(crate) fn encode_frame(frame: &Frame) -> Result<Box<[u8]>> {
     let bytes = to.into_bytes();
     // A message around it must not be too large either.
     match bytes.len() as u64 {
-        len if len > PACKET_LIMIT - ENVELOPE => Err(WireError::TooLarge(len).into()),
+        bytes if bytes > PACKET_LIMIT - ENVELOPE => {
+            Err(WireError::TooLarge { bytes, limit: PACKET_LIMIT - ENVELOPE }.into())
+        }
         _ => Ok(bytes.into()),
     }
 }

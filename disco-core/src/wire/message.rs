@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker                                                          controller
-//! HELLO   magic, version, token, worker, pid, function names…  ──▶
+//! HELLO   magic, version, token, worker, function names…  ──▶
 //!                                    ◀── WELCOME configuration
 //! REPLY   command's number, 0, value │ 1, failure… ──▶
 //!                                    ◀── FRAME    number, frame (where commands go over the connection)
@@ -20,14 +20,16 @@
 //!                                    ◀── ASSIGN   node, workers, configuration
 //! READY ──▶                              ◀── FRAME, ABORT, SHUTDOWN, ANSWER
 //! FROM    worker, OUTPUT of its process │ LOST why ──▶
-//! ALIVE ──▶                              ◀── ALIVE
-//! LEFT    who did not leave ──▶
+//! ASK, ROOM as a worker ──▶
+//! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
+//! LEFT    who did not leave, or BYE ──▶  ◀── BYE
 //! ```
 //!
 //! Each is one packet; a large one travels as several PARTs, between which others may go. The first that a worker sends is
 //! HELLO, the first that it gets WELCOME or BYE; those of a node, which has proved before that it knows the session's token,
 //! are JOIN and ASSIGN. Either end may close the connection at any time, which means that it is gone; BYE says why.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +51,9 @@ use crate::world::World;
 pub const VERSION: i64 = 2;
 /// The first word of each connection.
 const MAGIC: &str = "disco connection";
+
+/// Characters of a message that are shown.
+const LONG: usize = 100;
 
 /// One message.
 #[non_exhaustive]
@@ -144,7 +149,7 @@ pub enum Message {
     Assign(Assignment),
     /// All workers of a node have started.
     Ready,
-    /// Nothing else was to be said for a while.
+    /// This end is there.
     Alive,
     /// What a worker of a node says.
     From {
@@ -346,6 +351,28 @@ impl Message {
         };
         packet.end()?;
         Ok(message)
+    }
+}
+
+/// What it is, cut off where it is long.
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        struct Short<'a, 'b>(&'a mut fmt::Formatter<'b>, usize);
+
+        impl fmt::Write for Short<'_, '_> {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                let cut: String = text.chars().take(self.1).collect();
+                self.0.write_str(&cut)?;
+                self.1 -= cut.chars().count();
+                if self.1 > 0 { Ok(()) } else { Err(fmt::Error) }
+            }
+        }
+
+        match fmt::write(&mut Short(f, LONG), format_args!("{self:?}")) {
+            Ok(()) => Ok(()),
+            // It was cut off.
+            Err(fmt::Error) => f.write_str("…"),
+        }
     }
 }
 

@@ -122,9 +122,14 @@ pub enum WireError {
     /// Bytes are left after the last argument.
     #[error("{0} bytes after the last argument")]
     Trailing(usize),
-    /// A packet larger than [`PACKET_LIMIT`].
-    #[error("a packet of {0} bytes; the limit is {PACKET_LIMIT}")]
-    TooLarge(u64),
+    /// A packet that is too large, for [`PACKET_LIMIT`] or for who sends it.
+    #[error("a packet of {bytes} bytes; the limit is {limit}")]
+    TooLarge {
+        /// How large it would be.
+        bytes: u64,
+        /// How large it may be.
+        limit: u64,
+    },
     /// A number that means nothing.
     #[error("unknown {what} {number}")]
     Unknown {

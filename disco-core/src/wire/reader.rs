@@ -97,7 +97,7 @@ impl<'a> Packet<'a> {
     /// [`WireError::TooLarge`].
     pub fn content_len(prefix: [u8; PREFIX]) -> Result<usize, WireError> {
         match u64::from_le_bytes(prefix) {
-            len if len > PACKET_LIMIT => Err(WireError::TooLarge(len)),
+            len if len > PACKET_LIMIT => Err(WireError::TooLarge { bytes: len, limit: PACKET_LIMIT }),
             len => Ok(len as usize),
         }
     }

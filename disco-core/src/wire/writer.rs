@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use super::{CODE_RETURN, PACKET_LIMIT, WireError};
 
+/// A buffer above this is not kept.
+const LARGE: usize = 1 << 20;
+
 /// A buffer that integers, floats and strings are appended to.
 #[derive(Debug, Default)]
 pub struct Writer(Vec<u8>);
@@ -46,7 +49,11 @@ impl Writer {
     /// What was written; goes on with nothing, in the same memory.
     pub fn take(&mut self) -> Arc<[u8]> {
         let bytes = self.0.as_slice().into();
-        self.0.clear();
+        match self.0.capacity() > LARGE {
+            // It does not take its room for ever.
+            true => self.0 = Vec::new(),
+            false => self.0.clear(),
+        }
         bytes
     }
 
@@ -64,11 +71,13 @@ impl Writer {
         let start = self.0.len();
         self.u64(0);
         self.i32(CODE_RETURN);
-        self.i32(i32::try_from(count).map_err(|_| WireError::TooLarge(count as u64))?);
+        self.i32(
+            i32::try_from(count).map_err(|_| WireError::TooLarge { bytes: count as u64, limit: i32::MAX as u64 })?,
+        );
         args(self)?;
         let length = (self.0.len() - start - 8) as u64;
         if length > PACKET_LIMIT {
-            return Err(WireError::TooLarge(length));
+            return Err(WireError::TooLarge { bytes: length, limit: PACKET_LIMIT });
         }
         self.0[start..start + 8].copy_from_slice(&length.to_le_bytes());
         Ok(())

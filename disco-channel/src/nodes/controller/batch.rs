@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{self, Writer};
 use disco_core::{Frame, Result};
 
+use crate::connection::CHUNK;
+
 /// How long frames that nobody waits for may wait for others, for each node that is to be written to and woken, and at least.
 const LINGER: Duration = Duration::from_micros(50);
 const LEAST: Duration = Duration::from_micros(100);
@@ -72,9 +74,9 @@ impl Batch {
         self.is_watched = false;
     }
 
-    /// Frames that are here.
-    pub(super) fn frames(&self) -> u64 {
-        self.frames
+    /// Frames that are here, and their own bytes.
+    pub(super) fn size(&self) -> (u64, usize) {
+        (self.frames, self.bytes)
     }
 
     /// Whether the service thread is to look here.
@@ -89,7 +91,9 @@ impl Batch {
         }
         self.sent = Some(Instant::now());
         let (frames, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
-        Some(Load { packets: self.packets.take(), frames, bytes })
+        let packets = self.packets.take();
+        debug_assert!(frames == 1 || packets.len() <= CHUNK, "what goes in parts is one packet");
+        Some(Load { packets, frames, bytes })
     }
 }
 

@@ -5,18 +5,21 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World};
 
 use crate::connection::{Connection, Incoming, Waker};
 use crate::nodes::handshake::{ANSWER, Host, Judgement, Request};
-use crate::nodes::token::{self, Token};
+use crate::nodes::token::Token;
 use crate::nodes::{self, HANDSHAKE, INTRODUCTION};
+use crate::random;
 
 /// How many may be about it at a time.
 const STRANGERS: usize = 256;
+/// How long nobody is let in where the system could not.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How many are let in before anything else is done.
 const AT_ONCE: usize = 64;
 
@@ -27,6 +30,8 @@ pub(super) struct Door {
     world: World,
     /// The oldest first.
     strangers: VecDeque<Stranger>,
+    /// When the system let nobody in.
+    closed: Option<Instant>,
 }
 
 /// One who has connected.
@@ -55,24 +60,30 @@ pub(super) struct Guest {
 /// What came of a stranger.
 pub(super) enum Arrival {
     Node(Guest),
-    /// It is no node of ours.
-    Refused(SocketAddr, Error),
-    /// The system lets nobody in.
+    /// It is no node of ours; whether it spoke as one.
+    Refused {
+        address: SocketAddr,
+        error: Error,
+        is_kin: bool,
+    },
+    /// The system lets nobody in, for now.
     Closed(io::Error),
 }
 
 impl Door {
     pub(super) fn new(listener: TcpListener, token: Token, world: World) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, token, world, strangers: VecDeque::new() })
+        Ok(Self { listener, token, world, strangers: VecDeque::new(), closed: None })
     }
 
-    /// Those who are waited for.
-    pub(super) fn strangers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.strangers.iter().map(|stranger| match &stranger.phase {
+    /// What is waited for: those who come, unless the system has just let nobody in, and those who have.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let strangers = self.strangers.iter().map(|stranger| match &stranger.phase {
             Phase::Proof { stream, .. } => stream.as_fd(),
             Phase::Introduction { connection, .. } => connection.as_fd(),
-        })
+        });
+        let listens = self.closed.is_none_or(|closed| closed.elapsed() > PAUSE);
+        listens.then(|| self.listener.as_fd()).into_iter().chain(strangers)
     }
 
     /// Lets in who has come, and hears what strangers say.
@@ -85,7 +96,10 @@ impl Door {
                 // Whoever came has gone already.
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                 }
+                // As when there are too many descriptors: fewer of ours may help.
                 Err(error) => {
+                    self.closed = Some(Instant::now());
+                    (0..AT_ONCE).for_each(|_| self.send_one_away());
                     arrivals.push(Arrival::Closed(error));
                     break;
                 }
@@ -93,38 +107,46 @@ impl Door {
         }
         for stranger in std::mem::take(&mut self.strangers) {
             let address = stranger.address;
-            match stranger.listen(&self.token, &self.world, waker) {
+            let mut is_kin = stranger.has_proved();
+            match stranger.listen(&self.token, &self.world, waker, &mut is_kin) {
                 Ok(Progress::Stays(stranger)) => self.strangers.push_back(stranger),
                 Ok(Progress::Comes(guest)) => arrivals.push(Arrival::Node(guest)),
-                Err(error) => arrivals.push(Arrival::Refused(address, error)),
+                Err(error) => arrivals.push(Arrival::Refused { address, error, is_kin }),
             }
         }
         arrivals
     }
 
+    /// Nodes are done in no time: of those who have proved nothing, the oldest is the least likely to be one.
+    fn send_one_away(&mut self) {
+        if let Some(oldest) = self.strangers.iter().position(|stranger| !stranger.has_proved()) {
+            self.strangers.remove(oldest);
+        }
+    }
+
     fn let_in(&mut self, stream: TcpStream, address: SocketAddr) {
         let greet = |mut stream: TcpStream| {
             stream.set_nonblocking(true)?;
-            let host = Host::new(token::random()?);
+            let host = Host::new(random::bytes()?);
             // It is smaller than any socket's buffer.
             stream.write_all(host.greeting())?;
             let phase = Phase::Proof { stream, host, answer: [0; ANSWER], came: 0 };
             Ok::<_, io::Error>(Stranger { address, since: Instant::now(), phase })
         };
-        // Nodes are done in no time: the oldest is the least likely to be one.
         if self.strangers.len() == STRANGERS {
-            self.strangers.pop_front();
+            self.send_one_away();
         }
         match greet(stream) {
+            Ok(_) if self.strangers.len() == STRANGERS => tracing::debug!(%address, "too many"),
             Ok(stranger) => self.strangers.push_back(stranger),
             Err(error) => tracing::debug!(%address, %error, "left at once"),
         }
     }
 }
 
-impl AsFd for Door {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+impl Stranger {
+    fn has_proved(&self) -> bool {
+        matches!(self.phase, Phase::Introduction { .. })
     }
 }
 
@@ -136,11 +158,12 @@ enum Progress {
 }
 
 impl Stranger {
-    fn listen(mut self, token: &Token, world: &World, waker: &Arc<Waker>) -> Result<Progress> {
+    fn listen(mut self, token: &Token, world: &World, waker: &Arc<Waker>, is_kin: &mut bool) -> Result<Progress> {
         if let Phase::Proof { stream, host, answer, came } = &mut self.phase {
             read(stream, answer, came)?;
             if *came == ANSWER {
                 let Judgement { request, verdict } = host.judge(token, world, answer);
+                *is_kin = verdict.is_some();
                 // It may be gone, which shows.
                 _ = verdict.map(|verdict| stream.write_all(&verdict));
                 let request = request?;
@@ -185,7 +208,7 @@ fn read(stream: &mut TcpStream, record: &mut [u8], came: &mut usize) -> Result<(
 fn introduced(connection: &Connection, incoming: &mut Incoming) -> Result<Option<Join>> {
     let join = incoming.listen(connection, |_, message| match message {
         Message::Join(join) => Ok(Some(join)),
-        other => Err(Error::invalid(format!("it says {other:?} instead of join"))),
+        other => Err(Error::invalid(format!("it says {other} instead of join"))),
     });
     match join? {
         None if incoming.is_closed() => Err(Error::invalid("it left without a word")),

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -16,18 +16,17 @@ use disco_core::wire::{Assignment, Message};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 
+use super::announce::{Announce, Announcement};
+use super::crew::Crew;
 use super::door::Door;
 use super::printer::Printer;
 use super::roster::Roster;
 use super::service::Service;
 use crate::connection::Waker;
-use crate::join;
 use crate::nodes::token::Token;
 
 /// The largest frame that those get whom it does not concern.
 const SMALL: usize = 4 << 10;
-/// How long nodes may take to say who did not leave.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What a [`NodeLane`] is made of.
 #[derive(Clone, Debug)]
@@ -52,37 +51,12 @@ pub struct Options {
     pub silence: Duration,
 }
 
-/// Takes where nodes are to connect, once somebody listens there.
-#[derive(Clone)]
-pub struct Announce(Arc<Tell>);
-
-type Tell = dyn Fn(&Announcement) -> Result<()> + Send + Sync;
-
-/// Where nodes are to connect.
-#[non_exhaustive]
-#[derive(Clone, Debug)]
-pub struct Announcement {
-    /// The address.
-    pub address: SocketAddr,
-    /// How many are to come.
-    pub nodes: usize,
-    /// How many workers each has.
-    pub per_node: usize,
-    /// They have to know a token.
-    pub needs_token: bool,
-}
-
 /// The lane to workers of other nodes. Dropping it lets them go: nodes stop their workers, and nobody waits for them.
 pub struct NodeLane {
     workers: Range<WorkerId>,
     options: Options,
     shared: Arc<Shared>,
-    started: OnceLock<Started>,
-}
-
-struct Started {
-    roster: Arc<Roster>,
-    service: Mutex<Option<JoinHandle<()>>>,
+    started: OnceLock<Crew>,
 }
 
 impl Options {
@@ -102,44 +76,6 @@ impl Options {
     }
 }
 
-impl Announce {
-    /// Calls this; its error ends the start.
-    pub fn new(announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(announce))
-    }
-}
-
-impl Announcement {
-    /// The command that joins on another machine, for a session of this program.
-    pub fn command(&self) -> String {
-        let host = match self.address.ip().is_unspecified() {
-            true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            false => self.address.ip().to_string(),
-        };
-        let host = if host.contains(':') { format!("[{host}]") } else { host };
-        let token = if self.needs_token { " --token-file FILE" } else { "" };
-        let program: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let (port, per_node) = (self.address.port(), self.per_node);
-        format!("disco worker --connect {host}:{port} --workers-per-node {per_node}{token} -- {}", program.join(" "))
-    }
-}
-
-impl Default for Announce {
-    /// Logs it.
-    fn default() -> Self {
-        Self::new(|announcement| {
-            tracing::info!(address = %announcement.address, nodes = announcement.nodes, "waiting for nodes");
-            Ok(())
-        })
-    }
-}
-
-impl fmt::Debug for Announce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Announce")
-    }
-}
-
 impl NodeLane {
     /// Makes a lane to `workers`, an equal share of which is on each node; those share the store of `shared` with the workers
     /// of other lanes.
@@ -147,7 +83,7 @@ impl NodeLane {
         Self { workers, options, shared, started: OnceLock::new() }
     }
 
-    fn started(&self) -> Result<&Started> {
+    fn crew(&self) -> Result<&Crew> {
         self.started.get().ok_or_else(|| self.error("was not started"))
     }
 
@@ -217,21 +153,22 @@ impl Channel for NodeLane {
                 silence: *silence,
                 start: *start,
             },
+            since: Instant::now(),
             ready: Some(tell),
             printer: Some(Printer::start().map_err(refused)?),
         };
         let thread = thread::Builder::new().name("disco-nodes".into()).spawn(|| service.run()).map_err(refused)?;
-        let started = Started { roster, service: Mutex::new(Some(thread)) };
+        let crew = Crew::new(roster, thread);
         let announcement =
             Announcement { address, nodes: *nodes, per_node: count / nodes, needs_token: token.is_some() };
-        let ready = (announce.0)(&announcement).and_then(|()| {
+        let ready = announce.tell(&announcement).and_then(|()| {
             told.recv().unwrap_or_else(|_| Err(Error::invalid("the service thread of a lane has ended")))
         });
         if let Err(error) = ready {
-            started.end();
+            crew.end();
             return Err(error);
         }
-        self.started.set(started).map_err(|_| self.error("was started before"))
+        self.started.set(crew).map_err(|_| self.error("was started before"))
     }
 
     fn crosses(&self) -> bool {
@@ -239,11 +176,11 @@ impl Channel for NodeLane {
     }
 
     fn room(&self) -> usize {
-        self.started.get().map_or(0, |started| started.roster.room())
+        self.started.get().map_or(0, |crew| crew.roster.room())
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
-        let roster = &self.started()?.roster;
+        let roster = &self.crew()?.roster;
         if roster.closed.load(Ordering::Acquire) {
             return Err(Error::Closed(self.name()));
         }
@@ -259,23 +196,23 @@ impl Channel for NodeLane {
     }
 
     fn urgent(&self, signal: Signal) -> Result<()> {
-        let started = self.started()?;
+        let crew = self.crew()?;
         match signal {
-            Signal::Abort { epoch, cause } => started.urge(&Message::Abort { epoch, cause }),
-            Signal::Shutdown => started.let_go(),
+            Signal::Abort { epoch, cause } => crew.urge(&Message::Abort { epoch, cause }),
+            Signal::Shutdown => crew.let_go(),
             other => Err(self.error(&format!("can't pass on {other:?}"))),
         }
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {
-        self.started.get().map(|started| started.roster.progress(worker)).unwrap_or_default()
+        self.started.get().map(|crew| crew.roster.progress(worker)).unwrap_or_default()
     }
 
     /// Blocks the calling thread rather than the task: no timer here could wake a task. Nodes that have not left in time are
     /// told to end at once.
     async fn close(&self, limit: Duration) -> Result<()> {
-        let Some(started) = self.started.get() else { return Ok(()) };
-        let stuck = started.dismiss(limit)?;
+        let Some(crew) = self.started.get() else { return Ok(()) };
+        let stuck = crew.dismiss(limit)?;
         match stuck.is_empty() {
             true => Ok(()),
             false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
@@ -293,72 +230,6 @@ fn pass(roster: &Roster, frame: &Frame) -> Result<()> {
         }
         Command::SyncAll | Command::Shutdown | Command::Recover { .. } => roster.post_now(frame, None, |_| true),
         _ => roster.post_soon(frame),
-    }
-}
-
-impl Started {
-    fn urge(&self, message: &Message) -> Result<()> {
-        let packet: Arc<[u8]> = message.encode()?.into();
-        (0..self.roster.len())
-            .for_each(|index| self.roster.send(index, |connection| connection.send(packet.clone(), None)));
-        Ok(())
-    }
-
-    /// Tells everybody to leave, now.
-    fn let_go(&self) -> Result<()> {
-        self.roster.closed.store(true, Ordering::Release);
-        self.roster.exits.expect();
-        self.urge(&Message::Shutdown)
-    }
-
-    /// Waits for at most `limit`, then ends who is left. Returns the workers that did not leave.
-    fn dismiss(&self, limit: Duration) -> Result<Vec<String>> {
-        let Roster { exits, .. } = &*self.roster;
-        exits.wait(Instant::now().checked_add(limit));
-        self.let_go()?;
-        self.urge(&Message::Bye("the session shuts down".into()))?;
-        exits.wait(Instant::now().checked_add(FAREWELL));
-        let mut stuck = Vec::new();
-        for index in 0..self.roster.len() {
-            let seat = self.roster.seat(index);
-            match seat.stuck.get() {
-                Some(workers) if workers.is_empty() => {}
-                Some(workers) => stuck.push(workers.clone()),
-                None if exits.has_left(index) => {}
-                None => {
-                    let Range { start, end } = self.roster.members(index);
-                    let workers = (start.index()..end.index()).map(|index| WorkerId::new(index as u32));
-                    let name = seat.name.get().map_or("", String::as_str);
-                    stuck.extend(workers.map(|w| format!("{w} ({}; {name} does not answer)", self.roster.progress(w))));
-                }
-            }
-        }
-        self.end();
-        Ok(stuck)
-    }
-
-    /// Waits for the service thread, which ends at once.
-    fn end(&self) {
-        self.abandon();
-        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(_)) = service.and_then(|thread| join::within(thread, 2 * FAREWELL)) {
-            tracing::error!("the service thread panicked");
-        }
-    }
-
-    fn abandon(&self) {
-        self.roster.exits.expect();
-        self.roster.over.store(true, Ordering::Release);
-        self.roster.waker.wake();
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        if let Err(error) = self.let_go() {
-            tracing::warn!(%error, "nodes can't be told to leave");
-        }
-        self.abandon();
     }
 }
 

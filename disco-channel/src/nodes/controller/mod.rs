@@ -1,6 +1,8 @@
 //! The controller's end.
 
+mod announce;
 mod batch;
+mod crew;
 mod door;
 mod lane;
 mod peer;
@@ -8,4 +10,5 @@ mod printer;
 mod roster;
 mod service;
 
-pub use lane::{Announce, Announcement, NodeLane, Options};
+pub use announce::{Announce, Announcement};
+pub use lane::{NodeLane, Options};

@@ -18,8 +18,7 @@ pub(super) struct Peer {
     pub(super) index: usize,
     connection: Arc<Connection>,
     incoming: Incoming,
-    /// When it was heard last, and when something was said to it.
-    heard: Instant,
+    /// When it was told that this end is alive.
     said: Instant,
     /// All its workers have started.
     pub(super) is_ready: bool,
@@ -32,13 +31,11 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn new(index: usize, connection: Arc<Connection>, incoming: Incoming) -> Self {
-        let now = Instant::now();
         Self {
             index,
             connection,
             incoming,
-            heard: now,
-            said: now,
+            said: Instant::now(),
             is_ready: false,
             has_left: false,
             closed: None,
@@ -56,9 +53,12 @@ impl Peer {
         if self.closed.is_some() {
             return;
         }
-        let Self { index, connection, incoming, heard, is_ready, has_left, .. } = self;
+        // It runs another program than the others from now on.
+        if self.connection.is_full() {
+            return self.close(Some(format!("it has left {} bytes unread", self.connection.backlog())));
+        }
+        let Self { index, connection, incoming, is_ready, has_left, .. } = self;
         let result = incoming.listen(connection, |_, message| {
-            *heard = Instant::now();
             match message {
                 Message::Alive => {}
                 Message::Ready => *is_ready = true,
@@ -83,46 +83,39 @@ impl Peer {
                     return Ok(Some(None));
                 }
                 Message::Bye(why) => return Ok(Some(Some(why))),
-                other => return Err(Error::invalid(format!("{other:?}"))),
+                other => return Err(Error::invalid(other.to_string())),
             }
             Ok(None)
         });
         match result {
             Ok(Some(farewell)) => self.close(farewell),
             Ok(None) if self.incoming.is_closed() => self.close(None),
-            Ok(None) => self.flush(),
+            // As above.
+            Ok(None) => _ = self.connection.flush(),
             Err(error) => self.close(Some(format!("it sent garbage: {error}"))),
         }
     }
 
-    fn flush(&mut self) {
-        if self.connection.flush().is_err() {
-            self.close(None);
-        }
-    }
-
-    /// Says that this end is alive, if nothing was said for so long.
+    /// Says that this end is alive, if that was not said for so long.
     pub(super) fn say_alive(&mut self, heartbeat: Duration) {
         if self.closed.is_some() || self.said.elapsed() < heartbeat {
             return;
         }
         self.said = Instant::now();
-        let said = Message::Alive.encode().and_then(|packet| self.connection.send(packet, None));
-        if said.is_err() {
-            self.close(None);
-        }
+        // That it is gone shows when it is listened to: it may have said why.
+        _ = Message::Alive.encode().and_then(|packet| self.connection.send(packet, None));
     }
 
     /// Gives it up if it has been silent for `limit`.
     pub(super) fn check_silence(&mut self, limit: Duration) {
-        if self.closed.is_none() && self.heard.elapsed() > limit {
+        if self.closed.is_none() && self.incoming.silence() > limit {
             self.close(Some(format!("it has said nothing for {limit:?}")));
         }
     }
 
     /// Nobody could hear it meanwhile: its silence counts from now.
     pub(super) fn excuse_silence(&mut self) {
-        self.heard = Instant::now();
+        self.incoming.excuse();
     }
 
     /// Hears nothing more of it, nor does it of this side, which ends it if nothing else does.
@@ -157,14 +150,12 @@ fn hear_worker(
 ) -> Result<()> {
     match message {
         Message::Output { is_err, line } => {
-            let text = [format!("[node {} {worker}] ", index + 1).as_bytes(), &line, b"\n"].concat();
-            printer.print(is_err, text);
+            printer.print(format!("node {} {worker}", index + 1), is_err, line);
         }
         Message::Lost(why) => {
             let name = roster.seat(index).name.get().map_or("", String::as_str);
             let why = format!("on {name}: {why}");
-            let next = WorkerId::new(worker.index() as u32 + 1);
-            inbox.lost(worker..next, Error::Lost { workers: worker.to_string(), why });
+            inbox.lost(hearing::one(worker), Error::Lost { workers: worker.to_string(), why });
         }
         message => {
             hearing::hear(worker, message, inbox, roster.epoch(), |progress| roster.set_progress(worker, progress))?;

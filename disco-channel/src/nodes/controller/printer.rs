@@ -1,25 +1,39 @@
 //! What workers of nodes print, printed here.
 
-use std::io::{self, Write as _};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::join;
+use crate::{ending, hearing};
 
-/// Lines that may wait to be printed.
-const LINES: usize = 16 << 10;
+/// Bytes that may wait to be printed.
+const WAITING: usize = 16 << 20;
 /// How long the last ones may take.
 const REST: Duration = Duration::from_millis(600);
 
 /// A thread that prints: whoever reads this program's output may be slow, and then lines are lost rather than nodes.
 pub(super) struct Printer {
-    lines: SyncSender<Line>,
+    lines: Sender<Line>,
+    counts: Arc<Counts>,
     thread: JoinHandle<()>,
 }
 
-/// Bytes with a line's end, for standard error if it says so.
-type Line = (bool, Vec<u8>);
+struct Line {
+    prefix: String,
+    is_err: bool,
+    line: Arc<[u8]>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Bytes that wait.
+    waiting: AtomicUsize,
+    /// Lines that were lost.
+    lost: AtomicUsize,
+}
 
 impl Printer {
     /// Starts the thread.
@@ -27,33 +41,40 @@ impl Printer {
     /// # Errors
     /// The system refuses it.
     pub(super) fn start() -> io::Result<Self> {
-        let (lines, receiver) = mpsc::sync_channel(LINES);
-        let thread = thread::Builder::new().name("disco-output".into()).spawn(move || print(&receiver))?;
-        Ok(Self { lines, thread })
+        let (lines, receiver) = mpsc::channel();
+        let counts = Arc::new(Counts::default());
+        let theirs = counts.clone();
+        let thread = thread::Builder::new().name("disco-output".into()).spawn(move || print(&receiver, &theirs))?;
+        Ok(Self { lines, counts, thread })
     }
 
     /// Prints a line, in one piece.
-    pub(super) fn print(&self, is_err: bool, text: Vec<u8>) {
-        if self.lines.try_send((is_err, text)).is_err() {
-            tracing::warn!("a line of a worker's output is lost: nobody reads this program's output");
+    pub(super) fn print(&self, prefix: String, is_err: bool, line: Arc<[u8]>) {
+        let waiting = self.counts.waiting.fetch_add(line.len(), Ordering::Relaxed);
+        let goes = waiting < WAITING && self.lines.send(Line { prefix, is_err, line: line.clone() }).is_ok();
+        if !goes {
+            // Nothing is said of it on this thread, which must not wait for those who read.
+            self.counts.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Prints what is left.
     pub(super) fn finish(self) {
         drop(self.lines);
-        if join::within(self.thread, REST).is_none() {
+        if ending::within(self.thread, REST).is_none() {
             tracing::warn!("nobody reads the output of this program, so that some of its workers' is lost");
         }
     }
 }
 
-fn print(lines: &Receiver<Line>) {
-    for (is_err, text) in lines {
-        // Whoever has closed the program's output does not want to know.
-        _ = match is_err {
-            true => io::stderr().lock().write_all(&text),
-            false => io::stdout().lock().write_all(&text),
-        };
+fn print(lines: &Receiver<Line>, counts: &Counts) {
+    for Line { prefix, is_err, line } in lines {
+        hearing::print(&prefix, is_err, &line);
+        counts.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+        let lost = counts.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            tracing::warn!(lines = lost, "output of workers is lost: this program's is read too slowly");
+        }
     }
 }

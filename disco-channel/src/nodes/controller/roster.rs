@@ -103,8 +103,8 @@ impl Roster {
     pub(super) fn room(&self) -> usize {
         let batch = self.batch();
         let here = self.seats.iter().enumerate().filter(|(index, _)| !self.exits.has_left(*index));
-        let left = here.map(|(_, seat)| seat.credit.left()).min().unwrap_or(CAPACITY);
-        left.saturating_sub(batch.frames()) as usize
+        let left = here.map(|(_, seat)| seat.credit.left(batch.size())).min().unwrap_or(CAPACITY);
+        left as usize
     }
 
     /// Passes a frame on that nobody waits for; it may linger for others to go with it.
@@ -159,8 +159,12 @@ impl Roster {
     /// Passes on what lingers. Returns whether more may.
     pub(super) fn flush(&self) -> bool {
         let mut batch = self.batch();
-        match batch.frames() {
-            0 => batch.unwatch(),
+        if self.closed.load(Ordering::Acquire) {
+            // Nodes were told to leave, ahead of it.
+            batch.take();
+        }
+        match batch.size() {
+            (0, _) => batch.unwatch(),
             _ => self.go(&mut batch, |_| true),
         }
         batch.is_watched()
@@ -209,7 +213,7 @@ impl Roster {
         let sent = self.seats[index].connection.get().map_or(Ok(()), send);
         if let Err(error) = sent {
             tracing::debug!(node = index, %error, "can't be told");
-            // The service thread looks at it.
+            // The service thread looks why.
             self.waker.wake();
         }
     }

@@ -18,7 +18,9 @@ use super::door::{Arrival, Door, Guest};
 use super::peer::Peer;
 use super::printer::Printer;
 use super::roster::Roster;
-use crate::connection::{Connection, PACKET, Vigil};
+use crate::connection::{PACKET, Vigil};
+use crate::hearing;
+use crate::nodes::ALIVE;
 
 /// How many of those who were sent away are told of.
 const TOLD: usize = 3;
@@ -34,10 +36,12 @@ pub(super) struct Service {
     pub(super) guests: Vec<Guest>,
     /// All nodes, once they have come.
     pub(super) peers: Vec<Peer>,
-    /// Those who were sent away last, and why.
-    pub(super) refused: VecDeque<String>,
+    /// Those who were sent away last and why, and whether they spoke as nodes.
+    pub(super) refused: VecDeque<(String, bool)>,
     /// What nodes are told; which one it is, is each one's own.
     pub(super) assignment: Assignment,
+    /// When it started.
+    pub(super) since: Instant,
     /// Hears once whether all have started.
     pub(super) ready: Option<Sender<Result<()>>>,
     pub(super) printer: Option<Printer>,
@@ -57,8 +61,7 @@ impl Service {
     pub(super) fn run(mut self) {
         let Assignment { heartbeat, silence, start: start_limit, .. } = self.assignment;
         let tick = (heartbeat.min(silence / 5) / 2).clamp(Duration::from_millis(5), Duration::from_millis(200));
-        let start = Instant::now();
-        let (mut last, mut lingers, mut vigil) = (start, None, Vigil::default());
+        let (mut last, mut lingers, mut vigil) = (self.since, None, Vigil::default());
         while self.door.is_some() || !self.peers.iter().all(Peer::is_over) {
             let ready = self.wait(&mut vigil, lingers.unwrap_or(tick));
             self.hear(&ready);
@@ -86,7 +89,7 @@ impl Service {
                 // That it is gone shows when it is listened to.
                 _ = Message::Alive.encode().and_then(|packet| guest.connection.send(packet, None));
             }
-            if self.ready.is_some() && start.elapsed() > start_limit {
+            if self.ready.is_some() && self.since.elapsed() > start_limit {
                 self.give_up(&self.late(start_limit));
             }
             if self.roster.over.load(Ordering::Acquire) {
@@ -107,7 +110,7 @@ impl Service {
         let mut polled = vec![PollFd::new(&*self.roster.waker, PollFlags::IN)];
         if let Some(door) = &self.door {
             let guests = self.guests.iter().map(|guest| guest.connection.as_fd());
-            for fd in std::iter::once(door.as_fd()).chain(door.strangers()).chain(guests) {
+            for fd in door.descriptors().chain(guests) {
                 sources.push(Source::Door);
                 polled.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
             }
@@ -157,10 +160,14 @@ impl Service {
         for arrival in arrivals.into_iter().flatten() {
             match arrival {
                 Arrival::Node(guest) => self.take(guest),
-                Arrival::Refused(address, error) => self.send_away(&address.to_string(), &error),
-                Arrival::Closed(error) => self.give_up(&Error::invalid(format!("nobody can connect: {error}"))),
+                Arrival::Refused { address, error, is_kin } => self.send_away(&address.to_string(), &error, is_kin),
+                Arrival::Closed(error) => {
+                    let error = Error::invalid(format!("nobody can connect: {error}"));
+                    self.send_away("the system", &error, true);
+                }
             }
         }
+        let silence = self.assignment.silence.max(ALIVE * 5);
         // Whoever leaves meanwhile may come again.
         self.guests.retain_mut(|guest| {
             let Guest { connection, incoming, .. } = guest;
@@ -168,7 +175,7 @@ impl Service {
                 Message::Alive => Ok(None),
                 other => Ok(Some(other)),
             });
-            matches!(said, Ok(None)) && !incoming.is_closed()
+            matches!(said, Ok(None)) && !incoming.is_closed() && incoming.silence() < silence
         });
         if self.door.is_some() && self.guests.len() == self.roster.len() {
             self.door = None;
@@ -188,12 +195,13 @@ impl Service {
             _ => function::compare(&guest.join.functions),
         };
         if let Err(error) = wrong {
-            refuse(&guest.connection, &error);
+            hearing::refuse(&guest.connection, &error);
             return self.give_up(&Error::Lost { workers: name, why: error.to_string() });
         }
         let nodes = self.roster.len();
         let taken = |id| self.guests.iter().find(|other| other.request.node == Some(id));
         let refused = match guest.request.node {
+            _ if self.guests.len() == nodes => Some("all nodes are here".to_owned()),
             Some(id) if !(1..=nodes as u32).contains(&id) => {
                 Some(format!("nodes here are 1 to {nodes}, and it is {id}"))
             }
@@ -203,8 +211,8 @@ impl Service {
         match refused {
             Some(why) => {
                 let error = Error::Invalid(why);
-                refuse(&guest.connection, &error);
-                self.send_away(&name, &error);
+                hearing::refuse(&guest.connection, &error);
+                self.send_away(&name, &error, true);
             }
             None => {
                 tracing::info!(node = name, "has come");
@@ -213,17 +221,26 @@ impl Service {
         }
     }
 
-    fn send_away(&mut self, name: &str, error: &Error) {
-        tracing::warn!(from = name, %error, "sent away");
-        if self.refused.len() == TOLD {
-            self.refused.pop_front();
+    /// Somebody was sent away. Of those who spoke as nodes it is told; others may be many.
+    fn send_away(&mut self, name: &str, error: &Error, is_kin: bool) {
+        match is_kin {
+            true => tracing::warn!(from = name, %error, "sent away"),
+            false => tracing::debug!(from = name, %error, "sent away"),
         }
-        self.refused.push_back(format!("{name}: {error}"));
+        let last = self.refused.iter().rposition(|(_, is_kin)| !is_kin);
+        match (self.refused.len() == TOLD, last) {
+            (true, None) if !is_kin => return,
+            (true, last) => _ = self.refused.remove(last.unwrap_or(0)),
+            (false, _) => {}
+        }
+        self.refused.push_back((format!("{name}: {error}"), is_kin));
     }
 
     /// All have come: tells each which node it is. Those that did not say fill what is left, in the order of their names, so
     /// that who came first matters little.
     fn assign(&mut self) {
+        // They are to say what is wrong before this end gives up.
+        let left = self.assignment.start.saturating_sub(self.since.elapsed()).mul_f32(0.9);
         let mut guests: Vec<Guest> = std::mem::take(&mut self.guests);
         guests.sort_by(|a, b| (&a.join.name, a.address).cmp(&(&b.join.name, b.address)));
         let (named, others): (Vec<_>, Vec<_>) = guests.into_iter().partition(|guest| guest.request.node.is_some());
@@ -241,8 +258,8 @@ impl Service {
             }
         }
         for index in 0..self.peers.len() {
-            let assignment =
-                Assignment { node: index as u32 + 1, workers: self.roster.members(index), ..self.assignment.clone() };
+            let (node, workers) = (index as u32 + 1, self.roster.members(index));
+            let assignment = Assignment { node, workers, start: left, ..self.assignment.clone() };
             let told = Message::Assign(assignment).encode();
             let told = told.map(|packet| self.roster.send(index, |connection| connection.send(packet, None)));
             if let Err(error) = told {
@@ -280,10 +297,10 @@ impl Service {
         self.door = None;
         self.roster.exits.expect();
         let guests = self.guests.drain(..).map(|guest| guest.connection);
-        guests.for_each(|connection| refuse(&connection, error));
+        guests.for_each(|connection| hearing::refuse(&connection, error));
         for peer in &mut self.peers {
             if let Some(connection) = peer.connection() {
-                refuse(connection, error);
+                hearing::refuse(connection, error);
             }
             peer.close(None);
         }
@@ -307,14 +324,14 @@ impl Service {
         let taken: Vec<u32> = self.guests.iter().filter_map(|guest| guest.request.node).collect();
         let free: Vec<String> =
             (1..=self.roster.len() as u32).filter(|id| !taken.contains(id)).map(|id| format!("node {id}")).collect();
-        let missing = self.roster.len() - self.guests.len();
+        let missing = self.roster.len().saturating_sub(self.guests.len());
         let mut text = match missing == free.len() {
             true => format!("{} did not join", free.join(", ")),
             // Others did not say which they are.
             false => format!("{missing} of {} did not join", free.join(", ")),
         };
         if !self.refused.is_empty() {
-            let refused: Vec<&str> = self.refused.iter().map(String::as_str).collect();
+            let refused: Vec<&str> = self.refused.iter().map(|(why, _)| why.as_str()).collect();
             text += &format!("; sent away: {}", refused.join("; "));
         }
         text
@@ -343,13 +360,5 @@ impl Drop for Service {
             }
         }
         (0..self.roster.len()).for_each(|index| self.roster.exits.leave(index));
-    }
-}
-
-/// Tells why, if the other end still listens.
-fn refuse(connection: &Connection, why: &Error) {
-    let told = Message::Bye(why.to_string()).encode().and_then(|packet| connection.send_last(packet));
-    if let Err(error) = told {
-        tracing::debug!(%error, %why, "nobody to tell");
     }
 }

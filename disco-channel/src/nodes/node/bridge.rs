@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use disco_core::activity::Progress;
 use disco_core::channel::Signal;
 use disco_core::store::SharedStore;
-use disco_core::wire::{self, Assignment, Message};
+use disco_core::wire::{self, Message};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 use rustix::event::{PollFd, PollFlags};
 
-use super::join::lost;
+use super::join::{Joined, lost};
 use super::upstream::Upstream;
 use crate::connection::{Connection, Incoming, Vigil, Waker};
 use crate::credit::Taken;
@@ -43,8 +43,7 @@ pub(super) struct Bridge {
     taken: Taken,
     /// What each worker was last told to do.
     progress: Vec<Progress>,
-    /// When the controller was heard last, and when something was said to it.
-    heard: Instant,
+    /// When the controller was told that this end is alive.
     said: Instant,
     looked: Instant,
     /// Hears of the lane's start and end.
@@ -69,16 +68,12 @@ enum End {
 }
 
 impl Bridge {
-    #[allow(clippy::too_many_arguments, reason = "called once")]
     pub(super) fn new(
-        connection: Arc<Connection>,
-        incoming: Incoming,
+        Joined { connection, incoming, assignment }: Joined,
         waker: Arc<Waker>,
         questions: Arc<Questions>,
         upstream: Arc<Upstream>,
         lane: Arc<dyn Channel>,
-        assignment: &Assignment,
-        now: Instant,
     ) -> Self {
         let workers = assignment.workers.start.index()..assignment.workers.end.index();
         let workers: Vec<WorkerId> = workers.map(|index| WorkerId::new(index as u32)).collect();
@@ -95,9 +90,8 @@ impl Bridge {
             silence: assignment.silence,
             pending: VecDeque::new(),
             taken: Taken::default(),
-            heard: now,
-            said: now,
-            looked: now,
+            said: Instant::now(),
+            looked: Instant::now(),
             events: mpsc::channel(),
             is_leaving: false,
             vigil: Vigil::default(),
@@ -121,17 +115,24 @@ impl Bridge {
             Err(error) => {
                 tracing::error!(%error, "stops its workers");
                 // It may be there, and only not understood.
-                _ = Message::Bye(error.to_string()).encode().and_then(|packet| self.connection.send(packet, None));
+                self.tell(&Message::Bye(error.to_string()));
                 (self.stop(&error.to_string(), ORPHAN), Err(error))
             }
         };
         // A controller that is gone does not care.
         let farewell = Message::Left(stuck.clone()).encode();
         _ = farewell.and_then(|packet| self.connection.send_last(packet));
-        self.connection.drain(FAREWELL);
+        self.connection.finish(FAREWELL);
         match stuck.is_empty() {
             true => result,
-            false => result.and(Err(Error::Stuck { workers: stuck, after: Duration::ZERO })),
+            false => result.and(Err(Error::invalid(format!("these did not leave: {stuck}")))),
+        }
+    }
+
+    /// Tells the controller. That it is gone shows when it is listened to, for it may have said why.
+    fn tell(&self, message: &Message) {
+        if let Err(error) = message.encode().and_then(|packet| self.connection.send(packet, None)) {
+            tracing::debug!(%error, "the controller can't be told");
         }
     }
 
@@ -156,16 +157,20 @@ impl Bridge {
             [PollFd::from_borrowed_fd(self.connection.as_fd(), events), PollFd::new(&*self.waker, PollFlags::IN)];
         self.vigil.wait(&mut polled, tick);
         self.waker.hear();
-        self.connection.flush()?;
         if let Some(end) = self.listen()? {
             return Ok(Some(end));
         }
         self.pass_on()?;
+        if self.connection.is_full() {
+            return Err(lost(format!("it has left {} bytes unread", self.connection.backlog())));
+        }
+        // As with all that is told.
+        _ = self.connection.flush();
         while let Ok(event) = self.events.1.try_recv() {
             match event {
                 Event::Started(started) => {
                     started?;
-                    self.connection.send(Message::Ready.encode()?, None)?;
+                    self.tell(&Message::Ready);
                 }
                 Event::Left(stuck) => return Ok(Some(End::Left(stuck))),
             }
@@ -179,12 +184,13 @@ impl Bridge {
     }
 
     fn listen(&mut self) -> Result<Option<End>> {
-        let Self { incoming, connection, heard, pending, lane, questions, is_leaving, .. } = self;
+        let Self { incoming, connection, pending, lane, questions, is_leaving, .. } = self;
         let mut is_told_to_leave = false;
         let end = incoming.listen(connection, |_, message| {
-            *heard = Instant::now();
             match message {
                 Message::Alive => {}
+                // It was overtaken.
+                Message::Frame { .. } if *is_leaving || is_told_to_leave => {}
                 Message::Frame { seq, bytes } => {
                     let frame = match lane.crosses() {
                         true => Frame::decode(seq, &bytes)?,
@@ -207,7 +213,7 @@ impl Bridge {
                     return Ok(Some(End::Dismissed));
                 }
                 Message::Bye(why) => return Err(lost(format!("it says: {why}"))),
-                other => return Err(lost(format!("it says {other:?}"))),
+                other => return Err(lost(format!("it says {other}"))),
             }
             Ok(None)
         })?;
@@ -225,7 +231,7 @@ impl Bridge {
             self.lane.send(&frame)?;
             if self.taken.take(size) {
                 let (frames, bytes) = self.taken.say();
-                self.connection.send(Message::Room { frames, bytes }.encode()?, None)?;
+                self.tell(&Message::Room { frames, bytes });
             }
             if matches!(frame.command(), Command::Shutdown) {
                 self.leave()?;
@@ -252,9 +258,9 @@ impl Bridge {
         self.looked = Instant::now();
         // Whoever kept this thread from running kept it from hearing, too.
         if since > self.silence / 2 {
-            self.heard = self.looked;
+            self.incoming.excuse();
         }
-        if self.heard.elapsed() > self.silence {
+        if self.incoming.silence() > self.silence {
             return Err(lost(format!("it has said nothing for {:?}", self.silence)));
         }
         for (worker, said) in self.workers.iter().zip(&mut self.progress) {
@@ -266,7 +272,7 @@ impl Bridge {
         }
         if self.said.elapsed() >= self.heartbeat {
             self.said = self.looked;
-            self.connection.send(Message::Alive.encode()?, None)?;
+            self.tell(&Message::Alive);
         }
         Ok(())
     }

@@ -7,18 +7,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::wire::{Assignment, Join, Message};
-use disco_core::{Error, Result, function};
+use disco_core::{Error, Result, World, function};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 use crate::connection::{Connection, Incoming, PACKET, Waker};
 use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT};
-use crate::nodes::token::{self, Token};
-use crate::nodes::{self, HANDSHAKE};
+use crate::nodes::token::Token;
+use crate::nodes::{self, ALIVE, HANDSHAKE};
+use crate::random;
 
 /// How long to wait before the second attempt, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long the controller may be silent while others join: it says something each second, or as often as it was told.
-const SILENCE: Duration = Duration::from_secs(30);
+/// How long the controller may be silent while others join, of which it says something more often than each second.
+const SILENCE: Duration = Duration::from_secs(10);
 /// How long others may take to join until it is said that they are waited for.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -40,7 +41,7 @@ pub struct JoinOptions {
 }
 
 impl JoinOptions {
-    /// To a controller at this address, as the environment says: `DISCO_TOKEN`, `DISCO_TOKEN_FILE`, within 30 s, saying nothing.
+    /// To a controller at this address, without a token, as whatever node it says, within 30 s; says nothing.
     pub fn new(address: impl Into<String>) -> Self {
         let start = Duration::from_secs(30);
         Self { address: address.into(), token: None, node: None, per_node: None, start, say: |_| {} }
@@ -88,14 +89,17 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
 
 fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str) -> Result<Joined, Failed> {
     let mut stream = connect(&options.address, left).map_err(Failed::ForNow)?;
-    prove(options, &mut stream)?;
+    let world = prove(options, &mut stream)?;
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let join = Message::Join(Join { name: name.to_owned(), functions }).encode().map_err(Failed::ForGood)?;
     connection.send(join, None).map_err(|error| Failed::ForNow(error.to_string()))?;
     let mut incoming = Incoming::new(PACKET);
-    let assignment = assigned(options, &connection, &mut incoming).map_err(Failed::ForGood)?;
+    let assignment = assigned(options, &connection, &mut incoming)?;
+    if assignment.config.world != world {
+        return Err(Failed::ForGood(lost("it assigns a part of another world than it has proved".into())));
+    }
     Ok(Joined { connection, incoming, assignment })
 }
 
@@ -125,8 +129,8 @@ fn resolve(address: &str, left: Duration) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// Each end proves that it has the token.
-fn prove(options: &JoinOptions, stream: &mut TcpStream) -> Result<(), Failed> {
+/// Each end proves that it has the token. Returns the world of the controller.
+fn prove(options: &JoinOptions, stream: &mut TcpStream) -> Result<World, Failed> {
     let for_now = |error: io::Error| {
         Failed::ForNow(match error.kind() {
             io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
@@ -141,12 +145,12 @@ fn prove(options: &JoinOptions, stream: &mut TcpStream) -> Result<(), Failed> {
     read(stream, &mut greeting, end).map_err(for_now)?;
     let token = options.token.clone().unwrap_or_else(Token::none);
     let request = Request { node: options.node, per_node: options.per_node };
-    let nonce = token::random().map_err(for_now)?;
+    let nonce = random::bytes().map_err(for_now)?;
     let (guest, answer) = Guest::answer(&token, &greeting, nonce, request).map_err(refused)?;
     stream.write_all(&answer).map_err(for_now)?;
     let mut verdict = [0; VERDICT];
     read(stream, &mut verdict, end).map_err(for_now)?;
-    guest.judge(&token, &verdict).map(drop).map_err(refused)
+    guest.judge(&token, &verdict).map_err(refused)
 }
 
 /// Reads a record, however slowly it comes, until `end`.
@@ -169,35 +173,37 @@ fn read(stream: &mut TcpStream, record: &mut [u8], end: Instant) -> io::Result<(
 }
 
 /// Waits until the controller says which node this is.
-fn assigned(options: &JoinOptions, connection: &Connection, incoming: &mut Incoming) -> Result<Assignment> {
-    let (mut heard, mut quiet) = (Instant::now(), Some(Instant::now()));
+fn assigned(options: &JoinOptions, connection: &Connection, incoming: &mut Incoming) -> Result<Assignment, Failed> {
+    let start = Instant::now();
+    let (mut is_told, mut said) = (false, start);
     loop {
-        let said = incoming.listen(connection, |_, message| {
-            heard = Instant::now();
-            match message {
-                Message::Alive => Ok(None),
-                Message::Assign(assignment) => Ok(Some(assignment)),
-                Message::Bye(why) => Err(lost(format!("it refuses this node: {why}"))),
-                other => Err(lost(format!("it says {other:?} before it assigns"))),
-            }
+        let heard = incoming.listen(connection, |_, message| match message {
+            Message::Alive => Ok(None),
+            Message::Assign(assignment) => Ok(Some(assignment)),
+            Message::Bye(why) => Err(lost(format!("it refuses this node: {why}"))),
+            other => Err(lost(format!("it says {other} before it assigns"))),
         });
-        if let Some(assignment) = said? {
+        if let Some(assignment) = heard.map_err(Failed::ForGood)? {
             return Ok(assignment);
         }
         if incoming.is_closed() {
-            return Err(lost("it closed the connection".into()));
+            return Err(Failed::ForNow("it closed the connection".into()));
         }
-        if heard.elapsed() > SILENCE {
-            return Err(lost(format!("it has said nothing for {SILENCE:?}")));
+        if incoming.silence() > SILENCE {
+            return Err(Failed::ForNow(format!("it has said nothing for {SILENCE:?}")));
         }
-        if quiet.is_some_and(|since| since.elapsed() > QUIET) {
-            quiet = None;
+        if start.elapsed() > QUIET && !std::mem::replace(&mut is_told, true) {
             (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
         }
-        connection.flush()?;
+        if said.elapsed() > ALIVE {
+            said = Instant::now();
+            // That it is gone shows when it is listened to.
+            _ = Message::Alive.encode().and_then(|packet| connection.send(packet, None));
+        }
+        _ = connection.flush();
         let mut events = PollFlags::IN;
         events.set(PollFlags::OUT, connection.is_behind());
-        let limit = Timespec::try_from(Duration::from_millis(200)).ok();
+        let limit = Timespec::try_from(ALIVE / 5).ok();
         // A signal ends it early, as it may.
         _ = event::poll(&mut [PollFd::new(connection, events)], limit.as_ref());
     }

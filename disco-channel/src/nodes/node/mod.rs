@@ -5,19 +5,19 @@ mod join;
 mod upstream;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use disco_core::link::Shared;
-use disco_core::wire::{Assignment, Message};
+use disco_core::wire::Assignment;
 use disco_core::{Channel, Error, Result};
 
 use self::bridge::{Bridge, FAREWELL};
 pub use self::join::JoinOptions;
-use self::join::Joined;
 use self::upstream::Upstream;
 use crate::connection::Waker;
+use crate::hearing;
 use crate::processes::Sink;
 use crate::questions::Questions;
+use crate::ring::MAX_READERS;
 
 /// Serves as a node: joins the controller, makes a lane to the workers that it assigns, and passes on what either says,
 /// until the session is over.
@@ -33,7 +33,8 @@ where
 {
     let refused = |error: std::io::Error| Error::invalid(format!("the system refuses a node: {error}"));
     let waker = Arc::new(Waker::new().map_err(refused)?);
-    let Joined { connection, incoming, assignment } = join::join(options, &waker)?;
+    let joined = join::join(options, &waker)?;
+    let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let questions = Arc::new(Questions::new(connection.clone()));
     let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), assignment.workers.clone()));
     let shared = Arc::new(Shared::new(questions.clone()));
@@ -41,11 +42,15 @@ where
         let upstream = upstream.clone();
         Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))
     };
-    let made = lane(&assignment, shared, output).inspect_err(|error| {
-        // It may be gone.
-        _ = Message::Bye(error.to_string()).encode().and_then(|packet| connection.send_last(packet));
-        connection.drain(FAREWELL);
+    let count = assignment.workers.end.index().saturating_sub(assignment.workers.start.index());
+    let made = match (1..=MAX_READERS).contains(&count) {
+        true => lane(&assignment, shared, output),
+        false => Err(Error::invalid(format!("a node can't have {count} workers, but 1 to {MAX_READERS}"))),
+    };
+    let made = made.inspect_err(|error| {
+        hearing::refuse(&connection, error);
+        connection.finish(FAREWELL);
     })?;
     tracing::info!(node = assignment.node, workers = ?assignment.workers, "joined");
-    Bridge::new(connection, incoming, waker, questions, upstream, made, &assignment, Instant::now()).run()
+    Bridge::new(joined, waker, questions, upstream, made).run()
 }

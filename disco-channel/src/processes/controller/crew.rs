@@ -18,7 +18,7 @@ use super::peer::Peer;
 use super::roster::{Roster, Seat};
 use super::service::Service;
 use crate::connection::Waker;
-use crate::join;
+use crate::ending;
 use crate::processes::frames::{EVERYBODY, INLINE, LARGE};
 use crate::processes::invitation::Invitation;
 use crate::shared_ring::{Memory, Whom, Writer};
@@ -186,7 +186,7 @@ impl Crew {
     fn join(&self) {
         let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((thread, output)) = service else { return };
-        match join::within(thread, KILL) {
+        match ending::within(thread, KILL) {
             Some(Ok(())) => {}
             Some(Err(_)) => tracing::error!("the service thread panicked"),
             None => tracing::error!("a killed worker does not end; its lane is left behind"),

@@ -12,6 +12,7 @@ use disco_core::{Error, Result, WorkerId, function};
 use rustix::net::sockopt;
 
 use crate::connection::{Connection, Incoming, Waker};
+use crate::{hearing, random};
 
 /// The largest packet of one who has not proved who it is: names of functions take the most of it.
 const HELLO: usize = 1 << 20;
@@ -49,14 +50,9 @@ pub(super) enum Arrival {
 impl Door {
     /// Opens a door under a name that nobody can guess.
     pub(super) fn open() -> io::Result<Self> {
-        let mut random = [0; 32];
-        let mut filled = 0;
-        while filled < random.len() {
-            filled += rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())?;
-        }
+        let random = random::bytes::<32>()?;
         let (name, token) = random.split_at(16);
-        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-        let name = format!("disco-{name}");
+        let name = format!("disco-{}", random::hex(name));
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, name, token: token.into(), strangers: Vec::new() })
@@ -98,7 +94,7 @@ impl Door {
                 }
                 Ok(None) => self.strangers.push(stranger),
                 Err((worker, error)) => {
-                    refuse(&stranger.connection, &error);
+                    hearing::refuse(&stranger.connection, &error);
                     arrivals.push(Arrival::Refused { pid: stranger.pid, worker, error });
                 }
             }
@@ -124,7 +120,7 @@ impl Stranger {
                 Err(error) => Err((Some(hello.worker), error)),
             },
             Some(Message::Hello(_)) => Err(unknown("its token is another session's".into())),
-            Some(other) => Err(unknown(format!("it says {other:?} instead of hello"))),
+            Some(other) => Err(unknown(format!("it says {other} instead of hello"))),
             None if self.incoming.is_closed() => Err(unknown("it left without a word".into())),
             None if self.since.elapsed() > LIMIT => Err(unknown(format!("it said nothing for {LIMIT:?}"))),
             None => Ok(None),
@@ -135,12 +131,4 @@ impl Stranger {
 /// Compares without telling by the time how much is right.
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
-}
-
-/// Tells why, if the other end still listens.
-pub(super) fn refuse(connection: &Connection, why: &Error) {
-    let told = Message::Bye(why.to_string()).encode().and_then(|packet| connection.send_last(packet));
-    if let Err(error) = told {
-        tracing::debug!(%error, %why, "nobody to tell");
-    }
 }

@@ -15,7 +15,8 @@ use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 
 use super::crew::Crew;
 use super::launch::Launch;
-use super::output::{self, Sink};
+use super::output::Sink;
+use crate::hearing;
 use crate::processes::frames::INLINE;
 use crate::ring::MAX_READERS;
 
@@ -52,7 +53,8 @@ impl Options {
     /// workers print is printed here, with a prefix.
     pub fn new(config: WorkerConfig) -> Self {
         let [start, heartbeat, silence] = [30, 1, 5].map(Duration::from_secs);
-        let output = Arc::new(output::print);
+        let output =
+            Arc::new(|worker: WorkerId, is_err, line: &[u8]| hearing::print(&worker.to_string(), is_err, line));
         Self { launch: Launch::this_program(), config, ring: true, start, heartbeat, silence, output }
     }
 }

@@ -13,6 +13,7 @@ use disco_core::{Error, Result};
 
 use super::output::Pipe;
 use super::process::Process;
+use crate::environment;
 use crate::processes::invitation::{Invitation, VARIABLE};
 
 /// How the process of a worker comes about: a program that serves as one when it is [invited](crate::processes::serve).
@@ -83,6 +84,7 @@ impl Program {
     /// It reads nothing, and what it writes comes through pipes.
     fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> io::Result<Process> {
         let mut command = Command::new(&self.path);
+        environment::OF_NODES.iter().for_each(|name| _ = command.env_remove(name));
         command.arg0(&self.name).args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.env(VARIABLE, invitation.text());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

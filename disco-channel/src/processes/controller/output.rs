@@ -1,6 +1,6 @@
 //! What workers write to their standard output and error, passed on line by line.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use disco_core::WorkerId;
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 use crate::connection::Waker;
-use crate::join;
+use crate::ending;
 
 /// The longest line that is passed on as one.
 const LINE: usize = 64 << 10;
@@ -88,16 +88,6 @@ impl Pipe {
     }
 }
 
-/// Prints lines as this program's own, each in one piece.
-pub(super) fn print(worker: WorkerId, is_err: bool, line: &[u8]) {
-    let text = [format!("[{worker}] ").as_bytes(), line, b"\n"].concat();
-    // Whoever has closed the program's output does not want to know.
-    _ = match is_err {
-        true => io::stderr().lock().write_all(&text),
-        false => io::stdout().lock().write_all(&text),
-    };
-}
-
 impl AsFd for Pipe {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.from.as_fd()
@@ -128,7 +118,7 @@ impl Output {
     /// All workers have left: passes on what is left.
     pub(super) fn finish(mut self) {
         self.end();
-        let joined = self.thread.take().and_then(|thread| join::within(thread, 2 * REST));
+        let joined = self.thread.take().and_then(|thread| ending::within(thread, 2 * REST));
         if joined.is_none() {
             tracing::warn!("nobody reads the output of this program, so that some of its workers' is lost");
         }

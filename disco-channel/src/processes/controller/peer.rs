@@ -43,8 +43,6 @@ enum Farewell {
 struct Line {
     connection: Arc<Connection>,
     incoming: Incoming,
-    /// When it was heard last.
-    heard: Instant,
 }
 
 impl Peer {
@@ -64,7 +62,7 @@ impl Peer {
                 watched.inspect_err(|error| tracing::warn!(worker = %self.worker, %error, "can't be watched"));
             self.process = watched.unwrap_or(Process::Unknown);
         }
-        self.line = Some(Line { connection, incoming, heard: Instant::now() });
+        self.line = Some(Line { connection, incoming });
     }
 
     /// Its connection, while that is open.
@@ -118,7 +116,7 @@ impl Peer {
 
     /// Gives it up if it has been silent for `limit`.
     pub(super) fn check_silence(&mut self, limit: Duration) {
-        let silent = self.line.as_ref().is_some_and(|line| line.heard.elapsed() > limit);
+        let silent = self.line.as_ref().is_some_and(|line| line.incoming.silence() > limit);
         if silent && self.closed.is_none() {
             self.close(Some(format!("it has said nothing for {limit:?}")));
         }
@@ -127,7 +125,7 @@ impl Peer {
     /// Nobody could hear it meanwhile: its silence counts from now.
     pub(super) fn excuse_silence(&mut self) {
         if let Some(line) = &mut self.line {
-            line.heard = Instant::now();
+            line.incoming.excuse();
         }
     }
 
@@ -189,9 +187,8 @@ impl Line {
         inbox: &Arc<dyn Inbox>,
         shared: &Arc<Shared>,
     ) -> Result<Option<Farewell>> {
-        let Self { connection, incoming, heard } = self;
+        let Self { connection, incoming } = self;
         incoming.listen(connection, |incoming, message| {
-            *heard = Instant::now();
             match message {
                 Message::Room { frames, bytes } => {
                     roster.acknowledge(index, frames, bytes);

@@ -105,7 +105,7 @@ impl Roster {
     /// Frames that may go over connections, where the slowest worker has taken enough of those before.
     fn credit(&self) -> usize {
         let here = self.seats.iter().enumerate().filter(|(index, _)| !self.exits.has_left(*index));
-        here.map(|(_, seat)| seat.credit.left()).min().unwrap_or(CAPACITY) as usize
+        here.map(|(_, seat)| seat.credit.left((0, 0))).min().unwrap_or(CAPACITY) as usize
     }
 
     /// A worker has taken so many frames and bytes of what came over its connection.

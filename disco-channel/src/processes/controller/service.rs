@@ -1,6 +1,5 @@
 //! The controller's side of what goes on beside the commands: one thread for all workers of a lane.
 
-use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,11 +14,12 @@ use disco_core::wire::{Message, Welcome};
 use disco_core::{Error, Result, WorkerId};
 use rustix::event::{PollFd, PollFlags};
 
-use super::door::{self, Arrival, Door};
+use super::door::{Arrival, Door};
 use super::peer::Peer;
 use super::roster::Roster;
 
 use crate::connection::{Connection, Incoming, PACKET, Vigil};
+use crate::hearing;
 
 /// How long workers of a lane that was dropped have to leave.
 const ABANDONED: Duration = Duration::from_secs(5);
@@ -165,12 +165,12 @@ impl Service {
             match arrival {
                 Arrival::Worker { pid, hello, connection, incoming } => match self.seat_for(hello.worker) {
                     Err(error) => {
-                        door::refuse(&connection, &error);
+                        hearing::refuse(&connection, &error);
                         self.send_away(pid, None, &error);
                     }
                     Ok(index) => {
                         if let Err(error) = self.welcome(index, pid, &connection, incoming) {
-                            door::refuse(&connection, &error);
+                            hearing::refuse(&connection, &error);
                             self.give_up(&lost(hello.worker, error.to_string()));
                         }
                     }
@@ -238,7 +238,7 @@ impl Service {
                 peer.kill();
                 // Nobody can make a data plane with it any more.
                 self.shared.remove_all_of(worker);
-                self.inbox.lost(one(worker), lost(worker, why));
+                self.inbox.lost(hearing::one(worker), lost(worker, why));
             }
         }
         if self.peers[index].is_gone() && !self.roster.exits.has_left(index) {
@@ -253,7 +253,7 @@ impl Service {
         self.roster.kill.store(true, Ordering::Release);
         for peer in &mut self.peers {
             if let Some(connection) = peer.connection() {
-                door::refuse(connection, error);
+                hearing::refuse(connection, error);
             }
             peer.close(None);
         }
@@ -289,14 +289,10 @@ impl Drop for Service {
             drop(peer);
             self.roster.exits.leave(index);
             if !expected {
-                self.inbox.lost(one(worker), lost(worker, why.into()));
+                self.inbox.lost(hearing::one(worker), lost(worker, why.into()));
             }
         }
     }
-}
-
-fn one(worker: WorkerId) -> Range<WorkerId> {
-    worker..WorkerId::new(worker.index() as u32 + 1)
 }
 
 fn lost(worker: WorkerId, why: String) -> Error {

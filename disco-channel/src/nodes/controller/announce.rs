@@ -1,0 +1,69 @@
+//! Where nodes are to connect, told to whom it concerns.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use disco_core::Result;
+
+/// Takes where nodes are to connect, once somebody listens there.
+#[derive(Clone)]
+pub struct Announce(Arc<Tell>);
+
+type Tell = dyn Fn(&Announcement) -> Result<()> + Send + Sync;
+
+/// Where nodes are to connect.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub struct Announcement {
+    /// The address.
+    pub address: SocketAddr,
+    /// How many are to come.
+    pub nodes: usize,
+    /// How many workers each has.
+    pub per_node: usize,
+    /// They have to know a token.
+    pub needs_token: bool,
+}
+
+impl Announce {
+    pub(super) fn tell(&self, announcement: &Announcement) -> Result<()> {
+        (self.0)(announcement)
+    }
+
+    /// Calls this; its error ends the start.
+    pub fn new(announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(announce))
+    }
+}
+
+impl Announcement {
+    /// The command that joins on another machine, for a session of this program.
+    pub fn command(&self) -> String {
+        let host = match self.address.ip().is_unspecified() {
+            true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            false => self.address.ip().to_string(),
+        };
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let token = if self.needs_token { " --token-file FILE" } else { "" };
+        let program: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let (port, per_node) = (self.address.port(), self.per_node);
+        format!("disco worker --connect {host}:{port} --workers-per-node {per_node}{token} -- {}", program.join(" "))
+    }
+}
+
+impl Default for Announce {
+    /// Logs it.
+    fn default() -> Self {
+        Self::new(|announcement| {
+            tracing::info!(address = %announcement.address, nodes = announcement.nodes, "waiting for nodes");
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for Announce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Announce")
+    }
+}
