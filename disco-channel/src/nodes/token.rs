@@ -65,6 +65,11 @@ impl Token {
         Self::new(&random.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
     }
 
+    /// Its text, to be passed on where nobody else reads it.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+
     /// Passes it on to a program that is to be started, in `DISCO_TOKEN`.
     pub fn pass_on(&self, program: &mut Command) {
         program.env(VARIABLE, OsStr::from_bytes(&self.0));

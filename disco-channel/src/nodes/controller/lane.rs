@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -22,6 +22,7 @@ use super::roster::Roster;
 use super::service::Service;
 use crate::connection::{Connection, Waker};
 use crate::join;
+use crate::nodes::addresses;
 use crate::nodes::token::Token;
 
 /// The largest frame that those get whom it does not concern.
@@ -40,6 +41,8 @@ pub struct Options {
     pub token: Option<Token>,
     /// Who is told where nodes are to connect.
     pub announce: Announce,
+    /// What each node is called; without them, by its number, and by the name of its host once it has said it.
+    pub names: Vec<String>,
     /// Workers are processes, not threads, of their nodes.
     pub processes: bool,
     /// How workers behave.
@@ -91,6 +94,7 @@ impl Options {
             listen: "127.0.0.1:0".into(),
             token: None,
             announce: Announce::default(),
+            names: Vec::new(),
             processes: true,
             config,
             start: Duration::from_secs(30),
@@ -108,6 +112,19 @@ impl Announce {
 }
 
 impl Announcement {
+    /// What others may reach the address by, each as `HOST:PORT`: where it is that of all interfaces, the name of this machine and
+    /// what addresses its interfaces have.
+    pub fn addresses(&self) -> Vec<String> {
+        let (ip, port) = (self.address.ip(), self.address.port());
+        if !ip.is_unspecified() {
+            return vec![self.address.to_string()];
+        }
+        let addresses = addresses::of_this_machine().into_iter().filter(|address| ip.is_ipv6() || address.is_ipv4());
+        let addresses = addresses.map(|address: IpAddr| SocketAddr::new(address, port).to_string());
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        std::iter::once(format!("{name}:{port}")).chain(addresses).collect()
+    }
+
     /// The command that joins on another machine, for a session of this program.
     pub fn command(&self) -> String {
         let host = match self.address.ip().is_unspecified() {
@@ -184,7 +201,7 @@ impl Channel for NodeLane {
     /// It was started before; the workers can't be shared by the nodes; the address is taken, or needs a token; nodes do not
     /// come, are another program's or can't start their workers: which, and why.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let Options { nodes, announce, processes, config, start, heartbeat, silence, token, .. } = &self.options;
+        let Options { nodes, announce, names, processes, config, start, heartbeat, silence, token, .. } = &self.options;
         let count = self.workers.end.index().saturating_sub(self.workers.start.index());
         if count == 0 || *nodes == 0 || count % nodes != 0 {
             return Err(self.error(&format!("{nodes} nodes can't share {count} workers")));
@@ -196,7 +213,7 @@ impl Channel for NodeLane {
         let (listener, secret) = self.listen()?;
         let address = listener.local_addr().map_err(refused)?;
         let waker = Arc::new(Waker::new().map_err(refused)?);
-        let roster = Arc::new(Roster::new(self.workers.clone(), *nodes, waker));
+        let roster = Arc::new(Roster::new(self.workers.clone(), *nodes, names.clone(), waker));
         let (tell, told) = mpsc::channel();
         let service = Service {
             roster: roster.clone(),

@@ -17,6 +17,8 @@ use crate::nodes::{self, HANDSHAKE};
 
 /// How long to wait before the second attempt, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long the least of several addresses is tried.
+const SHARE: Duration = Duration::from_millis(500);
 /// How long the controller may be silent while others join: it says something each second, or as often as it was told.
 const SILENCE: Duration = Duration::from_secs(30);
 /// How long others may take to join until it is said that they are waited for.
@@ -25,7 +27,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// How a node joins.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// Where the controller listens: `HOST:PORT`.
+    /// Where the controller listens: `HOST:PORT`, or several of these, parted by commas, of which one will do.
     pub address: String,
     /// The session's token; without it, a controller that has none.
     pub token: Option<Token>,
@@ -87,8 +89,7 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
 }
 
 fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str) -> Result<Joined, Failed> {
-    let mut stream = connect(&options.address, left).map_err(Failed::ForNow)?;
-    prove(options, &mut stream)?;
+    let stream = enter(options, left)?;
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
@@ -97,6 +98,29 @@ fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str
     let mut incoming = Incoming::new(PACKET);
     let assignment = assigned(options, &connection, &mut incoming).map_err(Failed::ForGood)?;
     Ok(Joined { connection, incoming, assignment })
+}
+
+/// Connects to one of the addresses, whose other end has the token. Of several, each has a share of the time, and what others
+/// listen to is passed over.
+fn enter(options: &JoinOptions, left: Duration) -> Result<TcpStream, Failed> {
+    let addresses: Vec<&str> = options.address.split(',').collect();
+    let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, left) };
+    let limit = left.min((HANDSHAKE / addresses.len() as u32).max(SHARE));
+    let mut reasons = Vec::new();
+    for address in addresses {
+        match enter_at(address, options, limit) {
+            Ok(stream) => return Ok(stream),
+            Err(Failed::ForNow(why)) => reasons.push(format!("{address}: {why}")),
+            Err(Failed::ForGood(error)) => reasons.push(format!("{address}: {error}")),
+        }
+    }
+    Err(Failed::ForNow(reasons.join("; ")))
+}
+
+fn enter_at(address: &str, options: &JoinOptions, limit: Duration) -> Result<TcpStream, Failed> {
+    let mut stream = connect(address, limit).map_err(Failed::ForNow)?;
+    prove(options, &mut stream)?;
+    Ok(stream)
 }
 
 /// Connects to any of the addresses that a name has.
