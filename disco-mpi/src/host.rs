@@ -5,6 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::io::{self, Write as _};
 use std::mem::ManuallyDrop;
 use std::process;
 use std::ptr;
@@ -32,6 +33,8 @@ const NAP: Duration = Duration::from_millis(1);
 const LOCATE: Duration = Duration::from_secs(30);
 /// How long finalising may take after something went wrong.
 const FINALIZE: Duration = Duration::from_secs(5);
+/// And where nothing is known to have gone wrong: a rank that is gone, or can't be reached, keeps the others from it.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// This process, once it has looked.
 static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
@@ -149,7 +152,8 @@ impl Host {
     }
 
     /// Finalises MPI, with all other ranks, after the last letter and before this rank's process ends. Where a collective
-    /// was left unfinished, MPI may wait for it for ever: it is left alone after 5 s, and the launcher may complain.
+    /// was left unfinished, MPI may wait for it for ever: it is left alone after 5 s, and the launcher may complain. Where none
+    /// was, a finalisation that takes 30 s ends the process.
     ///
     /// # Errors
     /// MPI's own.
@@ -158,11 +162,36 @@ impl Host {
             return Err(Error::invalid("mpi: a worker does not leave MPI, which is not finalised"));
         }
         if is_finished() {
+            // By this thread: MPI wants the one that has initialised it.
+            let _watch = self.watch_finalisation();
             return self.world.finalize();
         }
         let (world, (tell, told)) = (self.world, mpsc::channel());
         thread::spawn(move || tell.send(world.finalize()));
         told.recv_timeout(FINALIZE).unwrap_or(Ok(()))
+    }
+
+    /// Ends the process if what this returns is not dropped in time.
+    fn watch_finalisation(&self) -> mpsc::Sender<()> {
+        let (watch, watched) = mpsc::channel();
+        let why = format!(
+            "disco: {}: MPI_Finalize does not come back within {PATIENCE:?}: a rank is gone, or can't be reached",
+            self.name(self.rank)
+        );
+        let end = move || {
+            if watched.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // Nobody may listen any more.
+                _ = writeln!(io::stderr(), "{why}");
+                // SAFETY: it may be called at any time; null are all streams.
+                unsafe { fflush(ptr::null_mut()) };
+                // SAFETY: it may be called at any time.
+                unsafe { _exit(1) };
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("disco-finalize".into()).spawn(end) {
+            tracing::warn!(%error, "nobody watches MPI_Finalize");
+        }
+        watch
     }
 
     /// Sends the other ranks home.
@@ -208,6 +237,8 @@ fn is_finished() -> bool {
 
 unsafe extern "C" {
     fn atexit(function: extern "C" fn()) -> c_int;
+    fn fflush(stream: *mut c_void) -> c_int;
+    fn _exit(status: c_int) -> !;
 }
 
 /// The end of rank 0's process, which has initialised MPI here. Nothing in it panics but the allocator.
