@@ -145,7 +145,7 @@ mod tests {
         else {
             panic!()
         };
-        assert_eq!(read.addresses, joining(20).addresses);
+        assert_eq!(read.addresses, joining(19).addresses);
         assert_eq!(read.token, joining(1).token);
         let long = Post::Letter(Letter::Invitation("a".repeat(510))).write().unwrap_err().to_string();
         assert_eq!(long, "mpi: 510 bytes are too many for a letter to a rank");
