@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(all(feature = "mpi", target_os = "linux"))]
+use disco_channel::nodes::everywhere;
 #[cfg(target_os = "linux")]
 use disco_channel::nodes::{Announce, Announcement, NodeLane, Options as NodeOptions, Token};
 #[cfg(target_os = "linux")]
@@ -54,9 +56,20 @@ pub struct Builder {
 struct Nodes {
     count: usize,
     workers: SessionKind,
+    /// Each worker joins by itself, also where several are on one machine.
+    apart: bool,
+    names: Vec<String>,
     listen: Option<String>,
     token: Option<Token>,
     announce: Option<Announce>,
+}
+
+#[cfg(target_os = "linux")]
+impl Default for Nodes {
+    fn default() -> Self {
+        let workers = SessionKind::Processes;
+        Self { count: 2, workers, apart: false, names: Vec::new(), listen: None, token: None, announce: None }
+    }
 }
 
 impl Builder {
@@ -66,14 +79,16 @@ impl Builder {
     }
 
     /// A session of `workers` workers: worker 0 is a thread of this process, the others are processes of this machine. The
-    /// program is started once more for each and has to call [`init`](crate::init).
+    /// program is started once more for each and has to call [`init`](crate::init). Where an MPI launcher has started ranks, they
+    /// are the workers, of this machine and others.
     pub fn processes(workers: usize) -> Self {
         Self::new(SessionKind::Processes, workers)
     }
 
     /// A session of `nodes` machines with `per_node` workers each. This one is node 0, with worker 0 as a thread of this process.
     /// The others [join](crate::join); until [`announce`](Self::announce) or [`listen`](Self::listen) says otherwise, they are
-    /// started here, as this program once more, to try things out.
+    /// started here, as this program once more, to try things out. Where an MPI launcher has started ranks, they are the workers,
+    /// and join by themselves.
     #[cfg(target_os = "linux")]
     pub fn nodes(nodes: usize, per_node: usize) -> Self {
         Self::new(SessionKind::Nodes, nodes * per_node).over(nodes)
@@ -89,7 +104,7 @@ impl Builder {
             #[cfg(target_os = "linux")]
             launch: None,
             #[cfg(target_os = "linux")]
-            nodes: Nodes { count: 2, workers: SessionKind::Processes, listen: None, token: None, announce: None },
+            nodes: Nodes::default(),
             collective_deadline: None,
             connect_deadline: None,
             start_deadline: Duration::from_secs(30),
@@ -218,6 +233,14 @@ impl Builder {
     /// or that do not connect in time: which worker, and why. Nodes that do not join in time or are another program's, an
     /// address that is taken or that needs a token. This program does not call [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
+        #[cfg(all(feature = "mpi", target_os = "linux"))]
+        let this = self.with_ranks()?;
+        #[cfg(not(all(feature = "mpi", target_os = "linux")))]
+        let this = self;
+        this.start_as_it_is()
+    }
+
+    fn start_as_it_is(self) -> Result<LaneSession> {
         #[cfg_attr(not(target_os = "linux"), expect(unused_mut))]
         let mut world = World::new(self.workers, self.groups)?;
         #[cfg(target_os = "linux")]
@@ -260,14 +283,41 @@ impl Builder {
 
 #[cfg(target_os = "linux")]
 impl Builder {
+    /// With the ranks that an MPI launcher has started, if there are any: as processes of this machine or, where they are on
+    /// several, as nodes. They alone know the token, which is this session's.
+    #[cfg(feature = "mpi")]
+    fn with_ranks(mut self) -> Result<Self> {
+        let is_told = self.kind == SessionKind::Processes && self.launch.is_some();
+        let Some(ranks) = crate::ranks::of_session(self.kind, self.workers)?.filter(|_| !is_told) else {
+            return Ok(self);
+        };
+        let machines = ranks.machines();
+        if machines == 1 && self.kind == SessionKind::Processes {
+            self.launch = Some(ranks.launch(self.start_deadline));
+            return Ok(self);
+        }
+        let (token, listen) = (Token::random()?, std::env::var("DISCO_LISTEN").ok().filter(|text| !text.is_empty()));
+        self.nodes = Nodes {
+            // Where they do not share the ranks equally, each rank is a node by itself.
+            count: match machines {
+                1 => self.nodes.count,
+                machines if self.workers.is_multiple_of(machines) => machines,
+                _ => self.workers,
+            },
+            workers: SessionKind::Threads,
+            apart: true,
+            names: ranks.names(),
+            listen: self.nodes.listen.or(listen).or_else(|| Some(everywhere().to_owned())),
+            announce: Some(ranks.announce(&token, self.start_deadline)),
+            token: Some(token),
+        };
+        self.kind = SessionKind::Nodes;
+        Ok(self)
+    }
+
     /// Worker 0 stays in this process.
     fn lanes_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<Vec<Arc<dyn Channel>>> {
-        #[cfg(feature = "mpi")]
-        let ranks = crate::ranks::launch(self.workers)?;
-        #[cfg(not(feature = "mpi"))]
-        let ranks = None;
-        let launch = self.launch.clone().or(ranks);
-        self.lanes_here(config, workers, launch, &shared_with_processes())
+        self.lanes_here(config, workers, self.launch.clone(), &shared_with_processes())
     }
 
     /// Lanes to worker 0, a thread, and to the others of `workers` of this machine, which are processes.
@@ -294,11 +344,12 @@ impl Builder {
 
     /// Node 0 stays on this machine.
     fn lanes_to_nodes(&self, config: WorkerConfig) -> Result<Vec<Arc<dyn Channel>>> {
-        let Nodes { count, workers: kind, listen, token, announce } = &self.nodes;
-        let (nodes, world) = (count - 1, config.world);
+        let Nodes { count, workers: kind, apart, names, listen, token, announce } = &self.nodes;
+        let world = config.world;
+        let (nodes, here) = if *apart { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
         let mut options = NodeOptions::new(nodes, config);
         (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
-        options.processes = *kind == SessionKind::Processes;
+        (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
         options.token = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
         options.announce = match announce {
@@ -310,7 +361,6 @@ impl Builder {
                 Announce::new(move |announcement| crate::node::start_here(announcement, &token))
             }
         };
-        let here = world.per_node() as u32;
         let shared = if options.processes { shared_with_processes() } else { Arc::default() };
         let mut lanes = match options.processes {
             true => self.lanes_here(config, here, self.launch.clone(), &shared)?,

@@ -7,11 +7,12 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_channel::nodes::{Announce, JoinOptions, Token};
 use disco_channel::processes::{Invitation, Launch};
 use disco_core::{Error, Result};
-use disco_mpi::Host;
+use disco_mpi::{Host, Joining, Letter};
 
-use crate::Settings;
+use crate::{SessionKind, Settings};
 
 /// The world whose rank 0 this process is, if a launcher has made one.
 static WORLD: OnceLock<&'static Host> = OnceLock::new();
@@ -60,9 +61,19 @@ fn become_ranks() -> Result<()> {
     Err(failed(Command::new(program).args(options).arg(this).args(env::args_os().skip(1)).exec()))
 }
 
-/// How workers of a session come about here: as ranks that are there, if a launcher has started some.
-pub(crate) fn launch(workers: usize) -> Result<Option<Launch>> {
-    let Some(&world) = WORLD.get() else { return Ok(None) };
+/// Ranks that a launcher has started, of which a session takes the first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ranks {
+    world: &'static Host,
+    workers: usize,
+}
+
+/// The ranks of a session of this kind, if a launcher has started some.
+///
+/// # Errors
+/// They are too few.
+pub(crate) fn of_session(kind: SessionKind, workers: usize) -> Result<Option<Ranks>> {
+    let Some(&world) = WORLD.get().filter(|_| kind != SessionKind::Threads) else { return Ok(None) };
     if world.size() < workers {
         return Err(Error::invalid(format!(
             "MPI's launcher has started {} ranks, and the session has {workers} workers: start as many ranks, or set \
@@ -70,18 +81,52 @@ pub(crate) fn launch(workers: usize) -> Result<Option<Launch>> {
             world.size()
         )));
     }
-    Ok(Some(Launch::elsewhere(|invitation| world.invite(invitation.worker.index(), &invitation.text()))))
+    Ok(Some(Ranks { world, workers }))
+}
+
+impl Ranks {
+    /// On how many machines they are.
+    pub(crate) fn machines(self) -> usize {
+        self.world.machines(self.workers)
+    }
+
+    /// They serve as processes of this machine; a letter may take so long.
+    pub(crate) fn launch(self, limit: Duration) -> Launch {
+        Launch::elsewhere(move |invitation| {
+            self.world.send(invitation.worker.index(), Letter::Invitation(invitation.text()), limit)
+        })
+    }
+
+    /// What those are called that join.
+    pub(crate) fn names(self) -> Vec<String> {
+        (1..self.workers).map(|rank| self.world.name(rank)).collect()
+    }
+
+    /// They are told by MPI where to join as nodes, and the token; that and joining may each take so long.
+    pub(crate) fn announce(self, token: &Token, limit: Duration) -> Announce {
+        let token = token.text();
+        Announce::new(move |announcement| {
+            let joining = Joining::new(token.clone(), limit, announcement.addresses());
+            let send = |rank| self.world.send(rank, Letter::Joining(joining.clone()), limit);
+            (1..self.workers).try_for_each(send)
+        })
+    }
 }
 
 /// Sessions may overlap: each has a thread.
 fn serve(host: &Host) -> Result<()> {
     let mut sessions = Vec::new();
-    while let Some(text) = host.next_invitation()? {
+    let (rank, name) = (host.rank(), host.name(host.rank()));
+    while let Some(letter) = host.next_letter()? {
+        let name = name.clone();
         sessions.push(thread::spawn(move || {
-            let served = Invitation::parse(&text).and_then(|invitation| crate::serve(&invitation));
+            let served = match letter {
+                Letter::Invitation(text) => Invitation::parse(&text).and_then(|invitation| crate::serve(&invitation)),
+                Letter::Joining(joining) => join(rank, joining),
+            };
             if let Err(error) = served {
                 // The controller knows, and may start another session.
-                eprintln!("disco: {error}");
+                eprintln!("disco: {name}: {error}");
             }
         }));
     }
@@ -91,4 +136,12 @@ fn serve(host: &Host) -> Result<()> {
         thread::sleep(Duration::from_millis(1));
     }
     host.finish()
+}
+
+/// Joins a session as the node of this rank.
+fn join(rank: usize, joining: Joining) -> Result<()> {
+    let mut options = JoinOptions::new(joining.addresses.join(","));
+    (options.node, options.per_node) = (Some(rank as u32), Some(1));
+    (options.token, options.start) = (Some(Token::new(&joining.token)?), joining.start);
+    crate::join(&options)
 }

@@ -1,10 +1,12 @@
 //! Ranks that a launcher has started, as workers to be: rank 0 is the controller's process, and invites the others to its
-//! sessions, one after the other, until it ends.
+//! sessions by letters, one after the other, until it ends.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::io::{self, Write as _};
+use std::mem::ManuallyDrop;
 use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,18 +20,21 @@ use crate::abi::Abi;
 use crate::communicator::Flag;
 use crate::connect;
 use crate::launcher;
+use crate::letter::{LETTER, Letter, Post};
 use crate::library::{self, Installed, Mpi};
+use crate::machine::{self, Machine, RECORD};
 
-/// The longest text of an invitation, and what stands before it: what it is and how long.
-const TEXT: usize = 509;
-const LETTER: usize = TEXT + 3;
 /// The tag of letters.
 const TAG: c_int = 2;
 /// Looks at the letter box before a rank that is idle sleeps, and how long.
 const LOOKS: u32 = 1000;
 const NAP: Duration = Duration::from_millis(1);
+/// How long ranks may take to say which machine they are on.
+const LOCATE: Duration = Duration::from_secs(30);
 /// How long finalising may take after something went wrong.
 const FINALIZE: Duration = Duration::from_secs(5);
+/// And where nothing is known to have gone wrong: a rank that is gone, or can't be reached, keeps the others from it.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// This process, once it has looked.
 static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
@@ -47,20 +52,15 @@ pub struct Host {
     size: usize,
     /// Which its children are not.
     process: u32,
+    /// Each rank's.
+    machines: Vec<Machine>,
     world: &'static dyn World,
-}
-
-/// What a rank is told.
-enum Letter {
-    /// The text of an invitation.
-    Invitation(String),
-    /// Rank 0 ends; whether MPI can be finalised.
-    End(bool),
 }
 
 /// MPI's world, whatever the ABI.
 trait World: Send + Sync {
-    fn send(&self, to: usize, letter: &mut [u8; LETTER]) -> Result<()>;
+    /// Says whether MPI took it in time.
+    fn send(&self, to: usize, letter: [u8; LETTER], limit: Duration) -> Result<bool>;
     fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()>;
     fn finalize(&self) -> Result<()>;
     /// Whether MPI is not finalised yet.
@@ -100,27 +100,49 @@ impl Host {
         self.size
     }
 
-    /// Passes an invitation on to another rank. Rank 0 calls this.
-    ///
-    /// # Errors
-    /// It is too long; there is no such rank; MPI's own.
-    pub fn invite(&self, rank: usize, text: &str) -> Result<()> {
-        if text.len() > TEXT || !(1..self.size).contains(&rank) {
-            return Err(Error::invalid(format!("mpi: rank {rank} of {} can't be invited", self.size)));
-        }
-        self.world.send(rank, &mut write(1, text))
+    /// What a rank is called: its number and the name of its machine.
+    pub fn name(&self, rank: usize) -> String {
+        let machine = self.machines.get(rank).map_or("", Machine::name);
+        format!("rank {rank} on {machine}")
     }
 
-    /// The next invitation of rank 0; none once it ends. Waits for ever: launchers end ranks whose rank 0 is gone.
+    /// On how many machines the first ranks are, if each has an equal share of them, one after the other; else as many as there
+    /// are ranks. Containers count as machines of their own where processes of one can't reach those of the other.
+    pub fn machines(&self, ranks: usize) -> usize {
+        machine::count(&self.machines[..ranks.min(self.size)])
+    }
+
+    /// Sends another rank a letter. Rank 0 calls this.
     ///
     /// # Errors
-    /// MPI's own.
-    pub fn next_invitation(&self) -> Result<Option<String>> {
+    /// It is too long; there is no such rank; MPI does not take it in time; MPI's own.
+    pub fn send(&self, rank: usize, letter: Letter, limit: Duration) -> Result<()> {
+        if !(1..self.size).contains(&rank) {
+            return Err(Error::invalid(format!("mpi: rank {rank} of {} can't be sent a letter", self.size)));
+        }
+        self.post(rank, &Post::Letter(letter), limit)
+    }
+
+    fn post(&self, rank: usize, post: &Post, limit: Duration) -> Result<()> {
+        match self.world.send(rank, post.write()?, limit)? {
+            true => Ok(()),
+            false => {
+                let state = format!("MPI can't reach {}", self.name(rank));
+                Err(Error::Deadline { operation: "mpi: a letter to a rank".into(), after: limit, state })
+            }
+        }
+    }
+
+    /// The next letter of rank 0; none once it ends. Waits for ever: launchers end ranks whose rank 0 is gone.
+    ///
+    /// # Errors
+    /// MPI's own; a letter that another version has written.
+    pub fn next_letter(&self) -> Result<Option<Letter>> {
         let mut letter = [0; LETTER];
         self.world.receive(&mut letter)?;
-        match read(&letter) {
-            Letter::Invitation(text) => Ok(Some(text)),
-            Letter::End(is_finished) => {
+        match Post::read(&letter)? {
+            Post::Letter(letter) => Ok(Some(letter)),
+            Post::End(is_finished) => {
                 if !is_finished {
                     leave_unfinished();
                 }
@@ -129,8 +151,9 @@ impl Host {
         }
     }
 
-    /// Finalises MPI, with all other ranks, after the last invitation and before this rank's process ends. Where a collective
-    /// was left unfinished, MPI may wait for it for ever: it is left alone after 5 s, and the launcher may complain.
+    /// Finalises MPI, with all other ranks, after the last letter and before this rank's process ends. Where a collective
+    /// was left unfinished, MPI may wait for it for ever: it is left alone after 5 s, and the launcher may complain. Where none
+    /// was, a finalisation that takes 30 s ends the process.
     ///
     /// # Errors
     /// MPI's own.
@@ -139,6 +162,8 @@ impl Host {
             return Err(Error::invalid("mpi: a worker does not leave MPI, which is not finalised"));
         }
         if is_finished() {
+            // By this thread: MPI wants the one that has initialised it.
+            let _watch = self.watch_finalisation();
             return self.world.finalize();
         }
         let (world, (tell, told)) = (self.world, mpsc::channel());
@@ -146,11 +171,36 @@ impl Host {
         told.recv_timeout(FINALIZE).unwrap_or(Ok(()))
     }
 
+    /// Ends the process if what this returns is not dropped in time.
+    fn watch_finalisation(&self) -> mpsc::Sender<()> {
+        let (watch, watched) = mpsc::channel();
+        let why = format!(
+            "disco: {}: MPI_Finalize does not come back within {PATIENCE:?}: a rank is gone, or can't be reached",
+            self.name(self.rank)
+        );
+        let end = move || {
+            if watched.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // Nobody may listen any more.
+                _ = writeln!(io::stderr(), "{why}");
+                // SAFETY: it may be called at any time; null are all streams.
+                unsafe { fflush(ptr::null_mut()) };
+                // SAFETY: it may be called at any time.
+                unsafe { _exit(1) };
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("disco-finalize".into()).spawn(end) {
+            tracing::warn!(%error, "nobody watches MPI_Finalize");
+        }
+        watch
+    }
+
     /// Sends the other ranks home.
     fn end(&self) -> Result<()> {
         leave_all();
-        let kind = if is_finished() { 2 } else { 3 };
-        (1..self.size).try_for_each(|rank| self.world.send(rank, &mut write(kind, "")))
+        let (end, limit) = (Post::End(is_finished()), Instant::now() + FINALIZE);
+        let left = || limit.saturating_duration_since(Instant::now());
+        // One that is gone keeps none of the others here.
+        (1..self.size).map(|rank| self.post(rank, &end, left())).fold(Ok(()), Result::and)
     }
 }
 
@@ -187,6 +237,8 @@ fn is_finished() -> bool {
 
 unsafe extern "C" {
     fn atexit(function: extern "C" fn()) -> c_int;
+    fn fflush(stream: *mut c_void) -> c_int;
+    fn _exit(status: c_int) -> !;
 }
 
 /// The end of rank 0's process, which has initialised MPI here. Nothing in it panics but the allocator.
@@ -223,27 +275,11 @@ extern "C" fn not_copied<H>(
     0
 }
 
-fn write(kind: u8, text: &str) -> [u8; LETTER] {
-    let mut letter = [0; LETTER];
-    letter[0] = kind;
-    letter[1..3].copy_from_slice(&(text.len() as u16).to_le_bytes());
-    letter[3..3 + text.len()].copy_from_slice(text.as_bytes());
-    letter
-}
-
-fn read(letter: &[u8; LETTER]) -> Letter {
-    let length = usize::from(u16::from_le_bytes([letter[1], letter[2]])).min(TEXT);
-    match letter[0] {
-        1 => Letter::Invitation(String::from_utf8_lossy(&letter[3..3 + length]).into_owned()),
-        kind => Letter::End(kind == 2),
-    }
-}
-
 impl<A: Abi> Launched<A> {
     fn enter(mpi: &'static Installed<A>) -> Result<Option<Host>> {
         let is_ours = !mpi.about.is_initialized()?;
         if is_ours {
-            connect::init(mpi, launcher::ranks())?;
+            connect::init(mpi, launcher::ranks_here())?;
         }
         let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
         if size == 1 && launcher::ranks() > 1 {
@@ -269,8 +305,29 @@ impl<A: Abi> Launched<A> {
         if rank == 0 {
             Self::call_at_end(mpi, is_ours)?;
         }
-        let process = process::id();
-        Ok(Some(Host { rank, size, process, world: Box::leak(Box::new(Self { mpi, comm })) }))
+        let (process, world) = (process::id(), Box::leak(Box::new(Self { mpi, comm })));
+        let machines = world.locate(size)?;
+        Ok(Some(Host { rank, size, process, machines, world }))
+    }
+
+    /// Each rank's machine. All ranks call this.
+    fn locate(&self, size: usize) -> Result<Vec<Machine>> {
+        let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
+        let (count, byte) = (RECORD as c_int, mpi.constants.byte);
+        // Kept, since nothing takes a collective back.
+        let (mine, all) = (Machine::this().write().to_vec().leak(), vec![0; size * RECORD].leak());
+        let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+        // SAFETY: both stay for ever, and nobody looks at them until the request is done, below.
+        let code = unsafe { (mpi.table.iallgather)(from, count, byte, to, count, byte, self.comm, &mut request) };
+        mpi.about.check("MPI_Iallgather", code)?;
+        match self.wait(&mut request, Some(LOCATE))? {
+            true => Ok(all.chunks_exact(RECORD).map(Machine::read).collect()),
+            false => {
+                let (operation, state) =
+                    ("mpi: finding which machines ranks are on", "some have not called disco::init()");
+                Err(Error::Deadline { operation: operation.into(), after: LOCATE, state: state.into() })
+            }
+        }
     }
 
     /// Sees to it that the other ranks hear of rank 0's end.
@@ -290,18 +347,23 @@ impl<A: Abi> Launched<A> {
         Ok(())
     }
 
-    fn wait(&self, request: &mut A::Handle) -> Result<()> {
-        let mut looks = 0;
+    /// Waits until a request is done, for at most so long. Says whether it is.
+    fn wait(&self, request: &mut A::Handle, limit: Option<Duration>) -> Result<bool> {
+        let (start, mut looks) = (Instant::now(), 0);
         loop {
             let mut done = 0;
             // SAFETY: the request was started, and its letter stays until it is done.
             let code = unsafe { (self.mpi.table.test)(request, &mut done, self.mpi.status_ignore()) };
             self.mpi.about.check("MPI_Test", code)?;
             if done != 0 {
-                return Ok(());
+                return Ok(true);
             }
             looks += 1;
             if looks > LOOKS {
+                if limit.is_some_and(|limit| start.elapsed() >= limit) {
+                    leave_unfinished();
+                    return Ok(false);
+                }
                 thread::sleep(NAP);
             }
         }
@@ -309,13 +371,18 @@ impl<A: Abi> Launched<A> {
 }
 
 impl<A: Abi> World for Launched<A> {
-    fn send(&self, to: usize, letter: &mut [u8; LETTER]) -> Result<()> {
+    fn send(&self, to: usize, letter: [u8; LETTER], limit: Duration) -> Result<bool> {
         let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
+        let letter = ManuallyDrop::new(Box::new(letter));
         let (data, bytes, byte) = (letter.as_ptr().cast(), LETTER as c_int, mpi.constants.byte);
-        // SAFETY: the letter stays until the request is done, below.
+        // SAFETY: the letter stays until the request is done, which may be never.
         let code = unsafe { (mpi.table.isend)(data, bytes, byte, to as c_int, TAG, self.comm, &mut request) };
         mpi.about.check("MPI_Isend", code)?;
-        self.wait(&mut request)
+        let is_done = self.wait(&mut request, Some(limit))?;
+        if is_done {
+            drop(ManuallyDrop::into_inner(letter));
+        }
+        Ok(is_done)
     }
 
     fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()> {
@@ -324,7 +391,7 @@ impl<A: Abi> World for Launched<A> {
         // SAFETY: the letter stays until the request is done, below.
         let code = unsafe { (mpi.table.irecv)(data, bytes, byte, 0, TAG, self.comm, &mut request) };
         mpi.about.check("MPI_Irecv", code)?;
-        self.wait(&mut request)
+        self.wait(&mut request, None).map(drop)
     }
 
     fn finalize(&self) -> Result<()> {
@@ -339,17 +406,5 @@ impl<A: Abi> World for Launched<A> {
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<rank {} of {} in process {}>", self.rank, self.size, process::id())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn letters_are_read_as_they_were_written() {
-        assert!(matches!(read(&write(1, "3:disco-1f:00ff")), Letter::Invitation(text) if text == "3:disco-1f:00ff"));
-        assert!(matches!(read(&write(2, "")), Letter::End(true)));
-        assert!(matches!(read(&write(3, "")), Letter::End(false)));
     }
 }

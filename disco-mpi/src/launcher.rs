@@ -19,6 +19,12 @@ pub(crate) fn ranks() -> usize {
     RANKS.into_iter().find_map(|name| env::var(name).ok()?.parse().ok()).unwrap_or(1)
 }
 
+/// How many of them are on this machine, as far as is known: else all.
+pub(crate) fn ranks_here() -> usize {
+    const HERE: [&str; 2] = ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+    HERE.into_iter().find_map(|name| env::var(name).ok()?.parse().ok()).unwrap_or_else(ranks)
+}
+
 /// Whether a launcher has started this process as one of several.
 pub fn is_launched() -> bool {
     ranks() > 1

@@ -9,7 +9,7 @@
 //! abi, table     handles and constants of three ABIs; the functions
 //! connect        ranks initialise MPI, meet, and make a communicator; pmi serves those without a launcher
 //! launcher       the command that starts ranks, and what a rank knows of it
-//! host           ranks of a launcher, invited to one session after the other
+//! host           ranks of a launcher, invited to one session after the other: letter is what they are told, machine where they are
 //! communicator   one rank: waiting with deadline and abort, splitting
 //! collective     an operation as MPI's (raw: as the benchmark calls it), on spans of bytes
 //! reduction      of numbers that the library knows and of others, which go as wider numbers
@@ -25,7 +25,9 @@ mod communicator;
 mod connect;
 mod host;
 mod launcher;
+mod letter;
 mod library;
+mod machine;
 mod numbers;
 mod pmi;
 #[doc(hidden)]
@@ -38,3 +40,4 @@ pub use backend::{BACKEND, Mpi};
 pub use connect::connect_comm;
 pub use host::Host;
 pub use launcher::{is_launched, launcher};
+pub use letter::{Joining, Letter};

@@ -21,11 +21,13 @@
 //! **The end.** Both ends say something each second. One that is silent for 5 s, closes the connection or sends garbage is gone: a
 //! node's workers are then lost, all of them; a node whose controller is gone aborts and stops its workers.
 
+mod addresses;
 mod controller;
 pub mod handshake;
 mod node;
 mod token;
 
+pub use addresses::everywhere;
 pub use controller::{Announce, Announcement, NodeLane, Options};
 pub use node::{JoinOptions, serve};
 pub use token::Token;

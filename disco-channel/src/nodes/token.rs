@@ -64,6 +64,11 @@ impl Token {
         Self::new(&random::hex(&random))
     }
 
+    /// Its text, to be passed on where nobody else reads it.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+
     /// Passes it on to a program that is to be started, in `DISCO_TOKEN`.
     pub fn pass_on(&self, program: &mut Command) {
         program.env(VARIABLE, OsStr::from_bytes(&self.0));

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use disco_conformance::Required;
 
@@ -93,9 +93,13 @@ impl Library {
 }
 
 /// One at a time: ranks that wait keep their processors busy.
-pub(crate) fn run(command: &mut Command) -> Output {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn run(command: &mut Command) -> Output {
+    let _turn = turn();
     command.stdin(Stdio::null()).output().unwrap()
 }
 

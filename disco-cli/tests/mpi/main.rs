@@ -4,6 +4,7 @@
 #![cfg(all(feature = "mpi", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod hosts;
 mod library;
 mod programs;
 

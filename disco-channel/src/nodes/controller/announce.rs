@@ -1,10 +1,12 @@
 //! Where nodes are to connect, told to whom it concerns.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use disco_core::Result;
+
+use crate::nodes::addresses;
 
 /// Takes where nodes are to connect, once somebody listens there.
 #[derive(Clone)]
@@ -38,6 +40,19 @@ impl Announce {
 }
 
 impl Announcement {
+    /// What others may reach the address by, each as `HOST:PORT`: where it is that of all interfaces, the name of this machine and
+    /// what addresses its interfaces have.
+    pub fn addresses(&self) -> Vec<String> {
+        let (ip, port) = (self.address.ip(), self.address.port());
+        if !ip.is_unspecified() {
+            return vec![self.address.to_string()];
+        }
+        let addresses = addresses::of_this_machine().into_iter().filter(|address| ip.is_ipv6() || address.is_ipv4());
+        let addresses = addresses.map(|address: IpAddr| SocketAddr::new(address, port).to_string());
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        std::iter::once(format!("{name}:{port}")).chain(addresses).collect()
+    }
+
     /// The command that joins on another machine, for a session of this program.
     pub fn command(&self) -> String {
         let host = match self.address.ip().is_unspecified() {

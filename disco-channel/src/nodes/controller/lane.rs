@@ -39,6 +39,8 @@ pub struct Options {
     pub token: Option<Token>,
     /// Who is told where nodes are to connect.
     pub announce: Announce,
+    /// What each node is called; without them, by its number, and by the name of its host once it has said it.
+    pub names: Vec<String>,
     /// Workers are processes, not threads, of their nodes.
     pub processes: bool,
     /// How workers behave.
@@ -67,6 +69,7 @@ impl Options {
             listen: "127.0.0.1:0".into(),
             token: None,
             announce: Announce::default(),
+            names: Vec::new(),
             processes: true,
             config,
             start: Duration::from_secs(30),
@@ -122,7 +125,7 @@ impl Channel for NodeLane {
     /// It was started before; the workers can't be shared by the nodes; the address is taken, or needs a token; nodes do not
     /// come, are another program's or can't start their workers: which, and why.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let Options { nodes, announce, processes, config, start, heartbeat, silence, token, .. } = &self.options;
+        let Options { nodes, announce, names, processes, config, start, heartbeat, silence, token, .. } = &self.options;
         let count = self.workers.end.index().saturating_sub(self.workers.start.index());
         if count == 0 || *nodes == 0 || !count.is_multiple_of(*nodes) {
             return Err(self.error(&format!("{nodes} nodes can't share {count} workers")));
@@ -134,7 +137,7 @@ impl Channel for NodeLane {
         let (listener, secret) = self.listen()?;
         let address = listener.local_addr().map_err(refused)?;
         let waker = Arc::new(Waker::new().map_err(refused)?);
-        let roster = Arc::new(Roster::new(self.workers.clone(), *nodes, waker));
+        let roster = Arc::new(Roster::new(self.workers.clone(), *nodes, names.clone(), waker));
         let (tell, told) = mpsc::channel();
         let service = Service {
             roster: roster.clone(),

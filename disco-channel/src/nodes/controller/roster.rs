@@ -17,6 +17,8 @@ use crate::exits::Exits;
 pub(super) struct Roster {
     pub(super) workers: Range<WorkerId>,
     seats: Box<[Seat]>,
+    /// What nodes are called, where that was said before they came.
+    names: Vec<String>,
     /// Of nodes.
     pub(super) exits: Exits,
     /// Wakes the service thread.
@@ -46,12 +48,13 @@ pub(super) struct Seat {
 }
 
 impl Roster {
-    pub(super) fn new(workers: Range<WorkerId>, nodes: usize, waker: Arc<Waker>) -> Self {
+    pub(super) fn new(workers: Range<WorkerId>, nodes: usize, names: Vec<String>, waker: Arc<Waker>) -> Self {
         let per_node = (workers.end.index() - workers.start.index()) / nodes;
         let seat = || Seat { progress: vec![Progress::default(); per_node].into(), ..Seat::default() };
         Self {
             workers,
             seats: (0..nodes).map(|_| seat()).collect(),
+            names,
             exits: Exits::new(nodes),
             waker,
             batch: Mutex::new(Batch::new(nodes)),
@@ -73,6 +76,15 @@ impl Roster {
 
     pub(super) fn seat(&self, index: usize) -> &Seat {
         &self.seats[index]
+    }
+
+    /// What a node is called; `host` is what it says itself, once it is there.
+    pub(super) fn name(&self, index: usize, host: Option<&str>) -> String {
+        match (self.names.get(index), host) {
+            (Some(name), _) => name.clone(),
+            (None, Some(host)) => format!("node {} ({host})", index + 1),
+            (None, None) => format!("node {}", index + 1),
+        }
     }
 
     /// The workers of a node.

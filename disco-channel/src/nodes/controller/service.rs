@@ -273,7 +273,7 @@ impl Service {
         incoming.set_limit(PACKET);
         let seat = self.roster.seat(index);
         // Set once: nobody else gets this seat.
-        _ = seat.name.set(format!("node {} ({})", index + 1, join.name));
+        _ = seat.name.set(self.roster.name(index, Some(&join.name)));
         _ = seat.connection.set(connection.clone());
         self.peers.push(Peer::new(index, connection, incoming));
     }
@@ -322,8 +322,8 @@ impl Service {
     /// Who has not come.
     fn missing(&self) -> String {
         let taken: Vec<u32> = self.guests.iter().filter_map(|guest| guest.request.node).collect();
-        let free: Vec<String> =
-            (1..=self.roster.len() as u32).filter(|id| !taken.contains(id)).map(|id| format!("node {id}")).collect();
+        let free = (0..self.roster.len()).filter(|index| !taken.contains(&(*index as u32 + 1)));
+        let free: Vec<String> = free.map(|index| self.roster.name(index, None)).collect();
         let missing = self.roster.len().saturating_sub(self.guests.len());
         let mut text = match missing == free.len() {
             true => format!("{} did not join", free.join(", ")),

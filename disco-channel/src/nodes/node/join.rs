@@ -18,6 +18,8 @@ use crate::random;
 
 /// How long to wait before the second attempt, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long the least of several addresses is tried.
+const SHARE: Duration = Duration::from_millis(500);
 /// How long the controller may be silent while others join, of which it says something more often than each second.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long others may take to join until it is said that they are waited for.
@@ -26,7 +28,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// How a node joins.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// Where the controller listens: `HOST:PORT`.
+    /// Where the controller listens: `HOST:PORT`, or several of these, parted by commas, of which one will do.
     pub address: String,
     /// The session's token; without it, a controller that has none.
     pub token: Option<Token>,
@@ -88,8 +90,7 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
 }
 
 fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str) -> Result<Joined, Failed> {
-    let mut stream = connect(&options.address, left).map_err(Failed::ForNow)?;
-    let world = prove(options, &mut stream)?;
+    let (stream, world) = enter(options, left)?;
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
@@ -101,6 +102,29 @@ fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str
         return Err(Failed::ForGood(lost("it assigns a part of another world than it has proved".into())));
     }
     Ok(Joined { connection, incoming, assignment })
+}
+
+/// Connects to one of the addresses, whose other end has the token. Of several, each has a share of the time, and what others
+/// listen to is passed over.
+fn enter(options: &JoinOptions, left: Duration) -> Result<(TcpStream, World), Failed> {
+    let addresses: Vec<&str> = options.address.split(',').collect();
+    let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, left) };
+    let limit = left.min(HANDSHAKE / addresses.len() as u32).max(SHARE);
+    let mut reasons = Vec::new();
+    for address in addresses {
+        match enter_at(address, options, limit) {
+            Ok(entered) => return Ok(entered),
+            Err(Failed::ForNow(why)) => reasons.push(format!("{address}: {why}")),
+            Err(Failed::ForGood(error)) => reasons.push(format!("{address}: {error}")),
+        }
+    }
+    Err(Failed::ForNow(reasons.join("; ")))
+}
+
+fn enter_at(address: &str, options: &JoinOptions, limit: Duration) -> Result<(TcpStream, World), Failed> {
+    let mut stream = connect(address, limit).map_err(Failed::ForNow)?;
+    let world = prove(options, &mut stream)?;
+    Ok((stream, world))
 }
 
 /// Connects to any of the addresses that a name has.
@@ -212,4 +236,28 @@ fn assigned(options: &JoinOptions, connection: &Connection, incoming: &mut Incom
 /// The controller is of no use.
 pub(super) fn lost(why: String) -> Error {
     Error::Lost { workers: "the controller".into(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn of_several_addresses_each_says_why_it_would_not_do() {
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let strange = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = strange.local_addr().unwrap();
+        let serve = thread::spawn(move || {
+            strange.accept().unwrap().0.write_all(&[b' '; GREETING]).unwrap();
+        });
+        let mut options = JoinOptions::new(format!("{closed},{other}"));
+        options.start = Duration::from_millis(1);
+        let error = join(&options, &Arc::new(Waker::new().unwrap())).err().unwrap().to_string();
+        serve.join().unwrap();
+        assert!(error.contains(&format!("{closed}: Connection refused")), "{error}");
+        let why = "the controller lost: it is no controller of Disco; this node was given no token";
+        assert!(error.ends_with(&format!("; {other}: {why}")), "{error}");
+    }
 }

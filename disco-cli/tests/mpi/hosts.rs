@@ -1,0 +1,256 @@
+//! Ranks on two hosts, which are network namespaces of this machine with names and shared memory of their own: no socket
+//! without an address leads from one to the other. What stands in for `ssh` starts a command in one of them.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::BENCH;
+use crate::library::{INTEL, Library, MPICH, OPEN_MPI, run, text, turn};
+
+const DISCO: &str = env!("CARGO_BIN_EXE_disco");
+/// Addresses of the hosts, `host1` and `host2`, which this test alone sees.
+const ADDRESSES: [&str; 2] = ["10.213.7.1", "10.213.7.2"];
+/// What goes on for seconds, with tensors up to 64 MiB.
+const ALL_REDUCE: [&str; 6] = ["bench", "all_reduce", "--backend", "mpi", "--workers", "4"];
+
+/// Two hosts with a cable in between.
+struct Hosts {
+    /// What stands before the name of a host in that of its namespace.
+    prefix: String,
+    ssh: PathBuf,
+}
+
+impl Hosts {
+    /// None, said, where this user or this machine makes no namespaces.
+    fn new() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("disco-{}-{}-", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let ssh = env::temp_dir().join(format!("{prefix}ssh"));
+        let hosts = Self { prefix, ssh };
+        match hosts.build() {
+            Ok(()) => Some(hosts),
+            Err(why) => {
+                eprintln!("skipped: no network namespaces here: {why}");
+                None
+            }
+        }
+    }
+
+    fn build(&self) -> Result<(), String> {
+        let [a, b] = ["host1", "host2"].map(|host| format!("{}{host}", self.prefix));
+        for host in [&a, &b] {
+            ip(&["netns", "add", host])?;
+        }
+        ip(&["link", "add", "cable", "netns", &a, "type", "veth", "peer", "name", "cable", "netns", &b])?;
+        for (host, address) in [&a, &b].into_iter().zip(ADDRESSES) {
+            ip(&["-n", host, "addr", "add", &format!("{address}/24"), "dev", "cable"])?;
+            ip(&["-n", host, "link", "set", "lo", "up"])?;
+            ip(&["-n", host, "link", "set", "cable", "up"])?;
+        }
+        // A cable is said to be plugged in a little later.
+        let is_up = |host| ip(&["-n", host, "link", "show", "cable"]).is_ok_and(|link| link.contains("state UP"));
+        let start = Instant::now();
+        while !(is_up(&a) && is_up(&b)) {
+            if start.elapsed() > Duration::from_secs(5) {
+                return Err("they stay apart".into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let enter = format!("exec ip netns exec {}$name unshare --uts --ipc --mount sh -c", self.prefix);
+        let script = format!(
+            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nname=host${{1##*.}}; shift\n\
+             {enter} \"mount -t tmpfs shm /dev/shm; echo $name > /proc/sys/kernel/hostname; $*\"\n"
+        );
+        fs::write(&self.ssh, script).map_err(|error| error.to_string())?;
+        fs::set_permissions(&self.ssh, fs::Permissions::from_mode(0o755)).map_err(|error| error.to_string())?;
+        let named = Command::new(&self.ssh).args([ADDRESSES[1], "cat", "/proc/sys/kernel/hostname"]).output();
+        match named.map(|output| text(&output)) {
+            Ok(name) if name == "host2\n" => Ok(()),
+            Ok(other) => Err(other),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The `disco` command as four ranks, two on each host.
+    fn launch(&self, library: Library, folder: &Path, options: &[&str], args: &[&str]) -> Command {
+        let both = |suffix: &str| ADDRESSES.map(|address| format!("{address}{suffix}")).join(",");
+        let mut command = Command::new(&self.ssh);
+        command
+            .args([ADDRESSES[0], "timeout", "120"])
+            .arg(folder.join(library.launcher[0]))
+            .args(&library.launcher[1..])
+            .args(["-n", "4"]);
+        match library.folder {
+            name if name == OPEN_MPI.folder => {
+                command.args(["--host", &both(":2"), "--prtemca", "plm_ssh_agent"]).arg(&self.ssh);
+                command.args(["-x", "DISCO_MPI_LIBRARY"]);
+            }
+            name if name == INTEL.folder => {
+                command.args(["-iface", "cable", "-hosts", &both(""), "-ppn", "2", "-bootstrap", "ssh"]);
+                command.arg("-bootstrap-exec").arg(&self.ssh);
+                // Its parts for the network are looked for where an installation has them.
+                command.env("LD_LIBRARY_PATH", folder.join("lib")).env("FI_PROVIDER_PATH", folder.join("lib"));
+            }
+            _ => {
+                command.args(["-localhost", ADDRESSES[0], "-hosts", &both(""), "-ppn", "2", "-launcher", "ssh"]);
+                command.arg("-launcher-exec").arg(&self.ssh);
+                // It takes both hosts for one machine, whose ranks need no network.
+                command.env("UCX_NET_DEVICES", "cable");
+            }
+        }
+        command.args(options).arg(DISCO).args(args);
+        command.env("FI_PROVIDER", "tcp");
+        // By default it lets nobody in who is root.
+        command.env("PRTE_ALLOW_RUN_AS_ROOT", "1").env("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        command.env("DISCO_MPI_LIBRARY", folder.join(library.file)).stdin(Stdio::null());
+        command
+    }
+
+    /// Processes of a host.
+    fn processes(&self, host: &str) -> Vec<String> {
+        let pids = ip(&["netns", "pids", &format!("{}{host}", self.prefix)]).unwrap_or_default();
+        pids.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// The process of a rank.
+    fn rank(&self, host: &str, rank: usize) -> String {
+        let variable = format!("PMI_RANK={rank}");
+        let is_rank = |pid: &String| {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            exe == Path::new(DISCO) && environ.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+        };
+        self.processes(host).into_iter().find(is_rank).unwrap()
+    }
+
+    /// Sees to it that nobody is left on any host.
+    fn assert_empty(&self) {
+        let start = Instant::now();
+        let left = || ["host1", "host2"].map(|host| self.processes(host)).concat();
+        while !left().is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(20), "processes are left: {:?}", left());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in ["host1", "host2"] {
+            self.processes(host).iter().for_each(|pid| kill("-KILL", pid));
+            // It was never made, perhaps.
+            _ = ip(&["netns", "del", &format!("{}{host}", self.prefix)]);
+        }
+        _ = fs::remove_file(&self.ssh);
+    }
+}
+
+fn ip(args: &[&str]) -> Result<String, String> {
+    let output = Command::new("ip").args(args).output().map_err(|error| format!("ip: {error}"))?;
+    match output.status.success() {
+        true => Ok(text(&output)),
+        false => Err(format!("ip {}: {}", args.join(" "), text(&output).trim())),
+    }
+}
+
+fn kill(signal: &str, pid: &str) {
+    _ = Command::new("kill").args([signal, pid]).status();
+}
+
+/// Waits until a process prints a line with this in it, and returns that line. Lines that follow are read, and forgotten.
+fn line(pipe: impl std::io::Read + Send + 'static, part: &'static str) -> String {
+    let mut lines = BufReader::new(pipe).lines().map_while(Result::ok);
+    let found = lines.find(|line| line.contains(part));
+    thread::spawn(move || lines.for_each(drop));
+    found.unwrap_or_else(|| panic!("nobody says `{part}`"))
+}
+
+/// A benchmark that has begun.
+fn begin(command: &mut Command) -> Child {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    line(child.stdout.take().unwrap(), " f32 ");
+    child
+}
+
+#[test]
+fn ranks_of_two_hosts_are_one_session() {
+    for library in [MPICH, OPEN_MPI, INTEL] {
+        let Some(folder) = library.folder() else { continue };
+        let Some(hosts) = Hosts::new() else { return };
+        let ran = run(&mut hosts.launch(library, &folder, &[], &[&BENCH[..], &["--workers", "4"]].concat()));
+        let said = text(&ran);
+        assert!(ran.status.success() && said.contains("wrong elements: 0"), "{}: {said}", library.folder);
+        hosts.assert_empty();
+    }
+}
+
+#[test]
+fn ranks_of_two_hosts_conform() {
+    let Some(folder) = MPICH.folder() else { return };
+    let Some(hosts) = Hosts::new() else { return };
+    let checked = run(&mut hosts.launch(MPICH, &folder, &[], &["check", "--backend", "mpi", "--workers", "4"]));
+    assert!(checked.status.success() && text(&checked).contains(" 0 failed"), "{}", text(&checked));
+    hosts.assert_empty();
+}
+
+/// How the controller's program ends when rank 2, which is on another host, gets a signal: its error, and after how long.
+fn end_by(signal: &str, options: &[&str]) -> Option<(String, Duration)> {
+    let folder = MPICH.folder()?;
+    let hosts = Hosts::new()?;
+    let _turn = turn();
+    let mut launched = begin(&mut hosts.launch(MPICH, &folder, options, &ALL_REDUCE));
+    let start = Instant::now();
+    kill(signal, &hosts.rank("host2", 2));
+    let error = line(launched.stderr.take().unwrap(), " lost: ");
+    let after = start.elapsed();
+    hosts.assert_empty();
+    launched.wait().unwrap();
+    Some((error, after))
+}
+
+#[test]
+fn a_rank_killed_on_another_host_is_named() {
+    // Else the launcher kills whoever could say so.
+    let Some((error, after)) = end_by("-KILL", &["-disable-auto-cleanup"]) else { return };
+    assert_eq!(error, "disco: rank 2 on host2 with worker 2 lost: its connection was closed");
+    assert!(after < Duration::from_secs(5), "after {after:?}");
+}
+
+#[test]
+fn a_rank_stopped_on_another_host_is_named() {
+    let Some((error, after)) = end_by("-STOP", &[]) else { return };
+    assert_eq!(error, "disco: rank 2 on host2 with worker 2 lost: it has said nothing for 5s");
+    assert!(after < Duration::from_secs(10), "after {after:?}");
+}
+
+#[test]
+fn ranks_of_two_hosts_end_with_rank_0() {
+    let Some(folder) = MPICH.folder() else { return };
+    let Some(hosts) = Hosts::new() else { return };
+    let _turn = turn();
+    let mut launched = begin(&mut hosts.launch(MPICH, &folder, &[], &ALL_REDUCE));
+    kill("-KILL", &hosts.rank("host1", 0));
+    hosts.assert_empty();
+    assert!(!launched.wait().unwrap().success());
+}
+
+#[test]
+fn an_address_that_ranks_do_not_reach_is_an_error_that_names_them() {
+    let Some(folder) = MPICH.folder() else { return };
+    let Some(hosts) = Hosts::new() else { return };
+    let mut command = hosts.launch(MPICH, &folder, &[], &ALL_REDUCE);
+    // Nobody's turn: it waits most of the time.
+    let ran = command.env("DISCO_LISTEN", "127.0.0.1:0").output().unwrap();
+    let said = text(&ran);
+    assert!(!ran.status.success(), "{said}");
+    assert!(said.contains("start: no end after 30s: rank 2 on host2, rank 3 on host2 did not join"), "{said}");
+    assert!(said.contains("rank 3 on host2: joining the controller at 127.0.0.1:"), "{said}");
+    hosts.assert_empty();
+}
