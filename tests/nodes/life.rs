@@ -216,7 +216,7 @@ fn a_session_of_one_node_needs_no_other() {
 }
 
 fn large_frames_hold_up_no_heartbeat() {
-    let (session, node) = pair(builder(2, 1).silence(Duration::from_millis(500)));
+    let (session, node) = pair(builder(2, 1).silence(Duration::from_secs(2)));
     block_on(async {
         let length = session.function("tests.length").await.unwrap();
         let text = "x".repeat(100 << 20);
