@@ -47,7 +47,7 @@ mod queue;
 mod runtime;
 mod staging;
 mod table;
-mod wheels;
+pub mod wheels;
 
 pub use backend::{Backend, Details};
 pub use communicator::Communicator;
