@@ -6,6 +6,8 @@
 //! params          what every kernel is launched with, and what a rank has between launches
 //! status          why a launch has failed
 //! name            which kernel of the source
+//! compile         CUBIN for a device's architecture, once a process
+//!   nvrtc         NVIDIA's compiler as a library, found at run time
 //! all_reduce.cu   the kernels
 //!   handshake.cuh how blocks of the same number meet, and give up
 //!   machine.cuh   what only a GPU has
@@ -36,13 +38,17 @@
 //! is unspecified, and the word at [`Params::report`] says why ([`Failure`]).
 
 mod choice;
+mod compile;
 pub mod grid;
 mod name;
+mod nvrtc;
 mod params;
 mod status;
 
 pub use choice::{Algorithm, Thresholds, Topology, choose};
+pub use compile::{Architecture, compile, cubin};
 pub use grid::Grid;
 pub use name::{BARRIER, KERNELS, name};
+pub use nvrtc::{Compiled, Nvrtc};
 pub use params::{FIELDS, MAX_BLOCKS, MAX_THREADS, MAX_WORLD, Params, STATE_BYTES, VECTOR};
 pub use status::{Barrier, Cause, Failure};
