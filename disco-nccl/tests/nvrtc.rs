@@ -7,11 +7,14 @@
 
 use std::env;
 use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
 
 use disco_core::Error;
 use disco_dl::Candidate;
 use disco_nccl::p2p::kernels::{self, Architecture, Nvrtc};
 
+const VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
 /// Of the first architecture with kernels, of A100, and of H100.
 const ARCHITECTURES: [Architecture; 3] = [Architecture::new(7, 0), Architecture::new(8, 0), Architecture::new(9, 0)];
 
@@ -60,6 +63,39 @@ fn an_old_architecture_is_refused_before_anything_is_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
     let old = kernels::compile(&nvrtc, Architecture::new(6, 1), &[]).unwrap_err();
     assert_eq!(old.to_string(), "nccl does not support kernels of its own for sm_61, but from sm_70 on");
+}
+
+/// What a process of [`again`] does.
+#[test]
+fn kernels_of_the_process() {
+    let Some(file) = env::var_os(VARIABLE) else { return };
+    let cubin = || kernels::cubin(ARCHITECTURES[2]);
+    if Path::new(&file).is_file() {
+        let (first, second) = (cubin().unwrap(), cubin().unwrap());
+        assert!(first.starts_with(b"\x7fELF") && Arc::ptr_eq(&first, &second));
+    } else {
+        let absent = cubin().unwrap_err().to_string();
+        assert!(absent.starts_with("NVRTC is not available; tried /nowhere/libnvrtc.so: "), "{absent}");
+    }
+}
+
+#[test]
+fn a_process_compiles_once_for_an_architecture() {
+    let Some(nvrtc) = nvrtc() else { return };
+    again(nvrtc.file());
+}
+
+#[test]
+fn an_absent_compiler_is_a_value() {
+    again("/nowhere/libnvrtc.so");
+}
+
+/// Runs a process whose NVRTC is this file.
+fn again(file: &str) {
+    let mut command = Command::new(env::current_exe().unwrap());
+    let output = command.args(["--exact", "kernels_of_the_process"]).env(VARIABLE, file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 /// What ptxas says of a kernel.

@@ -48,8 +48,8 @@ const WHEELS: [&str; 2] = ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/
 /// All kernels for an architecture. Threads that ask at once wait for the one that compiles.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where there is no NVRTC; otherwise as [`compile`]. Neither a library nor machine code is there from then on: who
-/// asks again tries again, but for the library.
+/// [`Error::Unavailable`] where there is no NVRTC, which is looked for once; otherwise as [`compile`], which is tried again by who asks
+/// again.
 pub fn cubin(architecture: Architecture) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<BTreeMap<Architecture, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
     let nvrtc = nvrtc()?;
