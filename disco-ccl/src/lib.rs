@@ -49,7 +49,7 @@ mod queue;
 mod runtime;
 mod staging;
 mod table;
-mod wheels;
+pub mod wheels;
 
 pub use backend::{Backend, Details};
 pub use communicator::Communicator;

@@ -3,7 +3,7 @@
 //! ```text
 //! backend   NCCL's name and where it may be; its communicators are those of disco_ccl
 //! cuda      the driver, found before cudarc is asked; devices, memory, each worker's stream
-//! p2p       links between GPUs, as NVML knows them, and what they are good for
+//! p2p       GPUs of one machine that read and write each other's memory: the links between them, and kernels over these
 //! ```
 //!
 //! Neither a driver nor NCCL is needed to build this or to run a program that has it: what is not there is

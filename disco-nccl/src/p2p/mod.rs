@@ -1,10 +1,12 @@
-//! What the GPUs of this machine are to each other, by NVML: which links there are, and whether kernels of our own can use them.
+//! GPUs of one machine that read and write each other's memory: which links there are between them, and sums over these.
 //!
 //! ```text
-//! nvml    NVML's functions, and a walk over the links that it knows
-//! survey  the GPUs that this process sees, and what was decided of them
+//! nvml      NVML's functions, and a walk over the links that it knows
+//! survey    the GPUs that this process sees, and what was decided of them
+//! kernels   sums by kernels of ours, and barriers: the source, its compilation, which one to launch and how
 //! ```
 
+pub mod kernels;
 mod nvml;
 mod survey;
 
