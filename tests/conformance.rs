@@ -198,7 +198,7 @@ fn main() -> ExitCode {
     let local = AmongThreads { backend: "local", is_own: true };
     let names = ["local", "local-private", "local-processes", "threads", "processes", "processes-over-sockets"];
     // Others are for tests of their crates, of processes and of the command.
-    if let Some(unknown) = required.unknown(&names).find(|name| !["mpi", "nccl"].contains(name)) {
+    if let Some(unknown) = required.unknown(&names).find(|name| !["mpi", "nccl", "tsan"].contains(name)) {
         println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", names.join(", "));
         return ExitCode::FAILURE;
     }

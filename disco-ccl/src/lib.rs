@@ -21,6 +21,7 @@
 //!   patience      waiting
 //!   memory        what the library allocates, and what is registered with it
 //!   ending        the end of a communicator
+//! p2p           what devices of one machine are to each other
 //! ```
 //!
 //! Communicators are non-blocking wherever the library has such: each wait of a rank is a row of looks, so that deadlines and
@@ -41,13 +42,14 @@ mod handle;
 mod library;
 mod meeting;
 mod memory;
+pub mod p2p;
 mod patience;
 mod premul;
 mod queue;
 mod runtime;
 mod staging;
 mod table;
-mod wheels;
+pub mod wheels;
 
 pub use backend::{Backend, Details};
 pub use communicator::Communicator;

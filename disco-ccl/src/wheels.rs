@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// These files, as far as they are there: in the environment that is active, of this user, of the system.
-pub(crate) fn find(files: &[&str]) -> Vec<PathBuf> {
+pub fn find(files: &[&str]) -> Vec<PathBuf> {
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from);
     let own = env::var_os("HOME").map(|home| Path::new(&home).join(".local"));
     let prefixes = active.chain(own).chain(["/usr/local", "/usr"].map(PathBuf::from));

@@ -1,4 +1,5 @@
-//! The `disco` command: which backends are there, are they right, how fast is the control plane, start a program, join one.
+//! The `disco` command: which backends are there, are they right, how fast is the control plane, how are GPUs linked, start a
+//! program, join one.
 
 mod backends;
 mod bench;
@@ -8,6 +9,8 @@ mod plot;
 mod run;
 #[cfg(target_os = "linux")]
 mod token;
+#[cfg(feature = "nccl")]
+mod topo;
 #[cfg(target_os = "linux")]
 mod worker;
 
@@ -36,6 +39,8 @@ enum Command {
     Run(run::Run),
     #[cfg(target_os = "linux")]
     Token(token::Token),
+    #[cfg(feature = "nccl")]
+    Topo(topo::Topo),
     #[cfg(target_os = "linux")]
     Worker(worker::Worker),
     /// Print completions for a shell
@@ -70,6 +75,8 @@ fn execute(command: Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         Command::Run(run) => run.run(),
         #[cfg(target_os = "linux")]
         Command::Token(token) => token.run(),
+        #[cfg(feature = "nccl")]
+        Command::Topo(topo) => topo.run(out),
         #[cfg(target_os = "linux")]
         Command::Worker(worker) => worker.run(),
         Command::Completions { shell } => {

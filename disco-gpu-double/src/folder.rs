@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::{env, fs, io, process};
 
 /// What it is found as where it stands for NVIDIA's libraries.
-pub const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2"];
+pub const NAMES: [&str; 4] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnvidia-ml.so.1"];
 /// What it is found as where it stands for AMD's.
 pub const HIP_NAMES: [&str; 2] = ["libamdhip64.so.6", "librccl.so.1"];
 

@@ -1,8 +1,8 @@
-//! A **test double** of NCCL and of the CUDA driver, and of RCCL and of HIP's runtime: what they export, over host memory, on a
-//! machine without a GPU.
+//! A **test double** of NCCL, of the CUDA driver and of NVML, and of RCCL and of HIP's runtime: what they export, over host memory,
+//! on a machine without a GPU.
 //!
-//! It is for tests alone. The crate makes one shared object, `libdisco_gpu_double.so`, that exports all four interfaces. A test
-//! links to it under the names that loaders look for - `libcuda.so.1`, `libcuda.so`, `libnccl.so.2` of NVIDIA's,
+//! It is for tests alone. The crate makes one shared object, `libdisco_gpu_double.so`, that exports all five interfaces. A test
+//! links to it under the names that loaders look for - `libcuda.so.1`, `libcuda.so`, `libnccl.so.2`, `libnvidia-ml.so.1` of NVIDIA's,
 //! `libamdhip64.so.6`, `librccl.so.1` of AMD's - in a folder of its own, and has that folder in `LD_LIBRARY_PATH`. The links must be
 //! symbolic, or hard links to one file: a loader that opens two of the names then has one image of it, with one memory. A test that
 //! is linked with this crate besides has another: what it wants of the double that is loaded it takes from there, by name
@@ -12,6 +12,7 @@
 //! cuda       devices, contexts, memory, streams, events
 //! hip        the same devices by HIP's functions: a current device for each thread, no contexts
 //! nccl       communicators, collectives, sends and receives; what RCCL spells otherwise, and its own
+//! nvml       links between GPUs, of machines that are known
 //! settings   variables that say how it behaves
 //! faults     what is to go wrong
 //! counts     what it was asked to do, and what was not given back
@@ -63,6 +64,7 @@
 //! | `GPU_DOUBLE_DELAY_US` | 0 | microseconds that each piece of stream work, and of background work, takes at least |
 //! | `GPU_DOUBLE_POLL_US` | 0 | microseconds that a stream's thread looks for work before it sleeps: who gives it some need not wake it |
 //! | `GPU_DOUBLE_REMOTE_ERRORS` | 0 | 1: 10 ms after an abort, peers' asynchronous error is `ncclRemoteError` |
+//! | `GPU_DOUBLE_NVLINK` | pcie | how NVML says that GPUs are linked: `pcie` none, `dgx1` eight V100 in a hybrid cube mesh, `broken` the same with one end of a link down, `dgx2` sixteen V100 on switches, `h100` eight H100 on switches; of these, CUDA shows the first `GPU_DOUBLE_DEVICES` |
 //! | `GPU_DOUBLE_FAULTS` | | what is to go wrong, see below |
 //!
 //! One that cannot be understood ends the process.
@@ -71,7 +73,7 @@
 //!
 //! A list of `function:rank:n=action` with commas between: the n-th call, from 1, of the function by the rank. For the rank `*`,
 //! each rank's n-th call. The rank is that in the call's communicator: the parent's of a split, the first communicator's of
-//! `ncclGroupEnd`, and each one's there. For functions of CUDA and HIP it is the number of the device.
+//! `ncclGroupEnd`, and each one's there. For functions of CUDA, HIP and NVML it is the number of the device.
 //!
 //! | action | |
 //! |---|---|
@@ -84,7 +86,7 @@
 //! `ncclCommInitRank`, `ncclCommInitRankConfig`, `ncclCommSplit`, `ncclCommFinalize`, `ncclCommDestroy`; `ncclMemAlloc` takes a CUDA
 //! code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and `ncclRecv`, to and
 //! from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts, streams, events and memory,
-//! and `hipSetDevice`, but for those that free or destroy.
+//! and `hipSetDevice`, but for those that free or destroy; so do NVML's, but for `nvmlShutdown` (`nvmlInit_v2` is device 0's).
 
 pub mod controls;
 mod counts;
@@ -94,6 +96,7 @@ pub mod folder;
 mod handles;
 pub mod hip;
 pub mod nccl;
+pub mod nvml;
 mod settings;
 mod sync;
 

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::faults;
+use crate::nvml::machine::Machine;
 
 /// Read from the environment when the first of them is asked for.
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::from_env);
@@ -26,6 +27,8 @@ pub(crate) struct Settings {
     delay_us: AtomicU64,
     poll_us: AtomicU64,
     remote_errors: AtomicU64,
+    /// Which [`Machine`].
+    nvlink: AtomicU64,
 }
 
 /// The settings.
@@ -38,7 +41,7 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "GPU_DOUBLE_DEVICES",
     "GPU_DOUBLE_MEMORY",
     "GPU_DOUBLE_NCCL_VERSION",
@@ -49,6 +52,7 @@ const NAMES: [&str; 11] = [
     "GPU_DOUBLE_DELAY_US",
     "GPU_DOUBLE_POLL_US",
     "GPU_DOUBLE_REMOTE_ERRORS",
+    "GPU_DOUBLE_NVLINK",
     "GPU_DOUBLE_FAULTS",
 ];
 
@@ -65,6 +69,7 @@ impl Settings {
             delay_us: AtomicU64::new(0),
             poll_us: AtomicU64::new(0),
             remote_errors: AtomicU64::new(0),
+            nvlink: AtomicU64::new(Machine::Pcie as u64),
         };
         for name in NAMES {
             let Ok(value) = env::var(name) else { continue };
@@ -89,6 +94,10 @@ impl Settings {
             "GPU_DOUBLE_DELAY_US" => &self.delay_us,
             "GPU_DOUBLE_POLL_US" => &self.poll_us,
             "GPU_DOUBLE_REMOTE_ERRORS" => &self.remote_errors,
+            "GPU_DOUBLE_NVLINK" => {
+                let machine = Machine::named(value.trim());
+                return machine.inspect(|&machine| self.nvlink.store(machine as u64, Relaxed)).is_some();
+            }
             "GPU_DOUBLE_FAULTS" => return faults::set(value),
             _ => return false,
         };
@@ -134,6 +143,11 @@ impl Settings {
     /// Whether ranks hear of another's abort.
     pub(crate) fn remote_errors(&self) -> bool {
         self.remote_errors.load(Relaxed) != 0
+    }
+
+    /// How the machine's GPUs are linked.
+    pub(crate) fn machine(&self) -> Machine {
+        Machine::numbered(self.nvlink.load(Relaxed))
     }
 
     /// Looks for work for as long as a stream's thread does before it sleeps, which is not at all by default.

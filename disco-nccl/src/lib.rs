@@ -3,6 +3,7 @@
 //! ```text
 //! backend   NCCL's name and where it may be; its communicators are those of disco_ccl
 //! cuda      the driver, found before cudarc is asked; devices, memory, each worker's stream
+//! p2p       GPUs of one machine that read and write each other's memory: the links between them, and kernels over these
 //! ```
 //!
 //! Neither a driver nor NCCL is needed to build this or to run a program that has it: what is not there is
@@ -10,6 +11,7 @@
 
 mod backend;
 pub mod cuda;
+pub mod p2p;
 
 pub use backend::BACKEND;
 pub use {cudarc, disco_ccl};

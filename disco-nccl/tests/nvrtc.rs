@@ -1,66 +1,122 @@
-//! NVIDIA's compiler for kernels, as a library: what `cargo xtask test --long` fetches compiles for GPUs on a machine that has none.
+//! The kernels, compiled for GPUs on a machine that has none, by what `cargo xtask test --long` fetches.
+//!
+//! That nothing is spilt is what ptxas says of each kernel (`--ptxas-options=-v`), which NVRTC puts into its log.
 
-#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::env;
-use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
-use std::ptr;
+use std::process::Command;
+use std::sync::Arc;
 
-use disco_dl::{Candidate, Library};
+use disco_core::Error;
+use disco_dl::Candidate;
+use disco_nccl::p2p::kernels::{self, Architecture, Nvrtc};
 
-disco_dl::functions! {
-    /// Of `libnvrtc`.
-    struct Table {
-        /// `nvrtcVersion(int *major, int *minor)`
-        version: c"nvrtcVersion"(*mut c_int, *mut c_int);
-        /// `nvrtcCreateProgram(nvrtcProgram *, const char *source, const char *name, int, const char *const *, const char *const *)`
-        create: c"nvrtcCreateProgram"(*mut *mut c_void, *const c_char, *const c_char, c_int, *const c_void, *const c_void);
-        /// `nvrtcCompileProgram(nvrtcProgram, int, const char *const *options)`
-        compile: c"nvrtcCompileProgram"(*mut c_void, c_int, *const *const c_char);
-        /// `nvrtcGetCUBINSize(nvrtcProgram, size_t *)`
-        cubin_size: c"nvrtcGetCUBINSize"(*mut c_void, *mut usize);
-        /// `nvrtcGetCUBIN(nvrtcProgram, char *)`
-        cubin: c"nvrtcGetCUBIN"(*mut c_void, *mut c_char);
-        /// `nvrtcDestroyProgram(nvrtcProgram *)`
-        destroy: c"nvrtcDestroyProgram"(*mut *mut c_void);
+const VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
+/// Of the first architecture with kernels, of A100, and of H100.
+const ARCHITECTURES: [Architecture; 3] = [Architecture::new(7, 0), Architecture::new(8, 0), Architecture::new(9, 0)];
+
+fn nvrtc() -> Option<Nvrtc> {
+    let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("nvidia-cuda-nvrtc-cu12-12.8.93"));
+    let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
+        eprintln!("skipped: NVRTC is not there; `cargo xtask test --long` fetches it");
+        return None;
+    };
+    let nvrtc = Nvrtc::find([Candidate::file(folder.join("lib/libnvrtc.so.12"))]).unwrap();
+    assert_eq!(nvrtc.version(), (12, 8));
+    Some(nvrtc)
+}
+
+#[test]
+fn every_kernel_compiles_and_spills_nothing() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let names = kernels::KERNELS.map(|row| row.2);
+    for architecture in ARCHITECTURES {
+        let compiled = kernels::compile(&nvrtc, architecture, &["--ptxas-options=-v"]).unwrap();
+        assert!(compiled.cubin.starts_with(b"\x7fELF"));
+        for name in names.iter().chain([&kernels::BARRIER]).map(|name| name.to_str().unwrap()) {
+            let section = format!(".text.{name}\0");
+            assert!(compiled.cubin.windows(section.len()).any(|bytes| bytes == section.as_bytes()), "{name}");
+            let report = Report::of(&compiled.log, name, architecture);
+            assert_eq!((report.stack, report.stores, report.loads), (0, 0, 0), "{name} for {architecture}");
+            // As many as 512 threads of two blocks can have.
+            assert!(report.registers <= 64, "{name} for {architecture}: {} registers", report.registers);
+            eprintln!("{architecture} {name}: {} registers", report.registers);
+        }
     }
 }
 
 #[test]
-fn it_compiles_for_gpus_that_are_not_there() {
-    let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("nvidia-cuda-nvrtc-cu12-12.8.93"));
-    let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
-        eprintln!("skipped: NVRTC is not there; `cargo xtask test --long` fetches it");
-        return;
-    };
-    let open = |file: &str| Library::open(&Candidate::file(folder.join("lib").join(file))).unwrap();
-    // Which it looks for by name.
-    let _builtins = open("libnvrtc-builtins.so.12.8");
-    // SAFETY: these are its functions.
-    let table = unsafe { Table::resolve(&open("libnvrtc.so.12")) }.unwrap();
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: the places are there.
-    assert_eq!(unsafe { (table.version)(&mut major, &mut minor) }, 0);
-    assert_eq!((major, minor), (12, 8));
+fn an_error_has_the_compilers_words() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let unknown = kernels::compile(&nvrtc, Architecture::new(77, 0), &[]).unwrap_err();
+    assert!(matches!(unknown, Error::Library { function: "nvrtcCompileProgram", .. }), "{unknown}");
+    assert!(unknown.to_string().contains("--gpu-architecture"), "{unknown}");
+    let broken = kernels::compile(&nvrtc, ARCHITECTURES[2], &["-DMAX_WORLD=8"]).unwrap_err().to_string();
+    assert!(broken.contains("handshake.cuh(") && broken.contains("error:"), "{broken}");
+}
 
-    let source = c"extern \"C\" __global__ void add(float *x) { x[threadIdx.x] += 1.0f; }";
-    let mut program = ptr::null_mut();
-    // SAFETY: the texts end with zeros, and there are no headers.
-    let code =
-        unsafe { (table.create)(&mut program, source.as_ptr(), c"add.cu".as_ptr(), 0, ptr::null(), ptr::null()) };
-    assert_eq!(code, 0);
-    let options = [c"--gpu-architecture=sm_90".as_ptr()];
-    // SAFETY: there is one option, and the program is there.
-    assert_eq!(unsafe { (table.compile)(program, 1, options.as_ptr()) }, 0);
-    let mut size = 0;
-    // SAFETY: as above.
-    assert_eq!(unsafe { (table.cubin_size)(program, &mut size) }, 0);
-    let mut cubin = vec![0u8; size];
-    // SAFETY: there is as much room as was asked for.
-    assert_eq!(unsafe { (table.cubin)(program, cubin.as_mut_ptr().cast()) }, 0);
-    assert!(cubin.starts_with(b"\x7fELF") && size > 1000, "{size} bytes");
-    // SAFETY: it was made here.
-    assert_eq!(unsafe { (table.destroy)(&mut program) }, 0);
+#[test]
+fn an_old_architecture_is_refused_before_anything_is_compiled() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let old = kernels::compile(&nvrtc, Architecture::new(6, 1), &[]).unwrap_err();
+    assert_eq!(old.to_string(), "nccl does not support kernels of its own for sm_61, but from sm_70 on");
+}
+
+/// What a process of [`again`] does.
+#[test]
+fn kernels_of_the_process() {
+    let Some(file) = env::var_os(VARIABLE) else { return };
+    let cubin = || kernels::cubin(ARCHITECTURES[2]);
+    if Path::new(&file).is_file() {
+        let (first, second) = (cubin().unwrap(), cubin().unwrap());
+        assert!(first.starts_with(b"\x7fELF") && Arc::ptr_eq(&first, &second));
+    } else {
+        let absent = cubin().unwrap_err().to_string();
+        assert!(absent.starts_with("NVRTC is not available; tried /nowhere/libnvrtc.so: "), "{absent}");
+    }
+}
+
+#[test]
+fn a_process_compiles_once_for_an_architecture() {
+    let Some(nvrtc) = nvrtc() else { return };
+    again(nvrtc.file());
+}
+
+#[test]
+fn an_absent_compiler_is_a_value() {
+    again("/nowhere/libnvrtc.so");
+}
+
+/// Runs a process whose NVRTC is this file.
+fn again(file: &str) {
+    let mut command = Command::new(env::current_exe().unwrap());
+    let output = command.args(["--exact", "kernels_of_the_process"]).env(VARIABLE, file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// What ptxas says of a kernel.
+struct Report {
+    stack: u32,
+    stores: u32,
+    loads: u32,
+    registers: u32,
+}
+
+impl Report {
+    fn of(log: &str, kernel: &str, architecture: Architecture) -> Self {
+        let start = format!("Compiling entry function '{kernel}' for '{architecture}'");
+        let (_, text) = log.split_once(&start).unwrap_or_else(|| panic!("{log}: no {kernel}"));
+        let text = text.split_once("Compile time").map_or(text, |(text, _)| text);
+        let before = |words: &str| -> u32 {
+            let (text, _) = text.split_once(words).unwrap_or_else(|| panic!("{text}: no{words}"));
+            text.split_whitespace().next_back().unwrap().parse().unwrap()
+        };
+        let [stack, stores, loads, registers] =
+            [" bytes stack frame", " bytes spill stores", " bytes spill loads", " registers"].map(before);
+        Self { stack, stores, loads, registers }
+    }
 }

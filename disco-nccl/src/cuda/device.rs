@@ -1,5 +1,12 @@
 //! The device kind `cuda`.
 
+#![allow(unsafe_code)]
+
+use cudarc::driver::result::device;
+use cudarc::driver::sys::CUdevice_attribute::{
+    self, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+};
+use disco_ccl::p2p::{BusId, Site};
 use disco_core::device_api::{DeviceApi, DeviceEntry};
 use disco_core::{Device, DeviceKind, Queue, Result, Unavailable};
 
@@ -24,7 +31,7 @@ impl DeviceApi for Cuda {
             what: "a CUDA device".into(),
             tried: vec![("the CUDA driver".into(), format!("{error}"))],
         };
-        let count = check("cuDeviceGetCount", cudarc::driver::result::device::get_count()).map_err(refused)?;
+        let count = check("cuDeviceGetCount", device::get_count()).map_err(refused)?;
         Ok(usize::try_from(count).unwrap_or_default())
     }
 
@@ -43,7 +50,24 @@ pub(crate) fn details() -> Result<disco_ccl::Details, Unavailable> {
 }
 
 fn name(ordinal: usize) -> Result<String> {
-    use cudarc::driver::result::device;
     let device = check("cuDeviceGet", device::get(ordinal as i32))?;
     check("cuDeviceGetName", device::get_name(device))
+}
+
+/// A device's name, and where it is.
+///
+/// # Errors
+/// The driver's own. That there is a driver is known.
+pub(crate) fn site(ordinal: usize) -> Result<Site> {
+    let handle = check("cuDeviceGet", device::get(ordinal as i32))?;
+    let number = |attribute: CUdevice_attribute| -> Result<u32> {
+        // SAFETY: the driver has just given the handle.
+        check("cuDeviceGetAttribute", unsafe { device::get_attribute(handle, attribute) }).map(i32::cast_unsigned)
+    };
+    let bus_id = BusId {
+        domain: number(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+        bus: number(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+        device: number(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+    };
+    Ok(Site { device: Device::new(DeviceKind::Cuda, ordinal as i32), name: name(ordinal)?, bus_id })
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 pub use device::Cuda;
-pub(crate) use device::details;
+pub(crate) use device::{details, site};
 use disco_ccl::Queue;
 use disco_core::{DeviceKind, Error, Result};
 

@@ -1,0 +1,102 @@
+//! Which shape a group of devices has, and why.
+
+use std::env;
+
+use disco_core::{Error, Result};
+
+use super::topology::{Mesh, Topology};
+
+/// What a group's links were taken for.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The shape.
+    pub topology: Topology,
+    /// A sentence for each reason.
+    pub why: Vec<String>,
+    /// Whether `DISCO_P2P_TOPOLOGY` said so, whatever the links are.
+    pub is_forced: bool,
+}
+
+/// What tests force a shape with.
+const VARIABLE: &str = "DISCO_P2P_TOPOLOGY";
+
+impl Decision {
+    /// The shape of so many devices with these links. Where the links are not known, nor is the shape.
+    ///
+    /// # Errors
+    /// `DISCO_P2P_TOPOLOGY` is no shape, or none that so many devices can have.
+    pub fn of(devices: usize, mesh: &Result<Mesh>) -> Result<Self> {
+        match env::var_os(VARIABLE).filter(|shape| !shape.is_empty()) {
+            Some(shape) => Self::forced(&shape.to_string_lossy(), devices, mesh),
+            None => Ok(Self::found(mesh)),
+        }
+    }
+
+    fn found(mesh: &Result<Mesh>) -> Self {
+        match mesh {
+            Ok(mesh) => {
+                let topology = Topology::of(mesh);
+                Self { why: topology.why(mesh), topology, is_forced: false }
+            }
+            Err(error) => {
+                let why = vec![format!("the links are not known: {error}")];
+                Self { topology: Topology::Unknown, why, is_forced: false }
+            }
+        }
+    }
+
+    fn forced(shape: &str, devices: usize, mesh: &Result<Mesh>) -> Result<Self> {
+        let refused = |why: &str| Error::invalid(format!("{VARIABLE}={shape}: {why}"));
+        let found = Self::found(mesh).topology;
+        let topology = match shape {
+            "fully_connected" if devices < 2 => return Err(refused("it takes two devices")),
+            "fully_connected" => Topology::FullyConnected,
+            "hybrid_cube_mesh" if devices != 8 => return Err(refused(&format!("it has 8 devices, not {devices}"))),
+            "hybrid_cube_mesh" => match found {
+                Topology::HybridCubeMesh { .. } => found,
+                _ => Topology::HybridCubeMesh { relay: std::array::from_fn(|device| device ^ 4) },
+            },
+            "unknown" => Topology::Unknown,
+            _ => return Err(refused("the shapes are: fully_connected, hybrid_cube_mesh, unknown")),
+        };
+        Ok(Self { topology, why: vec![format!("{VARIABLE} says so")], is_forced: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use disco_core::Unavailable;
+
+    use super::*;
+    use crate::p2p::Ends;
+
+    fn switched(devices: usize) -> Result<Mesh> {
+        Ok(Mesh::new(&vec![Ends { peers: Vec::new(), switches: 6 }; devices]))
+    }
+
+    #[test]
+    fn links_that_are_not_known_have_no_shape_and_the_reason_is_kept() {
+        let decision = Decision::found(&Err(Unavailable::new("NVML").into()));
+        assert_eq!(decision.topology, Topology::Unknown);
+        assert_eq!(decision.why, ["the links are not known: NVML is not available"]);
+        assert_eq!(Decision::found(&switched(4)).topology, Topology::FullyConnected);
+    }
+
+    #[test]
+    fn a_test_may_force_any_shape_that_the_devices_can_have() {
+        let force = |shape, devices| Decision::forced(shape, devices, &switched(devices));
+        for (shape, devices) in [("fully_connected", 2), ("hybrid_cube_mesh", 8), ("unknown", 1)] {
+            let decision = force(shape, devices).unwrap();
+            assert_eq!((decision.topology.to_string(), decision.is_forced), (shape.to_owned(), true));
+            assert_eq!(decision.why, ["DISCO_P2P_TOPOLOGY says so"]);
+        }
+        let relay = [4, 5, 6, 7, 0, 1, 2, 3];
+        assert_eq!(force("hybrid_cube_mesh", 8).unwrap().topology, Topology::HybridCubeMesh { relay });
+        let refused = |shape, devices| force(shape, devices).unwrap_err().to_string();
+        assert!(refused("hybrid_cube_mesh", 4).contains("it has 8 devices, not 4"));
+        assert!(refused("fully_connected", 1).contains("it takes two devices"));
+        let known = "DISCO_P2P_TOPOLOGY=ring: the shapes are: fully_connected, hybrid_cube_mesh, unknown";
+        assert!(refused("ring", 4).ends_with(known), "{}", refused("ring", 4));
+    }
+}

@@ -1,0 +1,134 @@
+//! `disco topo`
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use disco::nccl::p2p::{self, RANKS, Site, Survey, Topology};
+use disco::{Error, Unavailable};
+use serde::Serialize;
+
+/// Show the links between this machine's GPUs, and whether peers can reach each other's memory by them
+#[derive(Args)]
+pub(crate) struct Topo {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found, as JSON.
+#[derive(Serialize)]
+struct Finding {
+    host: String,
+    devices: Vec<Device>,
+    /// For each device, its links to every device; null where they are not known.
+    links: Option<Vec<Vec<u32>>>,
+    topology: &'static str,
+    /// Each device's relay in a hybrid cube mesh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relays: Option<[usize; 8]>,
+    /// Whether a variable said so, whatever the links are.
+    forced: bool,
+    why: Vec<String>,
+    /// What carries it; null without devices.
+    all_reduce: Option<String>,
+}
+
+/// One device, as JSON.
+#[derive(Serialize)]
+struct Device {
+    device: String,
+    name: String,
+    bus_id: String,
+}
+
+impl Topo {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        let finding = match p2p::topology() {
+            Ok(survey) => Finding::of(survey),
+            // That there is none is what was to be found out.
+            Err(Error::Unavailable(absent)) => Finding::none(&absent),
+            Err(error) => return Err(error.into()),
+        };
+        if self.json {
+            serde_json::to_writer_pretty(&mut *out, &finding)?;
+            writeln!(out)?;
+        } else {
+            print(&finding, out)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Finding {
+    fn of(Survey { host, sites, mesh, decision, .. }: Survey) -> Self {
+        let topology = decision.topology;
+        Self {
+            host,
+            links: mesh.ok().map(|mesh| mesh.rows().to_vec()),
+            topology: topology.name(),
+            relays: match topology {
+                Topology::HybridCubeMesh { relay } => Some(relay),
+                _ => None,
+            },
+            forced: decision.is_forced,
+            why: decision.why,
+            all_reduce: Some(all_reduce(topology, sites.len())),
+            devices: sites.into_iter().map(Device::of).collect(),
+        }
+    }
+
+    fn none(absent: &Unavailable) -> Self {
+        let (devices, why) = (Vec::new(), vec![absent.to_string()]);
+        let topology = Topology::Unknown.name();
+        Self { host: p2p::host(), devices, links: None, topology, relays: None, forced: false, why, all_reduce: None }
+    }
+}
+
+impl Device {
+    fn of(Site { device, name, bus_id }: Site) -> Self {
+        Self { device: device.to_string(), name, bus_id: bus_id.to_string() }
+    }
+}
+
+fn all_reduce(topology: Topology, devices: usize) -> String {
+    match topology.has_kernels() {
+        false => "NCCL alone".to_owned(),
+        true if RANKS.contains(&devices) => "own kernels possible".to_owned(),
+        true => format!("own kernels possible among {} to {} devices", RANKS.start(), RANKS.end()),
+    }
+}
+
+fn print(finding: &Finding, out: &mut impl Write) -> io::Result<()> {
+    let Finding { host, devices, links, topology, why, all_reduce, .. } = finding;
+    writeln!(out, "{:<10} {host}", "host")?;
+    for Device { device, name, bus_id } in devices {
+        writeln!(out, "{device:<10} {bus_id}  {name}")?;
+    }
+    if let Some(links) = links {
+        matrix(links, out)?;
+    }
+    match all_reduce {
+        Some(_) => writeln!(out, "{:<10} {topology}", "topology")?,
+        None => writeln!(out, "{:<10} none", "devices")?,
+    }
+    why.iter().try_for_each(|why| writeln!(out, "{:<10} {why}", ""))?;
+    all_reduce.iter().try_for_each(|all_reduce| writeln!(out, "{:<10} {all_reduce}", "all_reduce"))
+}
+
+fn matrix(links: &[Vec<u32>], out: &mut impl Write) -> io::Result<()> {
+    write!(out, "{:<10}", "links")?;
+    (0..links.len()).try_for_each(|to| write!(out, " {to:>2}"))?;
+    writeln!(out)?;
+    for (from, row) in links.iter().enumerate() {
+        write!(out, "{from:>10}")?;
+        for (to, links) in row.iter().enumerate() {
+            match from == to {
+                true => write!(out, "  -")?,
+                false => write!(out, " {links:>2}")?,
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! `disco topo`, on the test double of the CUDA driver and of NVML.
+
+#![cfg(all(feature = "nccl", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod double;
+
+use std::path::Path;
+
+use disco_gpu_double::folder::{NAMES, hide, with};
+use double::{disco, text};
+use serde_json::{Value, json};
+
+/// What it prints for people, after the machine's name.
+fn topo(folder: &Path, variables: &[(&str, &str)]) -> String {
+    let shown = disco(folder, variables, &["topo"]);
+    assert!(shown.status.success(), "{}", text(&shown));
+    let shown = text(&shown);
+    let (host, rest) = shown.split_once('\n').unwrap();
+    assert_eq!(host, format!("host       {}", this_host()));
+    rest.to_owned()
+}
+
+fn topo_json(folder: &Path, variables: &[(&str, &str)]) -> Value {
+    let shown = disco(folder, variables, &["topo", "--json"]);
+    assert!(shown.status.success(), "{}", text(&shown));
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["host"], this_host());
+    shown
+}
+
+fn this_host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
+}
+
+/// On a machine of a kind, of whose GPUs CUDA shows so many.
+fn on(machine: &str, devices: usize) -> Value {
+    let devices = devices.to_string();
+    topo_json(&disco_gpu_double::folder(), &[("GPU_DOUBLE_NVLINK", machine), ("GPU_DOUBLE_DEVICES", &devices)])
+}
+
+fn why(shown: &Value) -> Vec<&str> {
+    shown["why"].as_array().unwrap().iter().map(|why| why.as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_dgx_1_is_drawn_with_its_relays() {
+    let variables = [("GPU_DOUBLE_NVLINK", "dgx1"), ("GPU_DOUBLE_DEVICES", "8")];
+    let expected = "\
+cuda:0     0000:01:00.0  GPU double
+cuda:1     0000:02:00.0  GPU double
+cuda:2     0000:03:00.0  GPU double
+cuda:3     0000:04:00.0  GPU double
+cuda:4     0000:05:00.0  GPU double
+cuda:5     0000:06:00.0  GPU double
+cuda:6     0000:07:00.0  GPU double
+cuda:7     0000:08:00.0  GPU double
+links       0  1  2  3  4  5  6  7
+         0  -  1  1  2  2  0  0  0
+         1  1  -  2  1  0  2  0  0
+         2  1  2  -  2  0  0  1  0
+         3  2  1  2  -  0  0  0  1
+         4  2  0  0  0  -  1  1  2
+         5  0  2  0  0  1  -  2  1
+         6  0  0  1  0  1  2  -  2
+         7  0  0  0  1  2  1  2  -
+topology   hybrid_cube_mesh
+           each of 8 devices has links to 4 others, and shares no neighbour with one of them, its relay: 0-4 1-5 2-6 3-7
+all_reduce own kernels possible
+";
+    assert_eq!(topo(&disco_gpu_double::folder(), &variables), expected);
+    let shown = on("dgx1", 8);
+    assert_eq!((&shown["topology"], &shown["relays"]), (&json!("hybrid_cube_mesh"), &json!([4, 5, 6, 7, 0, 1, 2, 3])));
+    assert_eq!(shown["links"][3], json!([2, 1, 2, 0, 0, 0, 0, 1]));
+    assert_eq!(shown["devices"][7], json!({"device": "cuda:7", "name": "GPU double", "bus_id": "0000:08:00.0"}));
+    assert_eq!((&shown["forced"], &shown["all_reduce"]), (&json!(false), &json!("own kernels possible")));
+}
+
+/// Links to GPUs that CUDA does not show are none.
+#[test]
+fn a_part_of_a_dgx_1_has_the_links_within_it() {
+    let half = on("dgx1", 4);
+    assert_eq!(half["topology"], "fully_connected");
+    assert_eq!(half["links"], json!([[0, 1, 1, 2], [1, 0, 2, 1], [1, 2, 0, 2], [2, 1, 2, 0]]));
+    assert_eq!(why(&half), ["each two devices have links both ways, 1 to 2 of them"]);
+    let most = on("dgx1", 7);
+    assert_eq!((&most["topology"], &most["all_reduce"]), (&json!("unknown"), &json!("NCCL alone")));
+    assert_eq!(why(&most).last(), Some(&"it is no hybrid cube mesh: there are 7 devices, not 8"));
+}
+
+#[test]
+fn gpus_on_switches_are_fully_connected() {
+    let h100 = on("h100", 8);
+    assert_eq!((&h100["topology"], &h100["all_reduce"]), (&json!("fully_connected"), &json!("own kernels possible")));
+    assert_eq!(h100["links"][1], json!([18, 0, 18, 18, 18, 18, 18, 18]));
+    assert_eq!(why(&h100), ["each two devices have links both ways, 18 of them"]);
+    assert_eq!(h100.get("relays"), None);
+    let dgx2 = on("dgx2", 16);
+    assert_eq!(dgx2["topology"], "fully_connected");
+    assert_eq!(dgx2["all_reduce"], "own kernels possible among 2 to 8 devices");
+    assert_eq!((dgx2["links"].as_array().unwrap().len(), &dgx2["links"][15][0]), (16, &json!(6)));
+    let variables = [("GPU_DOUBLE_NVLINK", "h100"), ("GPU_DOUBLE_DEVICES", "2")];
+    let shown = topo(&disco_gpu_double::folder(), &variables);
+    assert!(
+        shown.contains("\nlinks       0  1\n         0  - 18\n         1 18  -\ntopology   fully_connected\n"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn gpus_without_links_have_no_topology() {
+    let pcie = on("pcie", 2);
+    assert_eq!((&pcie["topology"], &pcie["links"]), (&json!("unknown"), &json!([[0, 0], [0, 0]])));
+    assert_eq!(pcie["all_reduce"], "NCCL alone");
+    assert_eq!(why(&pcie), ["devices 0 and 1 have no link", "it is no hybrid cube mesh: there are 2 devices, not 8"]);
+    let one = on("h100", 1);
+    assert_eq!((&one["topology"], why(&one)), (&json!("unknown"), vec!["a link takes two devices"]));
+    let shown = topo(&disco_gpu_double::folder(), &[]);
+    assert!(shown.ends_with("\nall_reduce NCCL alone\n") && shown.contains("\ntopology   unknown\n"), "{shown}");
+}
+
+#[test]
+fn a_link_that_is_down_at_one_end_is_none() {
+    let broken = on("broken", 8);
+    assert_eq!(broken["links"][3], json!([2, 1, 2, 0, 0, 0, 0, 1]));
+    assert_eq!(broken["links"][7], json!([0, 0, 0, 0, 2, 1, 2, 0]), "those after the one that is down count");
+    assert_eq!((&broken["topology"], &broken["all_reduce"]), (&json!("unknown"), &json!("NCCL alone")));
+    assert_eq!(why(&broken)[0], "device 3 has a link to device 7, which says that there is none");
+    assert_eq!(why(&broken).last(), Some(&"it is no hybrid cube mesh: device 3 has links to 3 others, not to 4"));
+}
+
+#[test]
+fn what_nvml_fails_with_is_the_reason() {
+    let folder = disco_gpu_double::folder();
+    for (fault, expected) in [
+        ("nvmlInit_v2:0:1=18", "nvmlInit_v2 returned 18: Driver/library version mismatch"),
+        (
+            "nvmlDeviceGetHandleByPciBusId_v2:3:1=4",
+            "nvmlDeviceGetHandleByPciBusId_v2 returned 4: Insufficient Permissions",
+        ),
+        ("nvmlDeviceGetNvLinkState:2:5=15", "nvmlDeviceGetNvLinkState returned 15: GPU is lost"),
+        (
+            "nvmlDeviceGetNvLinkRemoteDeviceType:1:1=999",
+            "nvmlDeviceGetNvLinkRemoteDeviceType returned 999: Unknown Error",
+        ),
+        ("nvmlDeviceGetNvLinkRemotePciInfo_v2:0:6=1", "nvmlDeviceGetNvLinkRemotePciInfo_v2 returned 1: Uninitialized"),
+    ] {
+        let shown = topo_json(&folder, &[("GPU_DOUBLE_NVLINK", "dgx1"), ("GPU_DOUBLE_FAULTS", fault)]);
+        assert_eq!(why(&shown), [format!("the links are not known: nvml: {expected}")]);
+        assert_eq!(
+            (&shown["topology"], &shown["links"], &shown["all_reduce"]),
+            (&json!("unknown"), &json!(null), &json!("NCCL alone"))
+        );
+    }
+    // A machine that NVML knows less of than CUDA does.
+    let shown = on("dgx1", 9);
+    assert_eq!(why(&shown), ["the links are not known: nvml: nvmlDeviceGetHandleByPciBusId_v2 returned 6: Not Found"]);
+}
+
+#[test]
+fn without_nvml_the_devices_are_shown_and_the_reason() {
+    let folder = with("gpu-double-no-nvml", &["libcuda.so.1", "libcuda.so", "libnccl.so.2"], |_| {});
+    let shown = topo(&folder, &[("GPU_DOUBLE_DEVICES", "2")]);
+    let expected = "\
+cuda:0     0000:01:00.0  GPU double
+cuda:1     0000:02:00.0  GPU double
+topology   unknown
+           the links are not known: NVML is not available; tried libnvidia-ml.so.1: cannot open shared object file";
+    assert!(shown.starts_with(expected) && shown.ends_with("\nall_reduce NCCL alone\n"), "{shown}");
+    let lacks = |object: &mut Vec<u8>| hide(object, "nvmlDeviceGetNvLinkState");
+    let shown = topo_json(&with("gpu-double-old-nvml", &NAMES, lacks), &[]);
+    assert!(why(&shown)[0].ends_with("tried libnvidia-ml.so.1: it lacks nvmlDeviceGetNvLinkState"), "{shown}");
+}
+
+/// It knows where a link ends, but not what is there.
+#[test]
+fn an_nvml_that_can_not_tell_a_switch_finds_links_between_gpus() {
+    let old = |object: &mut Vec<u8>| hide(object, "nvmlDeviceGetNvLinkRemoteDeviceType");
+    let folder = with("gpu-double-old-links", &NAMES, old);
+    let shown = |machine| topo_json(&folder, &[("GPU_DOUBLE_NVLINK", machine), ("GPU_DOUBLE_DEVICES", "8")]);
+    assert_eq!(shown("dgx1")["topology"], "hybrid_cube_mesh");
+    assert_eq!((&shown("h100")["topology"], &shown("h100")["links"][0][1]), (&json!("unknown"), &json!(0)));
+}
+
+#[test]
+fn no_driver_and_no_device_are_findings() {
+    let nothing = with("gpu-double-none", &[], |_| {});
+    let shown = topo(&nothing, &[]);
+    let expected = "devices    none\n           the CUDA driver is not available; tried libcuda.so: cannot open shared object file";
+    assert!(shown.starts_with(expected), "{shown}");
+    let shown = topo_json(&disco_gpu_double::folder(), &[("GPU_DOUBLE_INIT", "100")]);
+    assert!(why(&shown)[0].contains("cuInit returned 100: no CUDA-capable device is detected"), "{shown}");
+    assert_eq!((&shown["devices"], &shown["links"], &shown["all_reduce"]), (&json!([]), &json!(null), &json!(null)));
+    let none = on("pcie", 0);
+    assert_eq!(why(&none), ["a CUDA device is not available; tried the CUDA driver: it shows no device"]);
+}
+
+#[test]
+fn a_variable_says_what_is_decided() {
+    let folder = disco_gpu_double::folder();
+    let forced = |shape, machine, devices| {
+        let variables =
+            [("DISCO_P2P_TOPOLOGY", shape), ("GPU_DOUBLE_NVLINK", machine), ("GPU_DOUBLE_DEVICES", devices)];
+        topo_json(&folder, &variables)
+    };
+    let shown = forced("fully_connected", "pcie", "4");
+    assert_eq!((&shown["topology"], &shown["forced"]), (&json!("fully_connected"), &json!(true)));
+    assert_eq!((why(&shown), &shown["links"][0]), (vec!["DISCO_P2P_TOPOLOGY says so"], &json!([0, 0, 0, 0])));
+    assert_eq!(forced("unknown", "h100", "8")["all_reduce"], "NCCL alone");
+    assert_eq!(forced("hybrid_cube_mesh", "h100", "8")["relays"], json!([4, 5, 6, 7, 0, 1, 2, 3]));
+    assert_eq!(forced("", "h100", "8")["forced"], false);
+
+    let refused = disco(&folder, &[("DISCO_P2P_TOPOLOGY", "ring")], &["topo"]);
+    let expected = "DISCO_P2P_TOPOLOGY=ring: the shapes are: fully_connected, hybrid_cube_mesh, unknown\n";
+    assert!(!refused.status.success() && text(&refused).ends_with(expected), "{}", text(&refused));
+}

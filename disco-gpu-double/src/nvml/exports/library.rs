@@ -1,0 +1,54 @@
+//! The library itself, its texts, and the handles of GPUs.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{CStr, c_char};
+
+use super::put;
+use crate::nvml::abi::{Code, Device};
+use crate::nvml::library;
+
+/// `nvmlReturn_t nvmlInit_v2(void)`: as often as it is ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInit_v2() -> Code {
+    Code::of(library::start())
+}
+
+/// `nvmlReturn_t nvmlShutdown(void)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlShutdown() -> Code {
+    Code::of(library::end())
+}
+
+/// `const char *nvmlErrorString(nvmlReturn_t)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
+    let text: &'static CStr = match code.0 {
+        0 => c"Success",
+        1 => c"Uninitialized",
+        2 => c"Invalid Argument",
+        3 => c"Not Supported",
+        4 => c"Insufficient Permissions",
+        6 => c"Not Found",
+        9 => c"Driver Not Loaded",
+        15 => c"GPU is lost",
+        18 => c"Driver/library version mismatch",
+        999 => c"Unknown Error",
+        _ => c"unknown code",
+    };
+    text.as_ptr()
+}
+
+/// `nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)`
+///
+/// # Safety
+/// The text ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: *const c_char, device: Option<&mut Device>) -> Code {
+    if bus_id.is_null() {
+        return Code::INVALID_ARGUMENT;
+    }
+    // SAFETY: the caller's word.
+    let bus_id = unsafe { CStr::from_ptr(bus_id) }.to_str().map_err(|_| Code::INVALID_ARGUMENT);
+    Code::of(bus_id.and_then(library::at).and_then(|found| put(device, found)))
+}

@@ -1,0 +1,87 @@
+//! Kinds of machines, and where each GPU's links end.
+
+use super::abi::Code;
+use crate::settings;
+
+/// A kind of machine.
+#[repr(u64)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    /// GPUs without links.
+    Pcie,
+    /// Eight V100 in a hybrid cube mesh: six links each, none through a switch.
+    Dgx1,
+    /// The same, but that GPU 7's end of its link to GPU 3 is down.
+    Broken,
+    /// Sixteen V100, six links each, all to switches.
+    Dgx2,
+    /// Eight H100, eighteen links each, all to switches.
+    H100,
+}
+
+/// Where a link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// At the GPU of this number.
+    Gpu(usize),
+    /// At the switch of this number.
+    Switch(usize),
+    /// It is not up.
+    Down,
+}
+
+/// Where the links of a V100 in NVIDIA's DGX-1 end, as its makers have published it: the edges of a cube, some of two links,
+/// and the diagonals of two of its faces.
+const DGX_1: [[usize; 6]; 8] = [
+    [1, 2, 3, 3, 4, 4],
+    [0, 2, 2, 3, 5, 5],
+    [0, 1, 1, 3, 3, 6],
+    [0, 0, 1, 2, 2, 7],
+    [0, 0, 5, 6, 7, 7],
+    [1, 1, 4, 6, 6, 7],
+    [2, 4, 5, 5, 7, 7],
+    [3, 4, 4, 5, 6, 6],
+];
+
+impl Machine {
+    const ALL: [(&str, Self); 5] = [
+        ("pcie", Self::Pcie),
+        ("dgx1", Self::Dgx1),
+        ("broken", Self::Broken),
+        ("dgx2", Self::Dgx2),
+        ("h100", Self::H100),
+    ];
+
+    /// The one that tests call so.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, machine)| machine)
+    }
+
+    /// The one of this number.
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self::ALL.into_iter().find(|(_, machine)| *machine as u64 == number).map_or(Self::Pcie, |(_, machine)| machine)
+    }
+
+    /// How many GPUs it has, whichever of them CUDA shows.
+    pub(crate) fn gpus(self) -> usize {
+        match self {
+            Self::Pcie => settings::read().devices(),
+            Self::Dgx1 | Self::Broken | Self::H100 => 8,
+            Self::Dgx2 => 16,
+        }
+    }
+
+    /// Where a GPU's link ends.
+    pub(crate) fn end(self, gpu: usize, link: usize) -> Result<End, Code> {
+        let is_one_of = |links| if link < links { Ok(()) } else { Err(Code::INVALID_ARGUMENT) };
+        match self {
+            Self::Pcie => Err(Code::NOT_SUPPORTED),
+            Self::Broken if (gpu, link) == (7, 0) => Ok(End::Down),
+            Self::Dgx1 | Self::Broken => is_one_of(6).map(|()| End::Gpu(DGX_1[gpu][link])),
+            // Six switches, one for each link.
+            Self::Dgx2 => is_one_of(6).map(|()| End::Switch(link)),
+            // Four switches, with four or five links to each.
+            Self::H100 => is_one_of(18).map(|()| End::Switch(link % 4)),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+// Sums over ranks that write and read each other's memory. Every rank launches the same kernel on as many blocks and threads, on
+// as many vectors of 16 bytes; which thread works on which vector is the same on all, so that blocks of one number need to
+// meet and no others.
+//
+// Elements are summed as f32 in the order of ranks: all ranks get the same bits.
+
+#include <handshake.cuh>
+
+constexpr unsigned WORDS = 4;
+
+// -0 is what changes no number that it is added to, not even -0.
+struct F32 {
+    static constexpr unsigned LANES = 1;
+    static __device__ __forceinline__ void add(float *sum, unsigned word) { sum[0] += __uint_as_float(word); }
+    static __device__ __forceinline__ unsigned pack(const float *sum) { return __float_as_uint(sum[0]); }
+};
+
+struct F16 {
+    static constexpr unsigned LANES = 2;
+    static __device__ __forceinline__ void add(float *sum, unsigned word)
+    {
+        float2 two = from_f16(word);
+        sum[0] += two.x;
+        sum[1] += two.y;
+    }
+    static __device__ __forceinline__ unsigned pack(const float *sum) { return to_f16(sum[0], sum[1]); }
+};
+
+struct BF16 {
+    static constexpr unsigned LANES = 2;
+    static __device__ __forceinline__ void add(float *sum, unsigned word)
+    {
+        float2 two = from_bf16(word);
+        sum[0] += two.x;
+        sum[1] += two.y;
+    }
+    static __device__ __forceinline__ unsigned pack(const float *sum) { return to_bf16(sum[0], sum[1]); }
+};
+
+template <class T> struct Sum {
+    float lanes[WORDS * T::LANES];
+
+    __device__ __forceinline__ Sum()
+    {
+        UNROLL
+        for (float &lane : lanes)
+            lane = -0.0f;
+    }
+
+    __device__ __forceinline__ void add(uint4 vector)
+    {
+        T::add(lanes, vector.x);
+        T::add(lanes + T::LANES, vector.y);
+        T::add(lanes + 2 * T::LANES, vector.z);
+        T::add(lanes + 3 * T::LANES, vector.w);
+    }
+
+    __device__ __forceinline__ uint4 pack() const
+    {
+        return make_uint4(T::pack(lanes), T::pack(lanes + T::LANES), T::pack(lanes + 2 * T::LANES),
+                          T::pack(lanes + 3 * T::LANES));
+    }
+};
+
+__device__ __forceinline__ unsigned first_vector()
+{
+    return blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+__device__ __forceinline__ unsigned vector_stride()
+{
+    return gridDim.x * blockDim.x;
+}
+
+__device__ __forceinline__ unsigned everyone(const Params &p)
+{
+    return (1u << p.world) - 1;
+}
+
+// The vector of that number, over the ranks in `mask`. All are on their way before the first is added.
+template <class T> __device__ __forceinline__ uint4 sum_of(const Params &p, unsigned mask, unsigned i)
+{
+    uint4 vectors[MAX_WORLD];
+    UNROLL
+    for (unsigned rank = 0; rank < MAX_WORLD; rank++)
+        if (mask >> rank & 1)
+            vectors[rank] = p.data[rank][i];
+    Sum<T> sum;
+    UNROLL
+    for (unsigned rank = 0; rank < MAX_WORLD; rank++)
+        if (mask >> rank & 1)
+            sum.add(vectors[rank]);
+    return sum.pack();
+}
+
+__device__ __forceinline__ void copy_in(const Params &p)
+{
+    uint4 *own = p.data[p.rank];
+    for (unsigned i = first_vector(); i < p.count; i += vector_stride())
+        own[i] = p.input[i];
+}
+
+// Everyone reads all of everyone's.
+template <class T> __device__ __forceinline__ void one_shot(const Params &p)
+{
+    Handshake hand = begin(p);
+    copy_in(p);
+    if (!meet(p, LEADING, everyone(p), hand))
+        return;
+    for (unsigned i = first_vector(); i < p.count; i += vector_stride())
+        p.output[i] = sum_of<T>(p, everyone(p), i);
+    leave(p, TRAILING, everyone(p), hand);
+}
+
+// How many vectors each rank sums: whole lines, so that the last slices may be smaller or empty. As in `grid.rs`.
+__device__ __forceinline__ unsigned slice_of(const Params &p)
+{
+    return (p.count + p.world * 8 - 1) / (p.world * 8) * 8;
+}
+
+// Copies the vectors of that number in each slice.
+template <class From, class To>
+__device__ __forceinline__ void copy_row(const Params &p, unsigned slice, unsigned j, From from, To to)
+{
+    uint4 vectors[MAX_WORLD];
+    UNROLL
+    for (unsigned rank = 0; rank < MAX_WORLD; rank++)
+        if (rank < p.world && rank * slice + j < p.count)
+            vectors[rank] = from(rank)[rank * slice + j];
+    UNROLL
+    for (unsigned rank = 0; rank < MAX_WORLD; rank++)
+        if (rank < p.world && rank * slice + j < p.count)
+            to[rank * slice + j] = vectors[rank];
+}
+
+// Everyone sums a slice, and reads the other slices' sums.
+template <class T> __device__ __forceinline__ void two_shot(const Params &p)
+{
+    Handshake hand = begin(p);
+    const unsigned slice = slice_of(p);
+    uint4 *own = p.data[p.rank];
+    auto input = [&](unsigned) { return p.input; };
+    for (unsigned j = first_vector(); j < slice; j += vector_stride())
+        copy_row(p, slice, j, input, own);
+    if (!meet(p, LEADING, everyone(p), hand))
+        return;
+    for (unsigned j = first_vector(); j < slice; j += vector_stride()) {
+        unsigned i = p.rank * slice + j;
+        if (i < p.count)
+            own[i] = sum_of<T>(p, everyone(p), i);
+    }
+    if (!meet(p, MID, everyone(p), hand))
+        return;
+    auto data = [&](unsigned rank) { return p.data[rank]; };
+    for (unsigned j = first_vector(); j < slice; j += vector_stride())
+        copy_row(p, slice, j, data, p.output);
+    leave(p, TRAILING, everyone(p), hand);
+}
+
+// Four that are connected sum theirs behind their inputs; each adds what its relay, one of the other four, has there.
+template <class T> __device__ __forceinline__ void hybrid_cube_mesh(const Params &p)
+{
+    Handshake hand = begin(p);
+    copy_in(p);
+    if (!meet(p, LEADING, p.near, hand))
+        return;
+    uint4 *own = p.data[p.rank] + p.count;
+    for (unsigned i = first_vector(); i < p.count; i += vector_stride())
+        own[i] = sum_of<T>(p, p.near, i);
+    if (!meet(p, MID, 1u << p.relay, hand))
+        return;
+    const uint4 *other = p.data[p.relay] + p.count;
+    for (unsigned i = first_vector(); i < p.count; i += vector_stride()) {
+        Sum<T> sum;
+        sum.add(own[i]);
+        sum.add(other[i]);
+        p.output[i] = sum.pack();
+    }
+    leave(p, TRAILING, p.near | 1u << p.relay, hand);
+}
+
+#define KERNEL(name, body)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(MAX_THREADS) name(const __grid_constant__ Params p) { body; }
+
+KERNEL(disco_one_shot_f32, one_shot<F32>(p))
+KERNEL(disco_one_shot_f16, one_shot<F16>(p))
+KERNEL(disco_one_shot_bf16, one_shot<BF16>(p))
+KERNEL(disco_two_shot_f32, two_shot<F32>(p))
+KERNEL(disco_two_shot_f16, two_shot<F16>(p))
+KERNEL(disco_two_shot_bf16, two_shot<BF16>(p))
+KERNEL(disco_hybrid_cube_mesh_f32, hybrid_cube_mesh<F32>(p))
+KERNEL(disco_hybrid_cube_mesh_f16, hybrid_cube_mesh<F16>(p))
+KERNEL(disco_hybrid_cube_mesh_bf16, hybrid_cube_mesh<BF16>(p))
+
+// One block: what was done on this rank's stream before is done when this is over on any.
+KERNEL(disco_barrier, Handshake hand = begin(p); leave(p, ALONE, everyone(p), hand))

@@ -1,0 +1,110 @@
+//! Which algorithm.
+
+use disco_ccl::p2p::Topology;
+
+use super::params::{MAX_VECTORS, MAX_WORLD, VECTOR};
+
+/// How ranks sum.
+#[allow(clippy::exhaustive_enums, reason = "one kernel each")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Each reads what all have.
+    OneShot,
+    /// Each sums a slice.
+    TwoShot,
+    /// Four sum, and add what their relays have.
+    HybridCubeMesh,
+}
+
+/// Up to how many bytes of input which algorithm is taken.
+#[allow(clippy::exhaustive_structs, reason = "users set these")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// One-shot, where all are connected.
+    pub one_shot: usize,
+    /// Two-shot, where all are connected.
+    pub two_shot: usize,
+    /// Hybrid cube mesh.
+    pub hybrid_cube_mesh: usize,
+}
+
+impl Thresholds {
+    /// From the reference (PyTorch's `IntraNodeComm`), unmeasured here.
+    pub const REFERENCE: Self = Self { one_shot: 256 << 10, two_shot: 10 << 20, hybrid_cube_mesh: 256 << 10 };
+
+    /// The algorithm for a sum of so many `bytes` over `world` ranks, each with a shared buffer of `buffer` bytes. None where there
+    /// is none: NCCL is to be asked.
+    pub fn choose(&self, topology: Topology, bytes: usize, world: usize, buffer: usize) -> Option<Algorithm> {
+        let fits = (2..=MAX_WORLD).contains(&world)
+            && bytes > 0
+            && bytes.is_multiple_of(VECTOR)
+            && bytes / VECTOR <= MAX_VECTORS
+            && bytes <= buffer;
+        match topology {
+            Topology::FullyConnected if fits && bytes <= self.one_shot => Some(Algorithm::OneShot),
+            Topology::FullyConnected if fits && bytes <= self.two_shot => Some(Algorithm::TwoShot),
+            Topology::HybridCubeMesh { .. } if fits && world == MAX_WORLD => {
+                (bytes <= self.hybrid_cube_mesh && bytes <= buffer / 2).then_some(Algorithm::HybridCubeMesh)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self::REFERENCE
+    }
+}
+
+/// [`Thresholds::choose`] by the reference's thresholds.
+pub fn choose(topology: Topology, bytes: usize, world: usize, buffer: usize) -> Option<Algorithm> {
+    Thresholds::REFERENCE.choose(topology, bytes, world, buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1 << 10;
+    const BUFFER: usize = 10 << 20;
+
+    #[test]
+    fn size_decides_where_all_are_connected() {
+        let chosen = |bytes| choose(Topology::FullyConnected, bytes, 5, BUFFER);
+        assert_eq!([16, 256 * KIB].map(chosen), [Some(Algorithm::OneShot); 2]);
+        assert_eq!([256 * KIB + 16, BUFFER].map(chosen), [Some(Algorithm::TwoShot); 2]);
+        assert_eq!(chosen(BUFFER + 16), None);
+        let wide = Thresholds { two_shot: usize::MAX, ..Thresholds::REFERENCE };
+        assert_eq!(wide.choose(Topology::FullyConnected, BUFFER + 16, 5, 4 * BUFFER), Some(Algorithm::TwoShot));
+        assert_eq!(wide.choose(Topology::FullyConnected, 1 << 40, 5, usize::MAX), None);
+    }
+
+    #[test]
+    fn only_whole_vectors_that_fit_are_summed() {
+        let chosen = |bytes, buffer| choose(Topology::FullyConnected, bytes, 2, buffer);
+        assert_eq!([0, 8, 24, 257].map(|bytes| chosen(bytes, BUFFER)), [None; 4]);
+        assert_eq!((chosen(64, 64), chosen(80, 64)), (Some(Algorithm::OneShot), None));
+    }
+
+    #[test]
+    fn only_worlds_of_two_to_eight_have_kernels() {
+        let has = |world| choose(Topology::FullyConnected, 16, world, BUFFER).is_some();
+        let worlds: Vec<usize> = (0..20).filter(|&world| has(world)).collect();
+        assert_eq!(worlds, [2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_cube_mesh_is_of_eight_and_wants_room_for_sums() {
+        let cube = Topology::HybridCubeMesh { relay: [4, 5, 6, 7, 0, 1, 2, 3] };
+        let chosen = |bytes, world, buffer| choose(cube, bytes, world, buffer);
+        assert_eq!(chosen(256 * KIB, 8, 512 * KIB), Some(Algorithm::HybridCubeMesh));
+        assert_eq!(chosen(256 * KIB, 8, 512 * KIB - 16), None);
+        assert_eq!((chosen(256 * KIB + 16, 8, BUFFER), chosen(16, 4, BUFFER)), (None, None));
+    }
+
+    #[test]
+    fn an_unknown_topology_has_no_algorithm() {
+        assert_eq!(choose(Topology::Unknown, 16, 8, BUFFER), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! NVIDIA's compiler for kernels, a library of its own beside the driver's. cudarc's bindings of it panic where it is absent; ours
+//! say so.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
+use std::ptr;
+
+use disco_core::{Error, Result, Unavailable};
+use disco_dl::{Candidate, Library};
+
+disco_dl::functions! {
+    /// Of `libnvrtc`, since 11.1.
+    struct Table {
+        /// `nvrtcVersion(int *major, int *minor)`
+        version: c"nvrtcVersion"(*mut c_int, *mut c_int);
+        /// `const char *nvrtcGetErrorString(nvrtcResult)`
+        get_error_string: c"nvrtcGetErrorString"(c_int) -> *const c_char;
+        /// `nvrtcCreateProgram(nvrtcProgram *, const char *source, const char *name, int, const char *const *headers, const char *const *names)`
+        create: c"nvrtcCreateProgram"(
+            *mut *mut c_void, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
+        );
+        /// `nvrtcCompileProgram(nvrtcProgram, int, const char *const *options)`
+        compile: c"nvrtcCompileProgram"(*mut c_void, c_int, *const *const c_char);
+        /// `nvrtcGetProgramLogSize(nvrtcProgram, size_t *)`
+        log_size: c"nvrtcGetProgramLogSize"(*mut c_void, *mut usize);
+        /// `nvrtcGetProgramLog(nvrtcProgram, char *)`
+        log: c"nvrtcGetProgramLog"(*mut c_void, *mut c_char);
+        /// `nvrtcGetCUBINSize(nvrtcProgram, size_t *)`
+        cubin_size: c"nvrtcGetCUBINSize"(*mut c_void, *mut usize);
+        /// `nvrtcGetCUBIN(nvrtcProgram, char *)`
+        cubin: c"nvrtcGetCUBIN"(*mut c_void, *mut c_char);
+        /// `nvrtcDestroyProgram(nvrtcProgram *)`
+        destroy: c"nvrtcDestroyProgram"(*mut *mut c_void);
+    }
+}
+
+/// The compiler.
+pub struct Nvrtc {
+    table: Table,
+    version: (u32, u32),
+    file: String,
+}
+
+/// What has become of a source.
+#[non_exhaustive]
+#[derive(Clone)]
+pub struct Compiled {
+    /// Machine code of one architecture, as the driver loads it.
+    pub cubin: Vec<u8>,
+    /// What the compiler had to say.
+    pub log: String,
+}
+
+/// A file by its name, as it is included, and its text.
+pub(super) type Source<'s> = (&'s str, &'s str);
+
+impl Nvrtc {
+    /// The first of these libraries that will do.
+    ///
+    /// # Errors
+    /// Every candidate and why it will not.
+    pub fn find(candidates: impl IntoIterator<Item = Candidate>) -> Result<Self, Unavailable> {
+        disco_dl::find("NVRTC", candidates, |library| Self::accept(&library))
+    }
+
+    fn accept(library: &Library) -> Result<Self, String> {
+        // SAFETY: these functions have been the same in all versions that have all of them.
+        let table = unsafe { Table::resolve(library) }?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: the places are there.
+        let code = unsafe { (table.version)(&mut major, &mut minor) };
+        if code != 0 {
+            return Err(format!("nvrtcVersion returned {code}"));
+        }
+        let file = library.file(c"nvrtcVersion");
+        // It looks for its other half by name, and finds it beside itself only if it is there already. Where it is not, compiling
+        // says so.
+        if let Some(folder) = file.as_ref().and_then(|file| file.parent()) {
+            let builtins = folder.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
+            _ = builtins.is_file().then(|| Library::open(&Candidate::file(builtins)));
+        }
+        let file = file.map_or_else(|| library.name().to_owned(), |file| file.display().to_string());
+        Ok(Self { table, version: (major.unsigned_abs(), minor.unsigned_abs()), file })
+    }
+
+    /// Its version: 12 and 8.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// Where it was loaded from.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Compiles a source with the files that it includes.
+    ///
+    /// # Errors
+    /// [`Error::Library`] with the compiler's log; [`Error::Invalid`] for a text with a zero in it.
+    pub(super) fn compile(&self, main: Source<'_>, headers: &[Source<'_>], options: &[String]) -> Result<Compiled> {
+        let names = terminated(headers.iter().map(|header| header.0))?;
+        let texts = terminated(headers.iter().map(|header| header.1))?;
+        let options = terminated(options.iter().map(String::as_str))?;
+        let program = Program::new(self, main, (&names, &texts))?;
+        let options = addresses(&options);
+        // SAFETY: the program is there, and there are as many options as are said.
+        let code = unsafe { (self.table.compile)(program.handle, options.len() as c_int, options.as_ptr()) };
+        let sizes = ("nvrtcGetProgramLogSize", self.table.log_size);
+        let log = program.bytes(sizes, ("nvrtcGetProgramLog", self.table.log))?;
+        let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
+        self.check("nvrtcCompileProgram", code).map_err(|error| with_log(error, &log))?;
+        let sizes = ("nvrtcGetCUBINSize", self.table.cubin_size);
+        Ok(Compiled { cubin: program.bytes(sizes, ("nvrtcGetCUBIN", self.table.cubin))?, log })
+    }
+
+    fn check(&self, function: &'static str, code: c_int) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: any number may be asked for.
+        let words = unsafe { (self.table.get_error_string)(code) };
+        let message = if words.is_null() {
+            "NVRTC has no words for it".into()
+        } else {
+            // SAFETY: its texts end with a zero, and stay.
+            unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+        };
+        Err(Error::Library { backend: "nvrtc", function, code: code.into(), message })
+    }
+}
+
+impl fmt::Debug for Nvrtc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<NVRTC {}.{} of {}>", self.version.0, self.version.1, self.file)
+    }
+}
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<CUBIN of {} bytes>", self.cubin.len())
+    }
+}
+
+/// A source that the compiler knows.
+struct Program<'n> {
+    nvrtc: &'n Nvrtc,
+    handle: *mut c_void,
+}
+
+/// A function that says how many bytes something has, by its name; and one that gives them.
+type SizeOf = (&'static str, unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int);
+type BytesOf = (&'static str, unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int);
+
+impl<'n> Program<'n> {
+    fn new(nvrtc: &'n Nvrtc, main: Source<'_>, headers: (&[CString], &[CString])) -> Result<Self> {
+        let [name, text] = &terminated([main.0, main.1])?[..] else { return Err(Error::invalid("no source")) };
+        let (names, texts) = (addresses(headers.0), addresses(headers.1));
+        let mut program = Self { nvrtc, handle: ptr::null_mut() };
+        // SAFETY: all texts end with zeros, and there are as many as are said; they are copied.
+        let code = unsafe {
+            (nvrtc.table.create)(
+                &mut program.handle,
+                text.as_ptr(),
+                name.as_ptr(),
+                texts.len() as c_int,
+                texts.as_ptr(),
+                names.as_ptr(),
+            )
+        };
+        nvrtc.check("nvrtcCreateProgram", code).map(|()| program)
+    }
+
+    fn bytes(&self, size_of: SizeOf, bytes_of: BytesOf) -> Result<Vec<u8>> {
+        let mut size = 0;
+        // SAFETY: the program is there, and so is the place.
+        let code = unsafe { (size_of.1)(self.handle, &mut size) };
+        self.nvrtc.check(size_of.0, code)?;
+        let mut bytes = vec![0u8; size];
+        // SAFETY: there is as much room as was asked for.
+        let code = unsafe { (bytes_of.1)(self.handle, bytes.as_mut_ptr().cast()) };
+        self.nvrtc.check(bytes_of.0, code).map(|()| bytes)
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: it was made here, and nobody has it.
+            _ = unsafe { (self.nvrtc.table.destroy)(&mut self.handle) };
+        }
+    }
+}
+
+fn with_log(error: Error, log: &str) -> Error {
+    match error {
+        Error::Library { backend, function, code, message } => {
+            Error::Library { backend, function, code, message: format!("{message}\n{log}") }
+        }
+        error => error,
+    }
+}
+
+fn terminated<'s>(texts: impl IntoIterator<Item = &'s str>) -> Result<Vec<CString>> {
+    let refused = |_| Error::invalid("a source for NVRTC has a zero in it");
+    texts.into_iter().map(|text| CString::new(text).map_err(refused)).collect()
+}
+
+fn addresses(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).collect()
+}

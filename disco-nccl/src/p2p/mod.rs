@@ -1,0 +1,15 @@
+//! GPUs of one machine that read and write each other's memory: which links there are between them, and sums over these.
+//!
+//! ```text
+//! nvml      NVML's functions, and a walk over the links that it knows
+//! survey    the GPUs that this process sees, and what was decided of them
+//! kernels   sums by kernels of ours, and barriers: the source, its compilation, which one to launch and how
+//! ```
+
+pub mod kernels;
+mod nvml;
+mod survey;
+
+pub use disco_ccl::p2p::{BusId, Decision, Mesh, RANKS, Site, Survey, Topology, host};
+pub use nvml::mesh;
+pub use survey::{site, topology};

@@ -1,0 +1,133 @@
+//! The kernels of ours, compiled for the host and run on threads under ThreadSanitizer: each rank's blocks' threads are threads, and
+//! only a rank's own launches wait for each other. What is left out of the kernels, or weakened, is found.
+//!
+//! `DISCO_REQUIRE=tsan` makes it a failure that there is no g++ with that sanitizer. `DISCO_LONG_TESTS`, which `cargo xtask
+//! test --long` sets, has sums go on for longer.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use disco_conformance::Required;
+
+/// What the sanitizer exits with when it has found something.
+const RACE: i32 = 66;
+/// What the harness does when something else than expected comes out.
+const WRONG: i32 = 1;
+
+#[test]
+fn all_ranks_get_the_same_sums_and_they_are_right() {
+    let Some(compiler) = Compiler::find() else { return };
+    let rounds = if env::var_os("DISCO_LONG_TESTS").is_some() { "60" } else { "3" };
+    let program = compiler.build("sums", &[]);
+    let output = program.run(&["sums", rounds]);
+    assert!(output.status.success(), "{}", text(&output));
+    // What finds faults finds none here.
+    let none = program.run(&["faults"]);
+    assert!(none.status.success(), "{}", text(&none));
+    eprint!("{}", text(&output));
+}
+
+#[test]
+fn a_peer_that_does_not_come_is_named_and_nobody_is_met_afterwards() {
+    let Some(compiler) = Compiler::find() else { return };
+    let output = compiler.build("ends", &[]).run(&["ends"]);
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn faults_that_are_planted_are_found() {
+    let Some(compiler) = Compiler::find() else { return };
+    let faults: [(&str, &[i32]); 6] = [
+        ("FAULT_SKIP=LEADING", &[RACE, WRONG]),
+        ("FAULT_SKIP=MID", &[RACE, WRONG]),
+        ("FAULT_SKIP=TRAILING", &[RACE, WRONG]),
+        // This processor orders more than was asked for: only the sanitizer can tell.
+        ("FAULT_STORE", &[RACE]),
+        ("FAULT_LOAD", &[RACE]),
+        ("FAULT_COMPARE", &[RACE, WRONG]),
+    ];
+    for (fault, found) in faults {
+        let output = compiler.build(fault, &[&format!("-D{fault}")]).run(&["faults"]);
+        assert!(output.status.code().is_some_and(|code| found.contains(&code)), "{fault}: {}", text(&output));
+        let how = if output.status.code() == Some(RACE) { "a race" } else { "another result" };
+        eprintln!("{fault}: found, as {how}");
+    }
+}
+
+/// A g++ that knows the sanitizer, and makes programs that run here: one test's after the other's, for threads of one that spin hold
+/// up those of the other.
+struct Compiler {
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// A program, there as long as this is.
+struct Program(PathBuf);
+
+impl Compiler {
+    /// None where it is not there, which is said; a failure where it is required.
+    fn find() -> Option<Self> {
+        static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
+        let found = FOUND.get_or_init(|| {
+            let program = Program::new("probe");
+            let source = Program::new("probe.cpp");
+            std::fs::write(&source.0, "int main() {}").unwrap();
+            succeed(sanitized().args(["-x", "c++"]).arg(&source.0).arg("-o").arg(&program.0))?;
+            succeed(&mut Command::new(&program.0))
+        });
+        let Err(why) = found else {
+            static ALONE: Mutex<()> = Mutex::new(());
+            return Some(Self { _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) });
+        };
+        assert!(!Required::from_env().contains("tsan"), "DISCO_REQUIRE: {why}");
+        eprintln!("skipped: no g++ with ThreadSanitizer: {why}");
+        None
+    }
+
+    fn build(&self, name: &str, options: &[&str]) -> Program {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let program = Program::new(name);
+        let mut command = sanitized();
+        command.args(["-std=c++20", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).args(options);
+        // The kernels' own files, but for `machine.cuh`, which is found here first.
+        command.arg("-I").arg(here.join("tests/tsan")).arg("-I").arg(here.join("src/p2p/kernels"));
+        succeed(command.arg(here.join("tests/tsan/harness.cpp")).arg("-o").arg(&program.0)).unwrap();
+        program
+    }
+}
+
+impl Program {
+    fn new(name: &str) -> Self {
+        Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id())))
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let options = format!("halt_on_error=1 exitcode={RACE}");
+        Command::new(&self.0).args(args).env("TSAN_OPTIONS", options).output().unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn sanitized() -> Command {
+    let mut command = Command::new("g++");
+    command.args(["-fsanitize=thread", "-pthread"]);
+    command
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() { Ok(()) } else { Err(format!("{command:?}: {}: {}", output.status, text(&output))) }
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}

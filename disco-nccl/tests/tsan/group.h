@@ -1,0 +1,134 @@
+// Ranks whose blocks and threads are threads of this process, and what they have in place of a GPU each.
+
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include <all_reduce.cu>
+
+constexpr unsigned MOST = 160;
+constexpr unsigned SENTINEL = 0xdeadbeef;
+
+using Kernel = void (*)(Params);
+
+enum Algorithm { ONE_SHOT, TWO_SHOT, CUBE_MESH, BARRIER };
+
+constexpr Kernel KERNELS[3][3] = {
+    {disco_one_shot_f32, disco_one_shot_f16, disco_one_shot_bf16},
+    {disco_two_shot_f32, disco_two_shot_f16, disco_two_shot_bf16},
+    {disco_hybrid_cube_mesh_f32, disco_hybrid_cube_mesh_f16, disco_hybrid_cube_mesh_bf16},
+};
+
+// What a rank does in one launch.
+struct Launch {
+    Algorithm algorithm;
+    unsigned dtype;
+    unsigned count;
+    unsigned blocks;
+    // Which numbers; those of an even seed are integers, whose sums are exact.
+    unsigned seed;
+    bool in_place;
+    // Not launched: a rank that is dead.
+    bool absent;
+};
+
+// A rank's device.
+struct Device {
+    State state = {};
+    uint4 data[2 * MOST];
+    uint4 input[MOST], output[MOST + 1];
+    unsigned abort = 0, report = 0;
+    // Of all its threads: one launch is over before the next begins. Nothing like that is between ranks.
+    pthread_barrier_t gate;
+    Block blocks[MAX_BLOCKS] = {};
+};
+
+class Group {
+  public:
+    const unsigned world;
+    std::vector<std::unique_ptr<Device>> devices;
+    unsigned long long patience = 60'000'000'000;
+    // How ranks are connected in a hybrid cube mesh: four in a row, or every other.
+    bool rows = true;
+
+    Group(unsigned world, unsigned blocks, unsigned start) : world(world), blocks(blocks)
+    {
+        for (unsigned rank = 0; rank < world; rank++) {
+            devices.push_back(std::make_unique<Device>());
+            Device &device = *devices.back();
+            pthread_barrier_init(&device.gate, nullptr, blocks * threads());
+            for (unsigned b = 0; b < blocks; b++) {
+                pthread_barrier_init(&device.blocks[b].barrier, nullptr, threads());
+                for (unsigned peer = 0; peer < world; peer++)
+                    device.state.flags[b][peer].word = device.state.counts[b][peer] = start;
+            }
+        }
+    }
+
+    unsigned threads() const { return world; }
+
+    // Has every rank do its launches. Before each, one thread of the rank calls `before`, and afterwards `after`, with the rank and
+    // the launch's number.
+    template <class Before, class After>
+    void run(const std::vector<std::vector<Launch>> &launches, Before before, After after)
+    {
+        std::vector<std::thread> all;
+        // Nobody's deadline counts while threads are made.
+        pthread_barrier_t start;
+        pthread_barrier_init(&start, nullptr, world * blocks * threads());
+        for (unsigned rank = 0; rank < world; rank++)
+            for (unsigned b = 0; b < blocks; b++)
+                for (unsigned t = 0; t < threads(); t++)
+                    all.emplace_back([=, this, &launches, &start] {
+                        pthread_barrier_wait(&start);
+                        Device &device = *devices[rank];
+                        threadIdx = {t, 0, 0}, blockIdx = {b, 0, 0}, blockDim = {threads(), 1, 1};
+                        block = &device.blocks[b];
+                        for (unsigned i = 0; i < launches[rank].size(); i++) {
+                            const Launch &launch = launches[rank][i];
+                            if (b + t == 0)
+                                before(rank, i);
+                            pthread_barrier_wait(&device.gate);
+                            gridDim = {launch.blocks, 1, 1};
+                            if (b < launch.blocks && !launch.absent)
+                                kernel(launch)(params(rank, launch));
+                            pthread_barrier_wait(&device.gate);
+                            if (b + t == 0)
+                                after(rank, i);
+                        }
+                    });
+        for (std::thread &thread : all)
+            thread.join();
+    }
+
+  private:
+    const unsigned blocks;
+
+    static Kernel kernel(const Launch &launch)
+    {
+        return launch.algorithm == BARRIER ? disco_barrier : KERNELS[launch.algorithm][launch.dtype];
+    }
+
+    Params params(unsigned rank, const Launch &launch)
+    {
+        Params p = {};
+        for (unsigned peer = 0; peer < world; peer++) {
+            p.data[peer] = devices[peer]->data;
+            p.state[peer] = &devices[peer]->state;
+        }
+        Device &own = *devices[rank];
+        p.input = launch.in_place ? own.output : own.input;
+        p.output = own.output;
+        p.abort = &own.abort;
+        p.report = &own.report;
+        p.patience = patience;
+        p.count = launch.count;
+        p.rank = rank;
+        p.world = world;
+        p.near = rows ? 0xfu << rank / 4 * 4 : 0x55u << rank % 2;
+        p.relay = rows ? rank ^ 4 : rank ^ 1;
+        return p;
+    }
+};

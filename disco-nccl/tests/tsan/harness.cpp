@@ -1,0 +1,185 @@
+// Runs the kernels on threads. `harness sums ROUNDS`, `harness faults`, `harness ends`.
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <unistd.h>
+
+#include "numbers.h"
+
+namespace {
+
+constexpr unsigned COUNTS[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 72, 100, 127, 129, 160};
+
+[[noreturn]] void failed()
+{
+    std::fflush(stdout);
+    std::_Exit(1);
+}
+
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            std::printf("line %d: ", __LINE__);                                                                        \
+            std::printf(__VA_ARGS__);                                                                                  \
+            std::printf("\n");                                                                                         \
+            failed();                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+// All ranks do the same launches, and get the same bits, which are right.
+unsigned long long sums(Group &group, const std::vector<Launch> &launches)
+{
+    std::vector<std::vector<unsigned long long>> digests(group.world, std::vector<unsigned long long>(launches.size()));
+    auto before = [&](unsigned rank, unsigned i) {
+        if (launches[i].algorithm != BARRIER)
+            fill(*group.devices[rank], launches[i], rank);
+    };
+    auto after = [&](unsigned rank, unsigned i) {
+        Device &device = *group.devices[rank];
+        unsigned report = glance(&device.report);
+        CHECK(report == 0, "rank %u, launch %u: failed with %08x", rank, i, report);
+        if (launches[i].algorithm != BARRIER && !check(device, launches[i], group.world, rank, digests[rank][i]))
+            failed();
+    };
+    group.run(std::vector(group.world, launches), before, after);
+    for (unsigned rank = 1; rank < group.world; rank++)
+        for (unsigned i = 0; i < launches.size(); i++)
+            CHECK(digests[rank][i] == digests[0][i], "launch %u: rank %u of %u has other bits", i, rank, group.world);
+    return launches.size();
+}
+
+// Every kernel, dtype and count, one after the other on the same buffers. Numbers of handshakes start where they soon pass 2^31, or
+// begin again from 0.
+void every_sum(unsigned rounds)
+{
+    constexpr unsigned BLOCKS = 2;
+    constexpr unsigned STARTS[] = {0u - 40, 0, (1u << 31) - 40};
+    unsigned long long done = 0;
+    for (unsigned world = 2; world <= MAX_WORLD; world++) {
+        for (unsigned round = 0; round < rounds; round++) {
+            Group group(world, BLOCKS, STARTS[round % 3]);
+            group.rows = round % 2 == 0;
+            std::vector<Launch> launches;
+            for (unsigned count : COUNTS)
+                for (unsigned kind = 0; kind < 10; kind++) {
+                    unsigned i = launches.size() + round * 1000;
+                    Algorithm algorithm = kind == 9 ? BARRIER : Algorithm(kind / 3);
+                    if (algorithm == CUBE_MESH && world != 8)
+                        continue;
+                    unsigned blocks = algorithm == BARRIER ? 1 : 1 + mixed(i) % BLOCKS;
+                    launches.push_back({algorithm, kind % 3, count, blocks, i, mixed(i) % 3 == 0, false});
+                }
+            done += sums(group, launches);
+        }
+    }
+    std::printf("%llu launches of 2 to 8 ranks\n", done);
+}
+
+// What shows a planted fault in a moment.
+void faults()
+{
+    Group group(3, 2, 0u - 12);
+    group.patience = 2'000'000'000;
+    std::vector<Launch> launches;
+    for (unsigned i = 0; i < 24; i++)
+        launches.push_back({i % 2 ? ONE_SHOT : TWO_SHOT, 0, 33 + i, 2, i, false, false});
+    sums(group, launches);
+}
+
+unsigned status(Cause cause, Barrier barrier, unsigned peer)
+{
+    return cause << 24 | barrier << 16 | peer << 8;
+}
+
+// A rank does something else than the others, or nothing. The others end, say what is `expected` of each, and meet nobody from then on.
+void one_is_out_of_step(unsigned world, unsigned who, Algorithm algorithm, std::vector<Launch> others,
+                        std::function<unsigned(unsigned)> expected)
+{
+    constexpr unsigned START = 0u - 1;
+    Group group(world, 1, START);
+    group.patience = 1'500'000'000;
+    Launch launch = {algorithm, 0, 33, 1, 1, false, false};
+    // Another sum would write what peers, who are to fail as well, may not have read yet.
+    const Launch next = {BARRIER, 0, 0, 1, 1, false, false};
+    std::vector launches(world, std::vector{launch, next});
+    launches[who] = others;
+    std::vector<unsigned> flags(world);
+    auto sum_of_flags = [&](unsigned rank) {
+        unsigned sum = 0;
+        for (unsigned peer = 0; peer < world; peer++)
+            sum += glance(&group.devices[peer]->state.flags[0][rank].word);
+        return sum;
+    };
+    auto after = [&](unsigned rank, unsigned i) {
+        if (rank == who)
+            return;
+        unsigned report = glance(&group.devices[rank]->report);
+        CHECK(report == expected(rank), "rank %u: %08x", rank, report);
+        if (i == 0)
+            flags[rank] = sum_of_flags(rank);
+        CHECK(flags[rank] == sum_of_flags(rank), "rank %u goes on after it failed", rank);
+    };
+    group.run(launches, [](unsigned, unsigned) {}, after);
+}
+
+// A rank never comes; the others have all the time, but are told to give up.
+void it_is_called_off(unsigned world)
+{
+    Group group(world, 2, 0);
+    Launch launch = {TWO_SHOT, 1, 64, 2, 1, false, false};
+    std::vector launches(world, std::vector{launch});
+    launches[0][0].absent = true;
+    std::thread host([&] {
+        // Once they wait for nobody else.
+        for (unsigned from = 1; from < world; from++)
+            for (unsigned to = 1; to < world; to++)
+                for (unsigned b = 0; b < 2; b++)
+                    while (from != to && glance(&group.devices[to]->state.flags[b][from].word) == 0)
+                        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        for (auto &device : group.devices)
+            __atomic_store_n(&device->abort, 1, __ATOMIC_RELAXED);
+    });
+    auto after = [&](unsigned rank, unsigned) {
+        unsigned report = glance(&group.devices[rank]->report) & ~0xffu;
+        CHECK(rank == 0 || report == status(ABORTED, LEADING, 0), "rank %u: %08x", rank, report);
+    };
+    group.run(launches, [](unsigned, unsigned) {}, after);
+    host.join();
+}
+
+void ends()
+{
+    const Launch barrier = {BARRIER, 0, 0, 1, 1, false, false};
+    auto missed = [](Barrier barrier, unsigned who) { return [=](unsigned) { return status(DEADLINE, barrier, who); }; };
+    one_is_out_of_step(3, 2, ONE_SHOT, {}, missed(LEADING, 2));
+    one_is_out_of_step(5, 1, TWO_SHOT, {barrier}, missed(MID, 1));
+    one_is_out_of_step(2, 0, BARRIER, {}, missed(ALONE, 0));
+    one_is_out_of_step(2, 1, ONE_SHOT, {barrier}, missed(TRAILING, 1));
+    one_is_out_of_step(2, 0, TWO_SHOT, {barrier, barrier}, missed(TRAILING, 0));
+    // Those next to it miss it first, the others what comes of that.
+    one_is_out_of_step(8, 5, CUBE_MESH, {}, [](unsigned rank) {
+        return rank < 4 ? status(DEADLINE, MID, rank + 4) : status(DEADLINE, LEADING, 5);
+    });
+    for (unsigned world : {3, 8})
+        it_is_called_off(world);
+}
+
+} // namespace
+
+int main(int count, char **args)
+{
+    // Nothing takes so long, unless it hangs.
+    alarm(1200);
+    const std::string what = count > 1 ? args[1] : "";
+    if (what == "sums" && count > 2)
+        every_sum(std::atoi(args[2]));
+    else if (what == "faults")
+        faults();
+    else if (what == "ends")
+        ends();
+    else
+        return 2;
+    return 0;
+}

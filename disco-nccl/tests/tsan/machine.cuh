@@ -1,0 +1,148 @@
+// What `machine.cuh` of the kernels has, on host threads: each is one thread of one block.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(threads)
+#define UNROLL
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct float2 {
+    float x, y;
+};
+
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
+{
+    return {x, y, z, w};
+}
+
+// The threads of a block.
+struct Block {
+    pthread_barrier_t barrier;
+    // In turns, so that one can be reset while the other is in use.
+    unsigned any[2];
+};
+
+inline thread_local uint3 threadIdx, blockIdx, blockDim, gridDim;
+inline thread_local Block *block;
+inline thread_local unsigned turn;
+
+inline void __syncthreads()
+{
+    pthread_barrier_wait(&block->barrier);
+}
+
+inline int __syncthreads_or(int value)
+{
+    unsigned *any = &block->any[turn++ & 1];
+    if (value)
+        __atomic_store_n(any, 1, __ATOMIC_RELAXED);
+    __syncthreads();
+    int result = __atomic_load_n(any, __ATOMIC_RELAXED);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        __atomic_store_n(any, 0, __ATOMIC_RELAXED);
+    return result;
+}
+
+#ifdef FAULT_STORE
+#define PUBLISHED __ATOMIC_RELAXED
+#else
+#define PUBLISHED __ATOMIC_RELEASE
+#endif
+
+#ifdef FAULT_LOAD
+#define OBSERVED __ATOMIC_RELAXED
+#else
+#define OBSERVED __ATOMIC_ACQUIRE
+#endif
+
+inline void publish(unsigned *word, unsigned value)
+{
+    __atomic_store_n(word, value, PUBLISHED);
+}
+
+inline unsigned observe(const unsigned *word)
+{
+    // There are more threads than cores.
+    sched_yield();
+    return __atomic_load_n(word, OBSERVED);
+}
+
+inline unsigned glance(const unsigned *word)
+{
+    return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+inline bool claim(unsigned *word, unsigned value)
+{
+    unsigned none = 0;
+    return __atomic_compare_exchange_n(word, &none, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+inline unsigned long long nanoseconds()
+{
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+template <class To, class From> To bits(From from)
+{
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+inline float __uint_as_float(unsigned word)
+{
+    return bits<float>(word);
+}
+
+inline unsigned __float_as_uint(float number)
+{
+    return bits<unsigned>(number);
+}
+
+inline float2 from_f16(unsigned word)
+{
+    return {static_cast<float>(bits<_Float16>(static_cast<uint16_t>(word))),
+            static_cast<float>(bits<_Float16>(static_cast<uint16_t>(word >> 16)))};
+}
+
+inline unsigned to_f16(float first, float second)
+{
+    return bits<uint16_t>(static_cast<_Float16>(first)) |
+           static_cast<unsigned>(bits<uint16_t>(static_cast<_Float16>(second))) << 16;
+}
+
+inline float2 from_bf16(unsigned word)
+{
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
+}
+
+inline unsigned bf16_of(float number)
+{
+    unsigned word = __float_as_uint(number);
+    return number != number ? 0x7fffu : (word + 0x7fffu + (word >> 16 & 1u)) >> 16;
+}
+
+inline unsigned to_bf16(float first, float second)
+{
+    return bf16_of(first) | bf16_of(second) << 16;
+}
