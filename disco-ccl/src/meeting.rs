@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use disco_core::{Error, Rank, Result, Store, roll};
+use disco_core::{Error, Result, Store, roll};
 
 use crate::abi::UniqueId;
 use crate::communicator::Communicator;
@@ -34,6 +34,18 @@ impl Meeting {
     /// That of a communicator which is split off this one.
     pub(crate) fn child(&self, name: String) -> Self {
         Self { store: self.store.clone(), name }
+    }
+
+    /// What each rank shows, by rank.
+    fn exchange(
+        &self,
+        what: &str,
+        place: (usize, usize),
+        bytes: &[u8],
+        operation: &str,
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>> {
+        roll::all_gather(&*self.store, &format!("{}: {what}", self.name), place, bytes, operation, deadline)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -99,34 +111,5 @@ impl Meeting {
         let (library, runtime, size) = (parent.library, &parent.runtime, members.len());
         Init { library, runtime, handle: child, id: UniqueId(id), rank: me, size, deadline }.run()?;
         Ok(Some((me, members.len())))
-    }
-
-    /// What each rank shows, by rank.
-    fn exchange(
-        &self,
-        what: &str,
-        (rank, size): (usize, usize),
-        bytes: &[u8],
-        operation: &str,
-        deadline: Duration,
-    ) -> Result<Vec<Vec<u8>>> {
-        let key = |rank: usize| format!("{}: {what} of rank {rank}", self.name);
-        self.store.set(&key(rank), bytes)?;
-        let start = Instant::now();
-        let mut all = Vec::with_capacity(size);
-        for rank in 0..size {
-            match self.store.wait(&key(rank), deadline.saturating_sub(start.elapsed())) {
-                Ok(bytes) => all.push(bytes),
-                Err(Error::Deadline { .. }) => {
-                    let is_missing = |rank: &usize| matches!(self.store.get(&key(*rank)), Ok(None));
-                    let missing: Vec<Rank> =
-                        (rank..size).filter(is_missing).map(|rank| Rank::new(rank as u32)).collect();
-                    let state = roll::absence(&missing);
-                    return Err(Error::Deadline { operation: operation.to_owned(), after: deadline, state });
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(all)
     }
 }

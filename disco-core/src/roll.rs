@@ -25,6 +25,38 @@ pub fn absence(missing: &[Rank]) -> String {
     }
 }
 
+/// What each rank shows, by rank, through a store: collective over all `size` ranks, of which this one is `rank`. `prefix` is alike on
+/// all ranks, unlike that of any other gathering.
+///
+/// # Errors
+/// [`Error::Deadline`] of `operation`, which names the ranks that have not come; those of the store.
+pub fn all_gather(
+    store: &dyn Store,
+    prefix: &str,
+    (rank, size): (usize, usize),
+    value: &[u8],
+    operation: &str,
+    deadline: Duration,
+) -> Result<Vec<Vec<u8>>> {
+    let key = |rank: usize| format!("{prefix} of rank {rank}");
+    store.set(&key(rank), value)?;
+    let start = Instant::now();
+    let mut all = Vec::with_capacity(size);
+    for rank in 0..size {
+        match store.wait(&key(rank), deadline.saturating_sub(start.elapsed())) {
+            Ok(bytes) => all.push(bytes),
+            Err(Error::Deadline { .. }) => {
+                let is_missing = |rank: &usize| matches!(store.get(&key(*rank)), Ok(None));
+                let missing: Vec<Rank> = (rank..size).filter(is_missing).map(|rank| Rank::new(rank as u32)).collect();
+                let state = absence(&missing);
+                return Err(Error::Deadline { operation: operation.to_owned(), after: deadline, state });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
+}
+
 /// The ranks of one communicator, as far as they can be asked.
 #[derive(Debug)]
 pub struct Roll {
@@ -141,6 +173,19 @@ mod tests {
         second.tell(1).unwrap();
         roll(2).tell(2).unwrap();
         assert!(first.call(1).starts_with("all ranks have come"));
+    }
+
+    #[test]
+    fn what_all_show_is_seen_by_all_and_who_does_not_come_is_named() {
+        let store = Arc::new(MemoryStore::default());
+        let show = |rank: usize, prefix: &'static str, deadline: Duration| {
+            let store = store.clone();
+            thread::spawn(move || all_gather(&*store, prefix, (rank, 3), &[rank as u8], "meet", deadline))
+        };
+        let all = [0, 1, 2].map(|rank| show(rank, "first", Duration::from_secs(60)));
+        all.into_iter().for_each(|all| assert_eq!(all.join().unwrap().unwrap(), [[0], [1], [2]]));
+        let alone = show(1, "second", Duration::from_millis(5)).join().unwrap().unwrap_err().to_string();
+        assert_eq!(alone, "meet: no end after 5ms: rank 0, rank 2 have not come");
     }
 
     #[test]

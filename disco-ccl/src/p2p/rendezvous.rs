@@ -1,0 +1,322 @@
+//! How ranks find out that they can reach each other's memory, and by which handles.
+//!
+//! ```text
+//! each rank                                                       through the session's store
+//! INTRODUCTION  host, bus id of its device, or why it can't   ──▶ all ranks
+//!   on other hosts: they stay apart          two on one device: an error
+//! decides by the mesh of all their devices, allocates
+//! OFFER         mesh, topology, handles of its memory, or why ──▶ all ranks
+//!   another mesh or topology anywhere: they stay apart
+//! opens its peers' handles, tries each of them
+//! REPORT        nothing, or why it can't                      ──▶ all ranks
+//!   a peer that can't: all close what they have opened, and stay apart
+//! ```
+//!
+//! Ranks that stay apart do so all together, each with the same reason, and have their collectives by the vendor's library alone.
+//! Every step has what is left of one deadline, past which the ranks that have not come are named.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::{Error, Rank, Result, Store, roll};
+
+use super::bus::BusId;
+use super::topology::{Mesh, Topology};
+
+/// One meeting of ranks of one communicator.
+#[derive(Debug)]
+pub struct Rendezvous {
+    store: Arc<dyn Store>,
+    /// Alike on all ranks, unlike that of any other meeting.
+    name: String,
+    rank: usize,
+    size: usize,
+    start: Instant,
+    deadline: Duration,
+}
+
+/// Where a rank is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
+pub struct Introduction {
+    /// Its machine's name.
+    pub host: String,
+    /// Its device.
+    pub bus_id: BusId,
+}
+
+/// What a rank offers its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
+pub struct Offer {
+    /// The links between the devices, as it sees them.
+    pub mesh: Mesh,
+    /// What it takes them for.
+    pub topology: Topology,
+    /// The vendor's handles of its memory.
+    pub handles: Vec<u8>,
+}
+
+/// What ranks have found out together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "there is no third way")]
+pub enum Found<T> {
+    /// What all of them have said, by rank.
+    Together(T),
+    /// Why they can't reach each other's memory, the same on all ranks.
+    Apart(String),
+}
+
+impl Rendezvous {
+    /// A meeting under a name that is alike on all ranks, unlike that of any other, and is over after `deadline`.
+    pub fn new(store: Arc<dyn Store>, name: String, (rank, size): (usize, usize), deadline: Duration) -> Self {
+        Self { store, name, rank, size, start: Instant::now(), deadline }
+    }
+
+    /// Where all are: this rank as it says, or why it can't take part.
+    ///
+    /// # Errors
+    /// Two ranks are on one device; [`Error::Deadline`], which names who has not come; those of the store.
+    pub fn introduce(&self, own: Result<Introduction, String>) -> Result<Found<Vec<BusId>>> {
+        let own = own.map(|Introduction { host, bus_id: BusId { domain, bus, device } }| {
+            [[domain, bus, device].map(u32::to_le_bytes).as_flattened(), host.as_bytes()].concat()
+        });
+        let all = match self.show("introduction", own)? {
+            Found::Apart(why) => return Ok(Found::Apart(why)),
+            Found::Together(all) => all,
+        };
+        let all: Vec<Introduction> = all.iter().map(|bytes| read_introduction(bytes)).collect::<Result<_>>()?;
+        for (rank, other) in all.iter().enumerate() {
+            if other.host != all[0].host {
+                return Ok(Found::Apart(format!("rank 0 is on {}, and rank {rank} on {}", all[0].host, other.host)));
+            }
+        }
+        for (second, introduction) in all.iter().enumerate() {
+            if let Some(first) = all[..second].iter().position(|earlier| earlier.bus_id == introduction.bus_id) {
+                return Err(Error::invalid(format!(
+                    "rank {first} and rank {second} are both on device {}: give each worker its own with `--devices`",
+                    introduction.bus_id
+                )));
+            }
+        }
+        Ok(Found::Together(all.into_iter().map(|introduction| introduction.bus_id).collect()))
+    }
+
+    /// The handles of all, if all see the same links: of this rank as it offers, or why it can't.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`], which names who has not come; those of the store.
+    pub fn offer(&self, own: Result<Offer, String>) -> Result<Found<Vec<Vec<u8>>>> {
+        let bytes = own.map(|Offer { mesh, topology, handles }| {
+            let view = view(&mesh, &topology);
+            [&(view.len() as u32).to_le_bytes()[..], view.as_bytes(), &handles].concat()
+        });
+        let all = match self.show("offer", bytes)? {
+            Found::Apart(why) => return Ok(Found::Apart(why)),
+            Found::Together(all) => all,
+        };
+        let all: Vec<(&[u8], &[u8])> = all.iter().map(|bytes| read_offer(bytes)).collect::<Result<_>>()?;
+        for (rank, (theirs, _)) in all.iter().enumerate() {
+            if *theirs != all[0].0 {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let (first, other) = (text(all[0].0), text(theirs));
+                return Ok(Found::Apart(format!("rank 0 sees {first}, and rank {rank} {other}")));
+            }
+        }
+        Ok(Found::Together(all.into_iter().map(|(_, handles)| handles.to_vec()).collect()))
+    }
+
+    /// Whether all have opened their peers' handles and found them good: this rank, or why not.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`], which names who has not come; those of the store.
+    pub fn report(&self, own: Result<(), String>) -> Result<Found<()>> {
+        Ok(match self.show("report", own.map(|()| Vec::new()))? {
+            Found::Together(_) => Found::Together(()),
+            Found::Apart(why) => Found::Apart(why),
+        })
+    }
+
+    /// What all show. One that can't shows why, so that nobody waits for it.
+    fn show(&self, what: &str, own: Result<Vec<u8>, String>) -> Result<Found<Vec<Vec<u8>>>> {
+        let own = match own {
+            Ok(bytes) => [&[FINE][..], &bytes].concat(),
+            Err(why) => [&[SORRY][..], why.as_bytes()].concat(),
+        };
+        let (prefix, left) = (format!("{}: {what}", self.name), self.deadline.saturating_sub(self.start.elapsed()));
+        let gathered = roll::all_gather(&*self.store, &prefix, (self.rank, self.size), &own, "meet", left);
+        let mut all = gathered.map_err(|error| match error {
+            Error::Deadline { operation, state, .. } => Error::Deadline { operation, after: self.deadline, state },
+            other => other,
+        })?;
+        for (rank, bytes) in all.iter_mut().enumerate() {
+            match bytes.split_first() {
+                Some((&FINE, _)) => _ = bytes.remove(0),
+                Some((&SORRY, why)) => {
+                    let (rank, why) = (Rank::new(rank as u32), String::from_utf8_lossy(why));
+                    return Ok(Found::Apart(format!("{rank}: {why}")));
+                }
+                _ => return Err(strange()),
+            }
+        }
+        Ok(Found::Together(all))
+    }
+}
+
+/// Whether a rank can take part.
+const FINE: u8 = 0;
+const SORRY: u8 = 1;
+
+fn read_introduction(bytes: &[u8]) -> Result<Introduction> {
+    let (numbers, host) = bytes.split_first_chunk::<12>().ok_or_else(strange)?;
+    let (numbers, _) = numbers.as_chunks::<4>();
+    let [domain, bus, device] = [0, 1, 2].map(|at: usize| u32::from_le_bytes(numbers[at]));
+    let host = String::from_utf8(host.to_vec()).map_err(|_| strange())?;
+    Ok(Introduction { host, bus_id: BusId { domain, bus, device } })
+}
+
+fn read_offer(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(strange)?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(strange)
+}
+
+/// A rank's view in words, which are the same where the view is.
+fn view(mesh: &Mesh, topology: &Topology) -> String {
+    let rows: Vec<String> = mesh.rows().iter().map(|row| format!("{row:?}")).collect();
+    format!("{topology} by {}", rows.join(" "))
+}
+
+fn strange() -> Error {
+    Error::invalid("a peer shows what no rank of this program does")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use disco_core::store::MemoryStore;
+
+    use super::super::topology::Ends;
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// What each of some ranks comes to.
+    fn ranks<T: Send + 'static>(
+        size: usize,
+        present: impl IntoIterator<Item = usize>,
+        deadline: Duration,
+        part: impl Fn(&Rendezvous) -> T + Clone + Send + 'static,
+    ) -> Vec<T> {
+        let store = Arc::new(MemoryStore::default());
+        let start = |rank: usize| {
+            let (store, part) = (store.clone(), part.clone());
+            thread::spawn(move || part(&Rendezvous::new(store, "p2p".into(), (rank, size), deadline)))
+        };
+        let threads: Vec<_> = present.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+
+    fn here(rank: usize) -> Introduction {
+        Introduction { host: "a machine".into(), bus_id: BusId { domain: 0, bus: rank as u32, device: 0 } }
+    }
+
+    fn switched(switches: usize) -> Offer {
+        let mesh = Mesh::new(&vec![Ends { peers: Vec::new(), switches: switches as u32 }; 3]);
+        Offer { topology: Topology::of(&mesh), mesh, handles: vec![7; 128] }
+    }
+
+    #[test]
+    fn ranks_of_one_machine_learn_each_others_devices_and_handles() {
+        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+            let sites = rendezvous.introduce(Ok(here(rendezvous.rank))).unwrap();
+            let offer = Offer { handles: vec![rendezvous.rank as u8; 128], ..switched(6) };
+            let handles = rendezvous.offer(Ok(offer)).unwrap();
+            (sites, handles, rendezvous.report(Ok(())).unwrap())
+        });
+        let sites: Vec<BusId> = (0..3).map(|rank| here(rank).bus_id).collect();
+        let handles: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; 128]).collect();
+        for rank in met {
+            assert_eq!(rank, (Found::Together(sites.clone()), Found::Together(handles.clone()), Found::Together(())));
+        }
+    }
+
+    #[test]
+    fn ranks_of_several_machines_stay_apart_and_all_know_why() {
+        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+            let host = if rendezvous.rank == 2 { "another" } else { "a machine" };
+            rendezvous.introduce(Ok(Introduction { host: host.into(), ..here(rendezvous.rank) })).unwrap()
+        });
+        let apart = Found::Apart("rank 0 is on a machine, and rank 2 on another".to_owned());
+        assert!(met.iter().all(|met| *met == apart), "{met:?}");
+    }
+
+    #[test]
+    fn ranks_that_share_a_device_are_told_what_to_do() {
+        let met = ranks(3, 0..3, LIMIT, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank.min(1)))));
+        for met in met {
+            let error = met.unwrap_err().to_string();
+            assert_eq!(
+                error,
+                "rank 1 and rank 2 are both on device 0000:01:00.0: give each worker its own with `--devices`"
+            );
+        }
+    }
+
+    #[test]
+    fn ranks_that_see_other_links_stay_apart() {
+        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+            rendezvous.offer(Ok(switched(if rendezvous.rank == 1 { 4 } else { 6 }))).unwrap()
+        });
+        for met in met {
+            let Found::Apart(why) = met else { panic!("{met:?}") };
+            let (first, second) = why.split_once(", and rank 1 ").unwrap();
+            assert_eq!(first, "rank 0 sees fully_connected by [0, 6, 6] [6, 0, 6] [6, 6, 0]");
+            assert_eq!(second, "fully_connected by [0, 4, 4] [4, 0, 4] [4, 4, 0]");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_can_t_says_why_and_nobody_waits_for_it() {
+        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+            let own = if rendezvous.rank == 1 { Err("no room for 10 MiB".to_owned()) } else { Ok(switched(6)) };
+            (
+                rendezvous.offer(own).unwrap(),
+                rendezvous.report(if rendezvous.rank == 2 { Err("IPC".into()) } else { Ok(()) }),
+            )
+        });
+        for (offer, report) in met {
+            assert_eq!(offer, Found::Apart("rank 1: no room for 10 MiB".into()));
+            assert_eq!(report.unwrap(), Found::Apart("rank 2: IPC".into()));
+        }
+    }
+
+    #[test]
+    fn a_rank_that_dies_on_the_way_is_named_at_the_deadline() {
+        let deadline = Duration::from_millis(200);
+        let met = ranks(3, 0..2, deadline, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank))));
+        for met in met {
+            assert_eq!(met.unwrap_err().to_string(), "meet: no end after 200ms: rank 2 has not come");
+        }
+        let met = ranks(3, 0..3, deadline, |rendezvous| {
+            rendezvous.introduce(Ok(here(rendezvous.rank))).unwrap();
+            if rendezvous.rank == 0 { None } else { Some(rendezvous.offer(Ok(switched(6)))) }
+        });
+        for met in met.into_iter().flatten() {
+            assert_eq!(met.unwrap_err().to_string(), "meet: no end after 200ms: rank 0 has not come");
+        }
+    }
+
+    #[test]
+    fn garbage_of_a_peer_is_an_error() {
+        for garbage in [&[][..], &[9], &[FINE, 1, 2], &[FINE, 255, 255, 255, 255, 0]] {
+            let store = Arc::new(MemoryStore::default());
+            let meet = |what: &str| {
+                store.set(&format!("p2p: {what} of rank 1"), garbage).unwrap();
+                Rendezvous::new(store.clone(), "p2p".into(), (0, 2), LIMIT)
+            };
+            assert!(meet("introduction").introduce(Ok(here(0))).is_err(), "{garbage:?}");
+            assert!(meet("offer").offer(Ok(switched(6))).is_err(), "{garbage:?}");
+        }
+    }
+}
