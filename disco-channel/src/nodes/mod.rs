@@ -14,8 +14,8 @@
 //! worker functions. Once all nodes are here, each is told which one it is, starts its workers and says READY. Strangers have
 //! 5 s, and the oldest of too many goes first, so that nobody who only holds a connection keeps a node out.
 //!
-//! **Commands.** A frame goes at once if none has just gone, or if somebody waits for its reply; else it may linger for about
-//! 100 µs, so that many go with one write. A node acknowledges what it has passed on to its workers, so that no more than
+//! **Commands.** A frame goes at once if none has just gone, or if somebody waits for its reply; else it may linger for 50 µs
+//! a node, 100 at least, so that many go with one write. A node acknowledges what it has passed on to its workers, so that no more than
 //! 1,024 frames and about 64 MiB are under way.
 //!
 //! **The end.** Both ends say something each second. One that is silent for 5 s, closes the connection or sends garbage is gone: a
