@@ -80,6 +80,7 @@ impl Run {
 
 impl Run {
     /// What goes before the program.
+    #[cfg_attr(not(feature = "mpi"), expect(unused_variables))]
     fn launcher(&self, workers: usize) -> anyhow::Result<Vec<OsString>> {
         if let Some(launcher) = &self.launcher {
             return Ok(launcher.split_whitespace().map(OsString::from).collect());
