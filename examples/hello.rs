@@ -9,7 +9,7 @@ fn hello(ctx: &mut WorkerContext) -> disco::Result<String> {
 
 disco::register_function!("hello", hello);
 
-fn main() -> disco::Result<()> {
+pub(crate) fn main() -> disco::Result<()> {
     disco::init();
     let session = disco::from_env()?;
     disco::block_on(async {

@@ -7,9 +7,17 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitCode, Output, Stdio};
+
+use libtest_mimic::{Arguments, Trial};
+
+#[path = "../../examples/hello.rs"]
+mod hello;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
+
+/// Says that this program is another.
+const PROGRAM: &str = "DISCO_TEST_PROGRAM";
 
 fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -32,18 +40,48 @@ impl Drop for Folder {
     }
 }
 
-/// The example that the README runs, which `cargo build --example hello` makes.
+/// This program, as the example that the README runs.
 fn hello() -> PathBuf {
-    let path = Path::new(DISCO).with_file_name("examples").join("hello");
-    assert!(path.exists(), "{} is missing: `cargo build --package disco --example hello`", path.display());
-    path
+    std::env::current_exe().unwrap()
 }
 
-#[test]
+/// The `disco` command, whose program is that example.
+fn disco() -> Command {
+    let mut command = Command::new(DISCO);
+    command.env(PROGRAM, "hello");
+    command
+}
+
+fn main() -> ExitCode {
+    // Nodes and workers of the example are started with its variables.
+    if std::env::var_os(PROGRAM).is_some() {
+        hello::main().unwrap();
+        return ExitCode::SUCCESS;
+    }
+    let tests: [(&str, fn()); 5] = [
+        ("a_token_is_a_new_file_of_its_owner", a_token_is_a_new_file_of_its_owner),
+        ("what_run_prints_joins", what_run_prints_joins),
+        (
+            "run_refuses_nodes_that_can_not_be_before_it_starts_anything",
+            run_refuses_nodes_that_can_not_be_before_it_starts_anything,
+        ),
+        ("worker_says_why_it_does_not_join", worker_says_why_it_does_not_join),
+        ("two_machines_run_one_session", two_machines_run_one_session),
+    ];
+    let trials = tests.map(|(name, test)| {
+        let run = move || {
+            test();
+            Ok(())
+        };
+        Trial::test(name, run)
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+}
+
 fn a_token_is_a_new_file_of_its_owner() {
     let folder = Folder::new("token");
     let path = folder.0.join("session.token");
-    let token = || Command::new(DISCO).arg("token").arg(&path).output().unwrap();
+    let token = || disco().arg("token").arg(&path).output().unwrap();
     let made = token();
     assert!(made.status.success() && made.stdout.is_empty(), "{made:?}");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -51,13 +89,12 @@ fn a_token_is_a_new_file_of_its_owner() {
     assert_eq!(err(&token()), format!("disco: token file {}: File exists (os error 17)\n", path.display()));
 }
 
-#[test]
 fn what_run_prints_joins() {
     let folder = Folder::new("join");
     let path = folder.0.join("session.token");
-    assert!(Command::new(DISCO).arg("token").arg(&path).status().unwrap().success());
+    assert!(disco().arg("token").arg(&path).status().unwrap().success());
     let hello = hello();
-    let mut run = Command::new(DISCO);
+    let mut run = disco();
     run.args(["run", "--nodes", "3", "--token-file"]).arg(&path).arg("--").arg(&hello);
     let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();
@@ -67,7 +104,7 @@ fn what_run_prints_joins() {
     let join = join.replace("FILE", path.to_str().unwrap());
     let words: Vec<&str> = join.split(' ').collect();
     assert_eq!([words[0], words[1], words[3], words[4]], ["worker", "--connect", "--workers-per-node", "1"], "{join}");
-    let nodes = [0, 1].map(|_| Command::new(DISCO).args(&words).stderr(Stdio::piped()).spawn().unwrap());
+    let nodes = [0, 1].map(|_| disco().args(&words).stderr(Stdio::piped()).spawn().unwrap());
     let run = run.wait_with_output().unwrap();
     assert!(run.status.success(), "{run:?}");
     let said = String::from_utf8(run.stdout).unwrap();
@@ -80,24 +117,20 @@ fn what_run_prints_joins() {
     }
 }
 
-#[test]
 fn run_refuses_nodes_that_can_not_be_before_it_starts_anything() {
-    let run = |args: &[&str]| {
-        err(&Command::new(DISCO).arg("run").args(args).args(["--", "echo", "started"]).output().unwrap())
-    };
+    let run = |args: &[&str]| err(&disco().arg("run").args(args).args(["--", "echo", "started"]).output().unwrap());
     let text = run(&["--nodes", "2", "--workers", "3"]);
     assert_eq!(text, "disco: 3 workers on 2 nodes: each node has as many workers, and at least 1\n");
     let text = run(&["--nodes", "0"]);
     assert_eq!(text, "disco: 0 workers in 1 groups: a session needs at least 1 worker\n");
     let reached = ["run", "--nodes", "2", "--listen", "0.0.0.0:0", "--"];
-    let text = err(&Command::new(DISCO).args(reached).arg(hello()).output().unwrap());
+    let text = err(&disco().args(reached).arg(hello()).output().unwrap());
     assert!(text.contains("which other machines reach, needs a token"), "{text}");
 }
 
-#[test]
 fn worker_says_why_it_does_not_join() {
     let worker = |args: &[&str]| {
-        let output = Command::new(DISCO).arg("worker").args(args).output().unwrap();
+        let output = disco().arg("worker").args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         err(&output)
     };
@@ -110,7 +143,6 @@ fn worker_says_why_it_does_not_join() {
 }
 
 /// The README's commands on two machines, where this user may make such.
-#[test]
 fn two_machines_run_one_session() {
     let may = Command::new("unshare").args(["--net", "--uts", "true"]).output();
     if !may.is_ok_and(|tried| tried.status.success()) || Command::new("ip").arg("netns").output().is_err() {
@@ -118,7 +150,7 @@ fn two_machines_run_one_session() {
         return;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/two_machines.sh");
-    let ran = Command::new("sh").arg(script).arg(DISCO).arg(hello()).output().unwrap();
+    let ran = Command::new("sh").env(PROGRAM, "hello").arg(script).arg(DISCO).arg(hello()).output().unwrap();
     assert!(ran.status.success(), "{ran:?}");
     let said = String::from_utf8(ran.stdout).unwrap();
     let hosts: Vec<&str> = said.lines().filter_map(|line| line.split_once(" on disco-")?.1.get(..1)).collect();
