@@ -37,8 +37,11 @@
 mod answer;
 mod debug;
 mod frame;
+mod introduction;
 mod message;
 mod object;
+mod progress;
+mod question;
 mod reader;
 mod value;
 mod writer;
@@ -46,10 +49,15 @@ mod writer;
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
 pub use frame::decode_frame;
 pub(crate) use frame::encode_frame;
-pub use message::{Assignment, Hello, Join, Message, RingPlace, StoreCall, VERSION, Welcome, write_frame};
+pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
+pub use message::{Message, write_frame};
 pub use object::ObjectEntry;
+pub use question::StoreCall;
 pub use reader::{Packet, Reader};
 pub use writer::Writer;
+
+/// The version of everything that goes over connections: packets, messages, the ring.
+pub const VERSION: i64 = 2;
 
 /// Largest packet that is read or written, in bytes.
 pub const PACKET_LIMIT: u64 = 1 << 28;

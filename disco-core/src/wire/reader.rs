@@ -1,5 +1,7 @@
 //! Bytes, taken off with checks.
 
+use std::time::Duration;
+
 use super::{CODE_RETURN, PACKET_LIMIT, WireError};
 use crate::value::Value;
 
@@ -175,6 +177,11 @@ impl<'a> Packet<'a> {
             Value::Bool(bool) => Ok(bool),
             _ => Err(WireError::Expected("a bool")),
         }
+    }
+
+    /// The next argument, which must be a time, as `value::duration` writes it.
+    pub(super) fn duration(&mut self) -> Result<Duration, WireError> {
+        self.number().map(Duration::from_nanos)
     }
 
     /// The next argument, which must be bytes.

@@ -1,5 +1,7 @@
 //! One argument.
 
+use std::time::Duration;
+
 use super::object::{self, index};
 use super::{INLINE_LIMIT, Reader, WireError, Writer, debug};
 use crate::device::{Device, DeviceKind};
@@ -94,6 +96,11 @@ impl Value {
 pub(super) fn write_raw_str(text: &str, to: &mut Writer) {
     to.i32(code::RAW_STR);
     to.bytes(text.as_bytes());
+}
+
+/// In nanoseconds; what does not fit is for ever.
+pub(super) fn duration(duration: Duration) -> Value {
+    Value::Int(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
 /// As [`Value::Bytes`].

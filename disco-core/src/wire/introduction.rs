@@ -1,0 +1,176 @@
+//! What ends of a connection say first: who comes, and what it is to be.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::value::duration;
+use super::{Packet, VERSION, WireError};
+use crate::id::WorkerId;
+use crate::value::Value;
+use crate::worker::WorkerConfig;
+use crate::world::World;
+
+/// The first word of each connection.
+const MAGIC: &str = "disco connection";
+
+/// Who a worker is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What the controller gave to whom it started.
+    pub token: Arc<[u8]>,
+    /// Which worker.
+    pub worker: WorkerId,
+    /// The names of its worker functions, sorted.
+    pub functions: Vec<String>,
+}
+
+/// What a worker has to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Welcome {
+    /// How it behaves.
+    pub config: WorkerConfig,
+    /// Commands come over a ring, whose descriptor comes along; else over the connection.
+    pub ring: Option<RingPlace>,
+    /// How often it says what it is doing.
+    pub heartbeat: Duration,
+}
+
+/// A reader's place in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPlace {
+    /// Which reader.
+    pub reader: usize,
+    /// How many there are.
+    pub readers: usize,
+    /// Words of the ring.
+    pub capacity: usize,
+}
+
+/// Who a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// The name of its machine.
+    pub name: String,
+    /// The names of its worker functions, sorted.
+    pub functions: Vec<String>,
+}
+
+/// What a node has to know.
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    /// Which node it is.
+    pub node: u32,
+    /// Its workers.
+    pub workers: Range<WorkerId>,
+    /// They are processes, not threads of the node's.
+    pub processes: bool,
+    /// How they behave.
+    pub config: WorkerConfig,
+    /// How often each end says something.
+    pub heartbeat: Duration,
+    /// How long each end may be silent.
+    pub silence: Duration,
+    /// How long the node's workers may take to start.
+    pub start: Duration,
+}
+
+impl Hello {
+    pub(super) fn args(&self) -> Vec<Value> {
+        let head =
+            [MAGIC.into(), Value::Int(VERSION), Value::Bytes(self.token.clone()), Value::Int(self.worker.wire())];
+        head.into_iter().chain(self.functions.iter().map(|name| name.as_str().into())).collect()
+    }
+
+    pub(super) fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
+        if &*packet.string()? != MAGIC {
+            return Err(WireError::Expected("the first word of a connection of Disco"));
+        }
+        let version = packet.int()?;
+        if version != VERSION {
+            return Err(WireError::Version { theirs: version, ours: VERSION });
+        }
+        Ok(Self { token: packet.bytes()?, worker: packet.id()?, functions: decode_names(packet)? })
+    }
+}
+
+impl Join {
+    pub(super) fn args(&self) -> Vec<Value> {
+        let names = self.functions.iter().map(String::as_str);
+        std::iter::once(self.name.as_str()).chain(names).map(Value::from).collect()
+    }
+
+    pub(super) fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
+        Ok(Self { name: packet.string()?.to_string(), functions: decode_names(packet)? })
+    }
+}
+
+fn decode_names(packet: Packet<'_>) -> Result<Vec<String>, WireError> {
+    let names = packet.rest()?.into_iter().map(|name| match name {
+        Value::Str(name) => Ok(name.to_string()),
+        _ => Err(WireError::Expected("a function's name")),
+    });
+    names.collect()
+}
+
+impl Welcome {
+    pub(super) fn args(&self) -> Vec<Value> {
+        let ring = match self.ring {
+            None => [0; 3],
+            Some(RingPlace { reader, readers, capacity }) => [reader, readers, capacity],
+        };
+        let mut args = config_args(self.config);
+        args.push(duration(self.heartbeat));
+        args.extend(ring.map(|number| Value::Int(number as i64)));
+        args
+    }
+
+    pub(super) fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        let config = decode_config(packet)?;
+        let heartbeat = packet.duration()?;
+        let [reader, readers, capacity] = [packet.id()?, packet.id()?, packet.id()?].map(|number: u32| number as usize);
+        let ring = (readers > 0).then_some(RingPlace { reader, readers, capacity });
+        Ok(Self { config, ring, heartbeat })
+    }
+}
+
+impl Assignment {
+    pub(super) fn args(&self) -> Vec<Value> {
+        let id = |worker: WorkerId| Value::Int(worker.wire());
+        let mut args = config_args(self.config);
+        args.extend([Value::Int(self.node.into()), id(self.workers.start), id(self.workers.end)]);
+        args.push(Value::Bool(self.processes));
+        args.extend([self.heartbeat, self.silence, self.start].map(duration));
+        args
+    }
+
+    pub(super) fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            config: decode_config(packet)?,
+            node: packet.id()?,
+            workers: packet.id()?..packet.id()?,
+            processes: packet.bool()?,
+            heartbeat: packet.duration()?,
+            silence: packet.duration()?,
+            start: packet.duration()?,
+        })
+    }
+}
+
+fn config_args(config: WorkerConfig) -> Vec<Value> {
+    let WorkerConfig { world, collective_deadline, connect_deadline, check } = config;
+    let mut args: Vec<Value> =
+        [world.size(), world.groups(), world.nodes()].map(|number| Value::Int(number as i64)).into();
+    args.extend([duration(collective_deadline), duration(connect_deadline), Value::Bool(check)]);
+    args
+}
+
+fn decode_config(packet: &mut Packet<'_>) -> Result<WorkerConfig, WireError> {
+    let [workers, groups, nodes] = [packet.id()?, packet.id()?, packet.id()?].map(|number: u32| number as usize);
+    let world = World::new(workers, groups).and_then(|world| world.on_nodes(nodes));
+    let mut config = WorkerConfig::new(world.map_err(|_| WireError::Expected("a world"))?);
+    config.collective_deadline = packet.duration()?;
+    config.connect_deadline = packet.duration()?;
+    config.check = packet.bool()?;
+    Ok(config)
+}

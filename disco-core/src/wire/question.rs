@@ -1,0 +1,81 @@
+//! What is asked of the store, and what comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::value::duration;
+use super::{Packet, WireError};
+use crate::error::{Error, Result};
+use crate::value::Value;
+
+/// A call of the [`Store`](crate::Store).
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreCall {
+    /// `set(key, value)`
+    Set(Arc<str>, Arc<[u8]>),
+    /// `get(key)`
+    Get(Arc<str>),
+    /// `wait(key, deadline)`; no answer comes after the deadline.
+    Wait(Arc<str>, Duration),
+    /// `add(key, amount)`
+    Add(Arc<str>, i64),
+    /// `compare_and_set(key, expected, new)`
+    CompareAndSet(Arc<str>, Option<Arc<[u8]>>, Arc<[u8]>),
+    /// `delete(key)`
+    Delete(Arc<str>),
+}
+
+impl StoreCall {
+    pub(super) fn args(&self) -> Vec<Value> {
+        let (key, bytes) = (|key: &Arc<str>| Value::Str(key.clone()), |bytes: &Arc<[u8]>| Value::Bytes(bytes.clone()));
+        match self {
+            StoreCall::Set(k, value) => vec![Value::Int(0), key(k), bytes(value)],
+            StoreCall::Get(k) => vec![Value::Int(1), key(k)],
+            StoreCall::Wait(k, deadline) => vec![Value::Int(2), key(k), duration(*deadline)],
+            StoreCall::Add(k, amount) => vec![Value::Int(3), key(k), Value::Int(*amount)],
+            StoreCall::CompareAndSet(k, expected, new) => {
+                vec![Value::Int(4), key(k), expected.as_ref().map_or(Value::None, bytes), bytes(new)]
+            }
+            StoreCall::Delete(k) => vec![Value::Int(5), key(k)],
+        }
+    }
+
+    pub(super) fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        let (number, key) = (packet.int()?, packet.string()?);
+        match number {
+            0 => Ok(StoreCall::Set(key, packet.bytes()?)),
+            1 => Ok(StoreCall::Get(key)),
+            2 => Ok(StoreCall::Wait(key, packet.duration()?)),
+            3 => Ok(StoreCall::Add(key, packet.int()?)),
+            4 => {
+                let expected = match packet.value()? {
+                    Value::None => None,
+                    Value::Bytes(bytes) => Some(bytes),
+                    _ => return Err(WireError::Expected("bytes or none")),
+                };
+                Ok(StoreCall::CompareAndSet(key, expected, packet.bytes()?))
+            }
+            5 => Ok(StoreCall::Delete(key)),
+            number => Err(WireError::Unknown { what: "call of the store", number }),
+        }
+    }
+}
+
+/// Only what a store or a link says of itself crosses; anything else does as its text.
+pub(super) fn result_args(result: &Result<Value>) -> Vec<Value> {
+    match result {
+        Ok(value) => vec![Value::Int(0), value.clone()],
+        Err(Error::Aborted { cause }) => vec![Value::Int(1), Value::Str(cause.clone())],
+        Err(other) => vec![Value::Int(2), other.to_string().into()],
+    }
+}
+
+pub(super) fn decode_result(packet: &mut Packet<'_>) -> Result<Result<Value>, WireError> {
+    match packet.int()? {
+        0 => Ok(Ok(packet.value()?)),
+        1 => Ok(Err(Error::Aborted { cause: packet.string()? })),
+        2 => Ok(Err(Error::invalid(packet.string()?.to_string()))),
+        number => Err(WireError::Unknown { what: "result", number }),
+    }
+}
