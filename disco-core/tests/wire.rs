@@ -10,7 +10,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply};
 use disco_core::error::Failure;
-use disco_core::wire::{self, Hello, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError, Writer};
+use disco_core::wire::{
+    self, Assignment, Hello, Join, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError, Writer,
+};
 use disco_core::worker::WorkerConfig;
 use disco_core::{
     Command, DType, Device, DeviceKind, Error, Frame, Local, Op, RegisterId, Shape, Tensor, Value, WireObject,
@@ -316,7 +318,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 24;
+const MESSAGES: usize = 34;
 
 /// One message of each kind.
 fn messages() -> Vec<Message> {
@@ -336,6 +338,11 @@ fn messages() -> Vec<Message> {
     };
     let mut config = WorkerConfig::new(World::new(6, 2).unwrap());
     config.check = true;
+    let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
+    let workers = WorkerId::new(3)..WorkerId::new(6);
+    let on_nodes = WorkerConfig::new(config.world.on_nodes(2).unwrap());
+    let assignment = Assignment { node: 1, workers, processes: true, config: on_nodes, heartbeat, silence, start };
+    let from = |message| Message::From { worker: WorkerId::new(4), message: Box::new(message) };
     let ring = Some(RingPlace { reader: 1, readers: 5, capacity: 1 << 19 });
     let activity = Activity::default();
     activity.receive(9);
@@ -373,6 +380,16 @@ fn messages() -> Vec<Message> {
         Message::Share { id: 7, name: 1 << 32 },
         Message::Unshare(1 << 32 | 1),
         Message::Receive { id: 7, name: 1 << 32 },
+        Message::Part { left: 1 << 40, bytes: [9; 100].into() },
+        Message::Join(Join { name: "a machine".into(), functions: vec!["disco.empty".into(), "tests.f".into()] }),
+        Message::Assign(assignment),
+        Message::Ready,
+        Message::Alive,
+        Message::Left("worker 3 (idle)".into()),
+        from(Message::Reply { seq: 2, reply: Ok(Value::from("text")) }),
+        from(Message::Output { is_err: true, line: b"a line".as_slice().into() }),
+        from(Message::Lost("its process ended".into())),
+        from(Message::Shutdown),
     ];
     let asks = asks.into_iter().map(|call| Message::Ask { id: 8, epoch: 1, call });
     all.into_iter().chain(asks).collect()
@@ -524,4 +541,31 @@ fn unknown_numbers_are_errors() {
     let lanes = dtype.len() - 6;
     dtype[lanes] = 4;
     assert!(wire::decode_frame(1, &dtype).unwrap_err().to_string().starts_with("unknown dtype"));
+}
+
+#[test]
+fn frames_are_written_behind_each_other_as_messages_are() {
+    let (mut to, mut all) = (Writer::default(), Vec::new());
+    for (seq, len) in [(1, 0), (2, 7), (3, 8), (1 << 40, 1000)] {
+        let bytes = vec![9; len];
+        wire::write_frame(seq, &bytes, &mut to).unwrap();
+        all.extend(Message::Frame { seq, bytes: bytes.into() }.encode().unwrap());
+    }
+    assert_eq!(to.into_bytes(), all);
+}
+
+#[test]
+fn a_node_s_worker_speaks_for_itself_alone() {
+    let inner = Message::From { worker: WorkerId::new(4), message: Box::new(Message::Alive) };
+    let outer = Message::From { worker: WorkerId::new(5), message: Box::new(inner) };
+    let refused = Message::decode(packet(&outer.encode().unwrap())).unwrap_err();
+    assert!(matches!(refused, WireError::Unknown { what: "message", .. }), "{refused}");
+}
+
+#[test]
+fn a_long_message_is_shown_in_part() {
+    assert_eq!(Message::Ready.to_string(), "Ready");
+    let shown = Message::Bye("x".repeat(1 << 20)).to_string();
+    assert!(shown.starts_with("Bye(\"xxx") && shown.ends_with("xxx…"), "{}", shown.len());
+    assert_eq!(shown.chars().count(), 101);
 }

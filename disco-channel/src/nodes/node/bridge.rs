@@ -115,7 +115,7 @@ impl Bridge {
             Err(error) => {
                 tracing::error!(%error, "stops its workers");
                 // It may be there, and only not understood.
-                self.tell(&Message::Bye(error.to_string()));
+                self.upstream.tell(&Message::Bye(error.to_string()));
                 (self.stop(&error.to_string(), ORPHAN), Err(error))
             }
         };
@@ -126,13 +126,6 @@ impl Bridge {
         match stuck.is_empty() {
             true => result,
             false => result.and(Err(Error::invalid(format!("these did not leave: {stuck}")))),
-        }
-    }
-
-    /// Tells the controller. That it is gone shows when it is listened to, for it may have said why.
-    fn tell(&self, message: &Message) {
-        if let Err(error) = message.encode().and_then(|packet| self.connection.send(packet, None)) {
-            tracing::debug!(%error, "the controller can't be told");
         }
     }
 
@@ -164,13 +157,13 @@ impl Bridge {
         if self.connection.is_full() {
             return Err(lost(format!("it has left {} bytes unread", self.connection.backlog())));
         }
-        // As with all that is told.
+        // That the controller is gone shows when it is listened to.
         _ = self.connection.flush();
         while let Ok(event) = self.events.1.try_recv() {
             match event {
                 Event::Started(started) => {
                     started?;
-                    self.tell(&Message::Ready);
+                    self.upstream.tell(&Message::Ready);
                 }
                 Event::Left(stuck) => return Ok(Some(End::Left(stuck))),
             }
@@ -231,7 +224,7 @@ impl Bridge {
             self.lane.send(&frame)?;
             if self.taken.take(size) {
                 let (frames, bytes) = self.taken.say();
-                self.tell(&Message::Room { frames, bytes });
+                self.upstream.tell(&Message::Room { frames, bytes });
             }
             if matches!(frame.command(), Command::Shutdown) {
                 self.leave()?;
@@ -272,7 +265,7 @@ impl Bridge {
         }
         if self.said.elapsed() >= self.heartbeat {
             self.said = self.looked;
-            self.tell(&Message::Alive);
+            self.upstream.tell(&Message::Alive);
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ where
     let joined = join::join(options, &waker)?;
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let questions = Arc::new(Questions::new(connection.clone()));
-    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), assignment.workers.clone()));
+    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone()));
     let shared = Arc::new(Shared::new(questions.clone()));
     let output = {
         let upstream = upstream.clone();

@@ -1,4 +1,4 @@
-//! What workers of a node say, on its way to the controller.
+//! What a node and its workers say, on its way to the controller.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,12 +22,11 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(super) struct Upstream {
     connection: Arc<Connection>,
     waker: Arc<Waker>,
-    workers: Range<WorkerId>,
 }
 
 impl Upstream {
-    pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, workers: Range<WorkerId>) -> Self {
-        Self { connection, waker, workers }
+    pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>) -> Self {
+        Self { connection, waker }
     }
 
     /// A worker has printed a line. Waits while the connection does not keep up.
@@ -36,16 +35,21 @@ impl Upstream {
             thread::sleep(LOOK);
         }
         let packet = from(worker, Message::Output { is_err, line: line.into() }).encode();
-        self.tell(packet.and_then(|packet| self.connection.send_last(packet)));
+        self.look_into(packet.and_then(|packet| self.connection.send_last(packet)));
     }
 
     /// Says something of a worker.
     pub(super) fn say(&self, worker: WorkerId, message: Message) {
-        self.tell(from(worker, message).encode().and_then(|packet| self.connection.send(packet, None)));
+        self.tell(&from(worker, message));
     }
 
-    /// That the connection is cut shows when it is listened to.
-    fn tell(&self, told: Result<()>) {
+    /// Says something of this node.
+    pub(super) fn tell(&self, message: &Message) {
+        self.look_into(message.encode().and_then(|packet| self.connection.send(packet, None)));
+    }
+
+    /// That the controller is gone shows when it is listened to, for it may have said why.
+    fn look_into(&self, told: Result<()>) {
         if let Err(error) = told {
             tracing::debug!(%error, "the controller can't be told");
             self.waker.wake();
@@ -56,7 +60,7 @@ impl Upstream {
 impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
         let packet = hearing::encode_reply(worker, seq, reply, |message| from(worker, message));
-        self.tell(packet.and_then(|packet| self.connection.send(packet, None)));
+        self.look_into(packet.and_then(|packet| self.connection.send(packet, None)));
     }
 
     fn notice(&self, worker: WorkerId, notice: Notice) {
@@ -76,7 +80,7 @@ impl Inbox for Upstream {
             Error::Lost { why, .. } => why,
             other => other.to_string(),
         };
-        for index in workers.start.index().max(self.workers.start.index())..workers.end.index() {
+        for index in workers.start.index()..workers.end.index() {
             self.say(WorkerId::new(index as u32), Message::Lost(why.clone()));
         }
     }
