@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr;
@@ -18,6 +19,7 @@ use crate::handle::Handle;
 use crate::library::Library;
 use crate::meeting::Meeting;
 use crate::memory::Registration;
+use crate::p2p::{Rendezvous, Shortcut, Vendor};
 use crate::patience;
 use crate::premul::Factor;
 use crate::runtime::Runtime;
@@ -46,6 +48,8 @@ pub struct Communicator {
     /// Device memory beside the tensors.
     scratch: Arc<Storage>,
     registrations: Vec<Registration>,
+    /// A way around the library, if the backend has one.
+    shortcut: Option<Shortcut>,
 }
 
 /// An operation, for reports.
@@ -67,7 +71,7 @@ impl Communicator {
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
         let (capabilities, rank) = (library.capabilities(runtime.driver().reduces_f8()), Rank::new(rank as u32));
-        let (launches, last, broken, registrations) = (0, None, None, Vec::new());
+        let (launches, last, broken, registrations, shortcut) = (0, None, None, Vec::new(), None);
         Ok(Self {
             library,
             runtime,
@@ -83,7 +87,20 @@ impl Communicator {
             broken,
             scratch,
             registrations,
+            shortcut,
         })
+    }
+
+    /// Finds out, with all other ranks, what goes without the library.
+    pub(crate) fn find_shortcut(&mut self, vendor: Vendor, deadline: Duration) -> Result<()> {
+        let (store, name) = self.meeting.place("p2p");
+        let rendezvous = Rendezvous::new(store, name, (self.rank.index(), self.size), deadline);
+        let shortcut = Shortcut::meet(vendor, &self.runtime, rendezvous, self.deadline)?;
+        if let Some(aborter) = shortcut.aborter() {
+            self.handle.tell(&aborter);
+        }
+        self.shortcut = Some(shortcut);
+        Ok(())
     }
 
     /// Refuses what the library can't do, before anything is launched.
@@ -139,6 +156,13 @@ impl Communicator {
     }
 
     fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
+        if let (Some(shortcut), 1, None) = (&self.shortcut, unit.len(), factor) {
+            // User code may have made another device current.
+            self.runtime.enter()?;
+            if shortcut.launch(first)? {
+                return Ok(());
+            }
+        }
         self.prepare(unit)?;
         let (me, ranks, stream) = (self.rank.index(), self.size, self.runtime.stream());
         let scratch = self.scratch.pointer();
@@ -205,18 +229,29 @@ impl Communicator {
         self.wait(operation, || {
             let is_idle = self.runtime.is_idle()?;
             // An error may be what ended the work.
+            self.shortcut.as_ref().map_or(Ok(()), Shortcut::check)?;
             self.handle.is_settled().map(|_| is_idle)
         })
     }
 
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        patience::wait(&self.handle, holds, |waited| self.roll.go_on(self.launches, waited, self.deadline, &operation))
+        let waited = |waited| self.roll.go_on(self.launches, waited, self.deadline, &operation);
+        patience::wait(&self.handle, holds, waited).map_err(|error| {
+            match (error, self.shortcut.as_ref().and_then(Shortcut::stuck)) {
+                (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
+                (error, _) => error,
+            }
+        })
     }
 
     /// What the library may still touch is given up first. Whether that is over.
     fn break_off(&mut self, error: &Error) -> bool {
-        self.broken = Some(error.to_string().into());
+        let cause: Arc<str> = error.to_string().into();
+        if let Some(aborter) = self.shortcut.as_ref().and_then(Shortcut::aborter) {
+            aborter.abort(&cause);
+        }
+        self.broken = Some(cause);
         self.handle.end_and_wait(std::mem::take(&mut self.registrations))
     }
 
@@ -242,7 +277,11 @@ impl Communicator {
         let roll = self.roll.child(color.cast_unsigned(), rank, size);
         let meeting = self.meeting.child(roll.name().to_owned());
         let parts = (self.library, self.runtime.clone(), handle.clone());
-        Self::new(parts, (rank, size), self.deadline, meeting, roll).map(Some)
+        let mut child = Self::new(parts, (rank, size), self.deadline, meeting, roll)?;
+        if let Some(shortcut) = &self.shortcut {
+            child.find_shortcut(shortcut.vendor(), self.deadline)?;
+        }
+        Ok(Some(child))
     }
 
     /// This rank's place in a child that the library makes, and how many ranks that has.
@@ -340,6 +379,11 @@ impl disco_core::Communicator for Communicator {
 
     fn aborter(&self) -> Arc<dyn Abort> {
         self.handle.clone()
+    }
+
+    /// A [`Shortcut`].
+    fn extension(&mut self) -> Option<&mut dyn Any> {
+        self.shortcut.as_mut().map(|shortcut| shortcut as &mut dyn Any)
     }
 }
 

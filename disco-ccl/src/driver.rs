@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use disco_core::{Device, Result};
 
 use crate::abi::Stream;
+use crate::p2p::Peers;
 
 /// The calls of a vendor's device library, on one device with one stream on it, both of which stay as long as this does.
 ///
@@ -122,6 +123,27 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// # Safety
     /// As [`Driver::record`], for the last time.
     unsafe fn destroy(&self, mark: Mark);
+
+    /// Lets the stream wait until another one has passed a mark that was set there.
+    ///
+    /// # Safety
+    /// As [`Driver::record`].
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn wait_for(&self, mark: Mark) -> Result<()>;
+
+    /// The same device with another stream.
+    ///
+    /// # Errors
+    /// The library's own.
+    fn beside(&self) -> Result<Box<dyn Driver>>;
+
+    /// Its calls for memory that several devices have, or why there are none.
+    ///
+    /// # Errors
+    /// The library is too old, or the device can't.
+    fn peers(&self) -> Result<&dyn Peers, String>;
 }
 
 /// From where to where.

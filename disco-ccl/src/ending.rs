@@ -80,7 +80,7 @@ impl Ending {
     }
 
     /// Does it on a thread of its own, on which the device is current.
-    fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
+    pub(crate) fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
         let (done, end) = mpsc::channel();
         let runtime = runtime.clone();
         let thread = thread::Builder::new().name("disco-ccl-end".into()).spawn(move || {

@@ -190,6 +190,11 @@ impl Handle {
         ending.is_none_or(Ending::wait)
     }
 
+    /// Tells of aborts, to come or made.
+    pub(crate) fn tell(&self, aborter: &Arc<dyn Abort>) {
+        self.children.listen(aborter);
+    }
+
     /// # Errors
     /// [`Error::Aborted`].
     pub(crate) fn check(&self) -> Result<()> {

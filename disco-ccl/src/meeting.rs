@@ -48,6 +48,11 @@ impl Meeting {
         roll::all_gather(&*self.store, &format!("{}: {what}", self.name), place, bytes, operation, deadline)
     }
 
+    /// Where the ranks can meet for something else.
+    pub(crate) fn place(&self, what: &str) -> (Arc<dyn Store>, String) {
+        (self.store.clone(), format!("{}: {what}", self.name))
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

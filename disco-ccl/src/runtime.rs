@@ -74,7 +74,8 @@ impl Runtime {
         self.driver.enter()
     }
 
-    pub(crate) fn stream(&self) -> Stream {
+    /// The stream.
+    pub fn stream(&self) -> Stream {
         self.driver.stream()
     }
 

@@ -68,7 +68,7 @@ impl Finding {
             links: mesh.ok().map(|mesh| mesh.rows().to_vec()),
             topology: topology.name(),
             relays: match topology {
-                Topology::HybridCubeMesh { relay } => Some(relay),
+                Topology::HybridCubeMesh { relay, .. } => Some(relay),
                 _ => None,
             },
             forced: decision.is_forced,

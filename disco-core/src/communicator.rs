@@ -1,5 +1,6 @@
 //! The data plane of one worker.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -68,6 +69,11 @@ pub trait Communicator: Debug {
 
     /// Ends, from any thread, what this communicator waits for.
     fn aborter(&self) -> Arc<dyn Abort>;
+
+    /// What its backend has beside all this, if there is something: the backend's crate says of which type.
+    fn extension(&mut self) -> Option<&mut dyn Any> {
+        None
+    }
 }
 
 /// Which operations a communicator has for which dtypes and reductions.

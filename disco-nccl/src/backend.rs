@@ -1,6 +1,6 @@
 //! NCCL's name, and where it may be.
 
-use disco_ccl::{Backend, Vendor};
+use disco_ccl::{Backend, Vendor, p2p};
 use disco_core::DeviceKind;
 
 use crate::cuda;
@@ -8,7 +8,11 @@ use crate::cuda;
 /// The backend named `nccl`: device memory, one GPU a rank.
 pub static BACKEND: Backend = Backend::new(VENDOR, DeviceKind::Cuda, cuda::details);
 
+/// The backend named `cuda_p2p`: all goes by NCCL but sums that are faster over memory that ranks of a machine share.
+pub static P2P: p2p::Backend = p2p::Backend::new("cuda_p2p", &BACKEND, crate::p2p::VENDOR);
+
 disco_core::register_backend!(BACKEND);
+disco_core::register_backend!(P2P);
 
 const VENDOR: Vendor = Vendor {
     backend: "nccl",

@@ -1,7 +1,7 @@
-//! Tensors between NVIDIA GPUs: the backend `nccl` and the device kind `cuda`.
+//! Tensors between NVIDIA GPUs: the backends `nccl` and `cuda_p2p`, and the device kind `cuda`.
 //!
 //! ```text
-//! backend   NCCL's name and where it may be; its communicators are those of disco_ccl
+//! backend   NCCL's name and where it may be, and the backend around it; communicators are those of disco_ccl
 //! cuda      the driver, found before cudarc is asked; devices, memory, each worker's stream
 //! p2p       GPUs of one machine that read and write each other's memory: the links between them, and kernels over these
 //! ```
@@ -13,5 +13,5 @@ mod backend;
 pub mod cuda;
 pub mod p2p;
 
-pub use backend::BACKEND;
+pub use backend::{BACKEND, P2P};
 pub use {cudarc, disco_ccl};

@@ -37,6 +37,8 @@ fn a_peer_that_does_not_come_is_named_and_nobody_is_met_afterwards() {
     let Some(compiler) = Compiler::find() else { return };
     let output = compiler.build("ends", &[]).run(&["ends"]);
     assert!(output.status.success(), "{}", text(&output));
+    let output = compiler.build("goes-on", &["-DFAULT_FAILED"]).run(&["ends"]);
+    assert_eq!(output.status.code(), Some(WRONG), "{}", text(&output));
 }
 
 #[test]

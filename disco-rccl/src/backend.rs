@@ -1,14 +1,30 @@
 //! RCCL's name, and where it may be.
 
-use disco_ccl::{Backend, Vendor};
-use disco_core::DeviceKind;
+use std::sync::Arc;
+
+use disco_ccl::p2p::{self, BusId, Mesh};
+use disco_ccl::{Backend, Runtime, Vendor};
+use disco_core::{DeviceKind, Error, Result};
 
 use crate::hip;
 
 /// The backend named `rccl`: device memory, one GPU a rank.
 pub static BACKEND: Backend = Backend::new(VENDOR, DeviceKind::Rocm, hip::details);
 
+/// The backend named `rocm_p2p`: memory that ranks of a machine share, beside RCCL, by which all collectives go. Kernels of ours
+/// are for CUDA alone, and links between AMD's devices are not looked at.
+pub static P2P: p2p::Backend = p2p::Backend::new("rocm_p2p", &BACKEND, p2p::Vendor { links, kernels });
+
 disco_core::register_backend!(BACKEND);
+disco_core::register_backend!(P2P);
+
+fn links(_: &[BusId]) -> Result<Mesh> {
+    Err(Error::invalid("nobody looks for links between AMD's devices"))
+}
+
+fn kernels(_: &Arc<Runtime>) -> p2p::Preparation {
+    Err("kernels are for CUDA alone".to_owned())
+}
 
 const VENDOR: Vendor = Vendor {
     backend: "rccl",

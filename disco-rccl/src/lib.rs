@@ -11,6 +11,6 @@
 mod backend;
 mod hip;
 
-pub use backend::BACKEND;
+pub use backend::{BACKEND, P2P};
 pub use disco_ccl;
 pub use hip::Hip;

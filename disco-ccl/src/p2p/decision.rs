@@ -55,7 +55,7 @@ impl Decision {
             "hybrid_cube_mesh" if devices != 8 => return Err(refused(&format!("it has 8 devices, not {devices}"))),
             "hybrid_cube_mesh" => match found {
                 Topology::HybridCubeMesh { .. } => found,
-                _ => Topology::HybridCubeMesh { relay: std::array::from_fn(|device| device ^ 4) },
+                _ => Topology::HybridCubeMesh { relay: std::array::from_fn(|device| device ^ 4), half: 0b1111 },
             },
             "unknown" => Topology::Unknown,
             _ => return Err(refused("the shapes are: fully_connected, hybrid_cube_mesh, unknown")),
@@ -92,7 +92,7 @@ mod tests {
             assert_eq!(decision.why, ["DISCO_P2P_TOPOLOGY says so"]);
         }
         let relay = [4, 5, 6, 7, 0, 1, 2, 3];
-        assert_eq!(force("hybrid_cube_mesh", 8).unwrap().topology, Topology::HybridCubeMesh { relay });
+        assert_eq!(force("hybrid_cube_mesh", 8).unwrap().topology, Topology::HybridCubeMesh { relay, half: 0b1111 });
         let refused = |shape, devices| force(shape, devices).unwrap_err().to_string();
         assert!(refused("hybrid_cube_mesh", 4).contains("it has 8 devices, not 4"));
         assert!(refused("fully_connected", 1).contains("it takes two devices"));

@@ -6,18 +6,46 @@
 //! decision    which shape a group has, and why; what a test wants instead
 //! survey      all devices of a kind on this machine
 //! rendezvous  how ranks agree on it, and hand each other handles of their memory
+//! workspace   that memory: a buffer of each rank
+//!   card      what a rank tells its peers of its own
+//!   memory    where each rank's starts, and how it ends
+//!   proof     whether ranks reach each other
+//!   lane      copies and signals by streams
+//!   words     what was signalled, and what streams have not passed
+//! shortcut    what a communicator does over it, without its library
+//!   options   what users say of it
+//! backend     a vendor's backend that has such
+//! peers       what is asked of the vendor's device library for that
 //! ```
 //!
 //! No vendor's library is asked here: each vendor's crate walks its links and hands in where they end.
 
+mod backend;
 mod bus;
+mod card;
 mod decision;
+mod lane;
+mod memory;
+mod options;
+mod peers;
+mod proof;
 mod rendezvous;
+mod shortcut;
 mod survey;
 mod topology;
+mod words;
+mod workspace;
 
+pub use backend::Backend;
 pub use bus::BusId;
 pub use decision::Decision;
+pub use lane::Lane;
+pub use memory::STATE_BYTES;
+pub use options::bytes_of;
+pub use peers::{Export, Peers};
 pub use rendezvous::{Found, Introduction, Offer, Rendezvous};
+pub use shortcut::{Kernels, Preparation, Prepared, Shortcut, Vendor};
 pub use survey::{Site, Survey, host};
 pub use topology::{Ends, Mesh, RANKS, Topology};
+pub use words::SLOTS;
+pub use workspace::{BUFFER, Met, Workspace};

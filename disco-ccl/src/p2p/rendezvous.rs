@@ -7,20 +7,24 @@
 //! decides by the mesh of all their devices, allocates
 //! OFFER         mesh, topology, handles of its memory, or why ──▶ all ranks
 //!   another mesh or topology anywhere: they stay apart
-//! opens its peers' handles, tries each of them
+//! opens its peers' handles, writes to each
 //! REPORT        nothing, or why it can't                      ──▶ all ranks
+//! looks whether all that was written is there
+//! REPORT        nothing, or what is not                       ──▶ all ranks
 //!   a peer that can't: all close what they have opened, and stay apart
 //! ```
 //!
 //! Ranks that stay apart do so all together, each with the same reason, and have their collectives by the vendor's library alone.
 //! Every step has what is left of one deadline, past which the ranks that have not come are named.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::{Error, Rank, Result, Store, roll};
 
 use super::bus::BusId;
+use super::survey;
 use super::topology::{Mesh, Topology};
 
 /// One meeting of ranks of one communicator.
@@ -33,14 +37,19 @@ pub struct Rendezvous {
     size: usize,
     start: Instant,
     deadline: Duration,
+    shares_devices: bool,
+    /// Why this rank wants no part in it.
+    refusal: Option<String>,
 }
 
 /// Where a rank is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
+#[allow(clippy::exhaustive_structs, reason = "tests write some")]
 pub struct Introduction {
     /// Its machine's name.
     pub host: String,
+    /// What tells the machine from others of that name.
+    pub boot: String,
     /// Its device.
     pub bus_id: BusId,
 }
@@ -67,10 +76,52 @@ pub enum Found<T> {
     Apart(String),
 }
 
+impl Introduction {
+    /// A device of this machine. Machines that were copied have one name, but not one boot.
+    pub fn here(bus_id: BusId) -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self { host: survey::host(), boot: boot.trim().to_owned(), bus_id }
+    }
+}
+
 impl Rendezvous {
     /// A meeting under a name that is alike on all ranks, unlike that of any other, and is over after `deadline`.
     pub fn new(store: Arc<dyn Store>, name: String, (rank, size): (usize, usize), deadline: Duration) -> Self {
-        Self { store, name, rank, size, start: Instant::now(), deadline }
+        Self { store, name, rank, size, start: Instant::now(), deadline, shares_devices: false, refusal: None }
+    }
+
+    /// Ranks may be on one device: for tests, where there are fewer devices than ranks.
+    #[must_use]
+    pub fn sharing_devices(mut self) -> Self {
+        self.shares_devices = true;
+        self
+    }
+
+    /// This rank wants no part in it, and will say so.
+    pub(super) fn refuse(&mut self, why: String) {
+        self.refusal.get_or_insert(why);
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// What is left of the deadline.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_sub(self.start.elapsed())
+    }
+
+    /// The store, and what keys in it begin with.
+    pub(super) fn store(&self) -> (Arc<dyn Store>, String) {
+        (self.store.clone(), self.name.clone())
     }
 
     /// Where all are: this rank as it says, or why it can't take part.
@@ -78,20 +129,25 @@ impl Rendezvous {
     /// # Errors
     /// Two ranks are on one device; [`Error::Deadline`], which names who has not come; those of the store.
     pub fn introduce(&self, own: Result<Introduction, String>) -> Result<Found<Vec<BusId>>> {
-        let own = own.map(|Introduction { host, bus_id: BusId { domain, bus, device } }| {
-            [[domain, bus, device].map(u32::to_le_bytes).as_flattened(), host.as_bytes()].concat()
-        });
+        let own = self.refusal.clone().map_or(own, Err).map(
+            |Introduction { host, boot, bus_id: BusId { domain, bus, device } }| {
+                let numbers = [domain, bus, device].map(u32::to_le_bytes);
+                [numbers.as_flattened(), boot.as_bytes(), b"\n", host.as_bytes()].concat()
+            },
+        );
         let all = match self.show("introduction", own)? {
             Found::Apart(why) => return Ok(Found::Apart(why)),
             Found::Together(all) => all,
         };
         let all: Vec<Introduction> = all.iter().map(|bytes| read_introduction(bytes)).collect::<Result<_>>()?;
         for (rank, other) in all.iter().enumerate() {
-            if other.host != all[0].host {
-                return Ok(Found::Apart(format!("rank 0 is on {}, and rank {rank} on {}", all[0].host, other.host)));
+            if (&other.host, &other.boot) != (&all[0].host, &all[0].boot) {
+                let another = if other.host == all[0].host { "another " } else { "" };
+                let (first, second) = (&all[0].host, &other.host);
+                return Ok(Found::Apart(format!("rank 0 is on {first}, and rank {rank} on {another}{second}")));
             }
         }
-        for (second, introduction) in all.iter().enumerate() {
+        for (second, introduction) in all.iter().enumerate().filter(|_| !self.shares_devices) {
             if let Some(first) = all[..second].iter().position(|earlier| earlier.bus_id == introduction.bus_id) {
                 return Err(Error::invalid(format!(
                     "rank {first} and rank {second} are both on device {}: give each worker its own with `--devices`",
@@ -126,12 +182,12 @@ impl Rendezvous {
         Ok(Found::Together(all.into_iter().map(|(_, handles)| handles.to_vec()).collect()))
     }
 
-    /// Whether all have opened their peers' handles and found them good: this rank, or why not.
+    /// Whether a step is done, after the offer: by this rank, or why not. Each step has a name of its own.
     ///
     /// # Errors
     /// [`Error::Deadline`], which names who has not come; those of the store.
-    pub fn report(&self, own: Result<(), String>) -> Result<Found<()>> {
-        Ok(match self.show("report", own.map(|()| Vec::new()))? {
+    pub fn report(&self, step: &str, own: Result<(), String>) -> Result<Found<()>> {
+        Ok(match self.show(step, own.map(|()| Vec::new()))? {
             Found::Together(_) => Found::Together(()),
             Found::Apart(why) => Found::Apart(why),
         })
@@ -143,7 +199,7 @@ impl Rendezvous {
             Ok(bytes) => [&[FINE][..], &bytes].concat(),
             Err(why) => [&[SORRY][..], why.as_bytes()].concat(),
         };
-        let (prefix, left) = (format!("{}: {what}", self.name), self.deadline.saturating_sub(self.start.elapsed()));
+        let (prefix, left) = (format!("{}: {what}", self.name), self.left());
         let gathered = roll::all_gather(&*self.store, &prefix, (self.rank, self.size), &own, "meet", left);
         let mut all = gathered.map_err(|error| match error {
             Error::Deadline { operation, state, .. } => Error::Deadline { operation, after: self.deadline, state },
@@ -171,8 +227,9 @@ fn read_introduction(bytes: &[u8]) -> Result<Introduction> {
     let (numbers, host) = bytes.split_first_chunk::<12>().ok_or_else(strange)?;
     let (numbers, _) = numbers.as_chunks::<4>();
     let [domain, bus, device] = [0, 1, 2].map(|at: usize| u32::from_le_bytes(numbers[at]));
-    let host = String::from_utf8(host.to_vec()).map_err(|_| strange())?;
-    Ok(Introduction { host, bus_id: BusId { domain, bus, device } })
+    let text = str::from_utf8(host).map_err(|_| strange())?;
+    let (boot, host) = text.split_once('\n').ok_or_else(strange)?;
+    Ok(Introduction { host: host.into(), boot: boot.into(), bus_id: BusId { domain, bus, device } })
 }
 
 fn read_offer(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
@@ -218,7 +275,11 @@ mod tests {
     }
 
     fn here(rank: usize) -> Introduction {
-        Introduction { host: "a machine".into(), bus_id: BusId { domain: 0, bus: rank as u32, device: 0 } }
+        Introduction {
+            host: "a machine".into(),
+            boot: "a".into(),
+            bus_id: BusId { domain: 0, bus: rank as u32, device: 0 },
+        }
     }
 
     fn switched(switches: usize) -> Offer {
@@ -232,7 +293,7 @@ mod tests {
             let sites = rendezvous.introduce(Ok(here(rendezvous.rank))).unwrap();
             let offer = Offer { handles: vec![rendezvous.rank as u8; 128], ..switched(6) };
             let handles = rendezvous.offer(Ok(offer)).unwrap();
-            (sites, handles, rendezvous.report(Ok(())).unwrap())
+            (sites, handles, rendezvous.report("found", Ok(())).unwrap())
         });
         let sites: Vec<BusId> = (0..3).map(|rank| here(rank).bus_id).collect();
         let handles: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; 128]).collect();
@@ -249,6 +310,12 @@ mod tests {
         });
         let apart = Found::Apart("rank 0 is on a machine, and rank 2 on another".to_owned());
         assert!(met.iter().all(|met| *met == apart), "{met:?}");
+        // Copies of one machine have its name and its bus ids.
+        let met = ranks(2, 0..2, LIMIT, |rendezvous| {
+            rendezvous.introduce(Ok(Introduction { boot: format!("{}", rendezvous.rank), ..here(0) })).unwrap()
+        });
+        let apart = Found::Apart("rank 0 is on a machine, and rank 1 on another a machine".to_owned());
+        assert!(met.iter().all(|met| *met == apart), "{met:?}");
     }
 
     #[test]
@@ -260,6 +327,12 @@ mod tests {
                 error,
                 "rank 1 and rank 2 are both on device 0000:01:00.0: give each worker its own with `--devices`"
             );
+        }
+        for met in ranks(3, 0..3, LIMIT, |rendezvous| {
+            let rendezvous = Rendezvous::new(rendezvous.store.clone(), "shared".into(), (rendezvous.rank, 3), LIMIT);
+            rendezvous.sharing_devices().introduce(Ok(here(7)))
+        }) {
+            assert_eq!(met.unwrap(), Found::Together(vec![here(7).bus_id; 3]));
         }
     }
 
@@ -282,7 +355,7 @@ mod tests {
             let own = if rendezvous.rank == 1 { Err("no room for 10 MiB".to_owned()) } else { Ok(switched(6)) };
             (
                 rendezvous.offer(own).unwrap(),
-                rendezvous.report(if rendezvous.rank == 2 { Err("IPC".into()) } else { Ok(()) }),
+                rendezvous.report("found", if rendezvous.rank == 2 { Err("IPC".into()) } else { Ok(()) }),
             )
         });
         for (offer, report) in met {

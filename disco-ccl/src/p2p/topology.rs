@@ -33,6 +33,8 @@ pub enum Topology {
     HybridCubeMesh {
         /// Each device's relay.
         relay: [usize; 8],
+        /// The group of four that device 0 is in: a bit for each device.
+        half: u8,
     },
     /// None that kernels are written for.
     Unknown,
@@ -118,7 +120,10 @@ impl Topology {
         if mesh.size() > 1 && mesh.gaps().is_empty() {
             return Self::FullyConnected;
         }
-        mesh.relays().map_or(Self::Unknown, |relay| Self::HybridCubeMesh { relay })
+        mesh.relays().map_or(Self::Unknown, |relay| {
+            let near = mesh.neighbours(0).filter(|other| *other != relay[0]);
+            Self::HybridCubeMesh { relay, half: near.fold(1, |half, device| half | 1 << device) }
+        })
     }
 
     /// Whether there are kernels for it.
@@ -126,11 +131,21 @@ impl Topology {
         *self != Self::Unknown
     }
 
+    /// In a hybrid cube mesh, a device and its neighbours but the relay, a bit for each, and the relay.
+    pub fn near(&self, device: usize) -> Option<(u8, usize)> {
+        match self {
+            Self::HybridCubeMesh { relay, half } => {
+                Some((if half >> device & 1 == 1 { *half } else { !half }, *relay.get(device)?))
+            }
+            _ => None,
+        }
+    }
+
     /// Why links are of this shape: a sentence for each reason.
     pub fn why(&self, mesh: &Mesh) -> Vec<String> {
         match self {
             Self::FullyConnected => vec![full(mesh)],
-            Self::HybridCubeMesh { relay } => {
+            Self::HybridCubeMesh { relay, .. } => {
                 let pairs = relay.iter().enumerate().filter(|(device, relay)| device < relay);
                 let pairs: Vec<_> = pairs.map(|(device, relay)| format!("{device}-{relay}")).collect();
                 let relays = pairs.join(" ");
@@ -293,7 +308,7 @@ mod tests {
     #[test]
     fn a_dgx_1_is_a_hybrid_cube_mesh() {
         let mesh = permuted(&DGX_1, &[0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(Topology::of(&mesh), Topology::HybridCubeMesh { relay: RELAY });
+        assert_eq!(Topology::of(&mesh), Topology::HybridCubeMesh { relay: RELAY, half: 0b1111 });
         assert!(why(&mesh)[0].ends_with("its relay: 0-4 1-5 2-6 3-7"), "{:?}", why(&mesh));
     }
 
@@ -339,11 +354,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_cube_mesh_is_one_however_its_devices_are_numbered(order in Just((0..8).collect::<Vec<usize>>()).prop_shuffle()) {
-            let Topology::HybridCubeMesh { relay } = Topology::of(&permuted(&DGX_1, &order)) else {
-                return Err(TestCaseError::fail("no cube mesh"));
-            };
-            for (device, relay) in relay.into_iter().enumerate() {
+            let topology = Topology::of(&permuted(&DGX_1, &order));
+            for device in 0..8 {
+                let Some((near, relay)) = topology.near(device) else { return Err(TestCaseError::fail("no cube mesh")) };
                 prop_assert_eq!(order[relay], RELAY[order[device]]);
+                for (other, was) in order.iter().enumerate() {
+                    prop_assert_eq!(near >> other & 1 == 1, was / 4 == order[device] / 4);
+                }
             }
         }
 
@@ -364,7 +381,7 @@ mod tests {
             let is_full = (0..mesh.size()).all(|one| (0..one).all(|other| is_linked(one, other)));
             prop_assert_eq!(topology == Topology::FullyConnected, is_full);
             prop_assert!(!topology.why(&mesh).is_empty());
-            if let Topology::HybridCubeMesh { relay } = topology {
+            if let Topology::HybridCubeMesh { relay, .. } = topology {
                 for (device, mine) in relay.into_iter().enumerate() {
                     prop_assert!(is_linked(device, mine) && relay[mine] == device);
                 }

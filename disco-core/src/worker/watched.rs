@@ -1,5 +1,6 @@
 //! A communicator whose operations are written down, and compared between ranks where asked.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::slice;
 use std::sync::Arc;
@@ -132,5 +133,9 @@ impl Communicator for Watched {
 
     fn aborter(&self) -> Arc<dyn Abort> {
         self.inner.aborter()
+    }
+
+    fn extension(&mut self) -> Option<&mut dyn Any> {
+        self.inner.extension()
     }
 }

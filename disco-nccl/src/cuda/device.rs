@@ -59,15 +59,23 @@ fn name(ordinal: usize) -> Result<String> {
 /// # Errors
 /// The driver's own. That there is a driver is known.
 pub(crate) fn site(ordinal: usize) -> Result<Site> {
-    let handle = check("cuDeviceGet", device::get(ordinal as i32))?;
-    let number = |attribute: CUdevice_attribute| -> Result<u32> {
-        // SAFETY: the driver has just given the handle.
-        check("cuDeviceGetAttribute", unsafe { device::get_attribute(handle, attribute) }).map(i32::cast_unsigned)
-    };
-    let bus_id = BusId {
+    let device = Device::new(DeviceKind::Cuda, ordinal as i32);
+    Ok(Site { device, name: name(ordinal)?, bus_id: bus_id(ordinal)? })
+}
+
+/// Where a device is.
+pub(super) fn bus_id(ordinal: usize) -> Result<BusId> {
+    let number = |attribute| attribute_of(ordinal, attribute).map(i32::cast_unsigned);
+    Ok(BusId {
         domain: number(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
         bus: number(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
         device: number(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
-    };
-    Ok(Site { device: Device::new(DeviceKind::Cuda, ordinal as i32), name: name(ordinal)?, bus_id })
+    })
+}
+
+/// A number that the driver knows of a device.
+pub(crate) fn attribute_of(ordinal: usize, attribute: CUdevice_attribute) -> Result<i32> {
+    let handle = check("cuDeviceGet", device::get(ordinal as i32))?;
+    // SAFETY: the driver has just given the handle.
+    check("cuDeviceGetAttribute", unsafe { device::get_attribute(handle, attribute) })
 }

@@ -11,15 +11,17 @@ use disco_core::Unavailable;
 use disco_dl::{Candidate, Library};
 
 /// A driver that works.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Driver {
+#[derive(Clone, Debug)]
+pub(crate) struct Driver {
     /// The newest CUDA that it has.
-    pub(super) version: Version,
+    pub(crate) version: Version,
+    /// Functions that only some are called for, and that it has not.
+    lacking: Vec<&'static CStr>,
 }
 
 /// A version of CUDA: 12080 is 12.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(c_int);
+pub(crate) struct Version(c_int);
 
 /// The oldest that cudarc knows.
 const LEAST: Version = Version(11040);
@@ -28,7 +30,7 @@ const LEAST: Version = Version(11040);
 const CANDIDATES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
 /// What is called through cudarc, by it or by us.
-const FUNCTIONS: [&CStr; 29] = [
+const FUNCTIONS: [&CStr; 30] = [
     c"cuCtxGetCurrent",
     c"cuCtxSetCurrent",
     c"cuCtxSynchronize",
@@ -58,16 +60,47 @@ const FUNCTIONS: [&CStr; 29] = [
     c"cuStreamCreate",
     c"cuStreamDestroy_v2",
     c"cuStreamQuery",
+    c"cuStreamWaitEvent",
+];
+
+/// What is called besides, for memory that several devices have.
+pub(crate) const SHARING: &[&CStr] = &[
+    c"cuCtxEnablePeerAccess",
+    c"cuDeviceCanAccessPeer",
+    c"cuIpcCloseMemHandle",
+    c"cuIpcGetMemHandle",
+    c"cuIpcOpenMemHandle_v2",
+    c"cuStreamWaitValue32_v2",
+    c"cuStreamWriteValue32_v2",
+];
+
+/// What is called besides, for kernels.
+pub(crate) const LAUNCHING: &[&CStr] = &[
+    c"cuLaunchKernel",
+    c"cuModuleGetFunction",
+    c"cuModuleLoadData",
+    c"cuModuleUnload",
+    c"cuOccupancyMaxActiveBlocksPerMultiprocessor",
 ];
 
 /// The driver.
 ///
 /// # Errors
 /// There is none, it is too old, or it finds no device.
-pub(super) fn get() -> Result<Driver, Unavailable> {
+pub(crate) fn get() -> Result<&'static Driver, Unavailable> {
     static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
     let find = || disco_dl::find("the CUDA driver", CANDIDATES.map(Candidate::file), |library| accept(&library));
-    DRIVER.get_or_init(find).clone()
+    DRIVER.get_or_init(find).as_ref().map_err(Clone::clone)
+}
+
+/// That the driver has functions which not all that it does needs.
+///
+/// # Errors
+/// Which it lacks; there is none.
+pub(crate) fn check_has(functions: &[&CStr]) -> Result<(), String> {
+    let driver = get().map_err(|unavailable| unavailable.to_string())?;
+    let missing: Vec<_> = functions.iter().copied().filter(|name| driver.lacking.contains(name)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("the CUDA driver lacks {}", names(&missing))) }
 }
 
 fn accept(library: &Library) -> Result<Driver, String> {
@@ -75,10 +108,12 @@ fn accept(library: &Library) -> Result<Driver, String> {
     if first.is_ok_and(|first| first.address(c"cuInit") != library.address(c"cuInit")) {
         return Err(format!("cudarc would take {}, which is another", CANDIDATES[0]));
     }
-    let missing: Vec<_> = FUNCTIONS.iter().filter(|name| library.address(name).is_none()).collect();
+    let lacking = |wanted: &[&'static CStr]| -> Vec<&'static CStr> {
+        wanted.iter().copied().filter(|name| library.address(name).is_none()).collect()
+    };
+    let missing = lacking(&FUNCTIONS);
     if !missing.is_empty() {
-        let names: Vec<_> = missing.iter().filter_map(|name| name.to_str().ok()).collect();
-        return Err(format!("it lacks {}", names.join(", ")));
+        return Err(format!("it lacks {}", names(&missing)));
     }
     // SAFETY: these functions have been the same in all versions.
     let get_version: Option<unsafe extern "C" fn(*mut c_int) -> c_int> =
@@ -93,12 +128,17 @@ fn accept(library: &Library) -> Result<Driver, String> {
     let init: Option<unsafe extern "C" fn(c_uint) -> c_int> = unsafe { library.function(c"cuInit") };
     // SAFETY: 0 is the one flag that it takes.
     match init.map(|init| unsafe { init(0) }) {
-        Some(0) => Ok(Driver { version }),
+        Some(0) => Ok(Driver { version, lacking: lacking(&[SHARING, LAUNCHING].concat()) }),
         code => {
             let code = code.unwrap_or(-1);
             Err(format!("cuInit returned {code}: {}", words(library, code)))
         }
     }
+}
+
+fn names(functions: &[&CStr]) -> String {
+    let names: Vec<_> = functions.iter().filter_map(|name| name.to_str().ok()).collect();
+    names.join(", ")
 }
 
 /// What a code means, in the driver's words.

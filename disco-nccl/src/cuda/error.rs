@@ -4,7 +4,7 @@ use cudarc::driver::DriverError;
 use disco_core::{Error, Result};
 
 /// The result of a driver's function.
-pub(super) fn check<T>(function: &'static str, result: Result<T, DriverError>) -> Result<T> {
+pub(crate) fn check<T>(function: &'static str, result: Result<T, DriverError>) -> Result<T> {
     result.map_err(|error| error_of(function, error))
 }
 

@@ -4,22 +4,24 @@
 //! driver    whether there is one that will do: asked before cudarc is, which panics where there is none
 //! device    the device kind as the registry has it
 //! stream    the driver's calls, on one device with one stream on it
+//! peers     those for memory that several devices have
 //! current   which device is current on a thread
 //! error     results as errors
 //! ```
 
 mod current;
 mod device;
-mod driver;
-mod error;
-mod stream;
+pub(crate) mod driver;
+pub(crate) mod error;
+mod peers;
+pub(crate) mod stream;
 
 use std::any::Any;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 pub use device::Cuda;
-pub(crate) use device::{details, site};
+pub(crate) use device::{attribute_of, details, site};
 use disco_ccl::Queue;
 use disco_core::{DeviceKind, Error, Result};
 

@@ -8,11 +8,12 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use disco_ccl::p2p::Peers;
 use disco_ccl::{Driver, Mark, Way};
 use disco_core::{Device, DeviceKind, Result};
 
-use super::current;
 use super::error::check;
+use super::{current, driver};
 
 /// A stream on a device, with the device's primary context.
 pub(super) struct Stream {
@@ -41,7 +42,12 @@ impl Stream {
         &self.stream
     }
 
-    fn cu_stream(&self) -> sys::CUstream {
+    /// Its device's number.
+    pub(super) fn ordinal(&self) -> usize {
+        self.device.ordinal as usize
+    }
+
+    pub(super) fn cu_stream(&self) -> sys::CUstream {
         self.stream.cu_stream()
     }
 }
@@ -142,6 +148,19 @@ impl Driver for Stream {
     unsafe fn destroy(&self, mark: Mark) {
         // SAFETY: as the caller promises.
         _ = unsafe { result::event::destroy(mark.0.cast()) };
+    }
+
+    unsafe fn wait_for(&self, mark: Mark) -> Result<()> {
+        // SAFETY: as the caller promises; 0 is the one flag.
+        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.cu_stream(), mark.0.cast(), 0).result() })
+    }
+
+    fn beside(&self) -> Result<Box<dyn Driver>> {
+        Ok(Box::new(Self::new(self.ordinal())?))
+    }
+
+    fn peers(&self) -> Result<&dyn Peers, String> {
+        driver::check_has(driver::SHARING).map(|()| self as &dyn Peers)
     }
 }
 

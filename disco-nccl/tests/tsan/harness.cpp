@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <unistd.h>
@@ -101,11 +102,16 @@ void one_is_out_of_step(unsigned world, unsigned who, Algorithm algorithm, std::
     Group group(world, 1, START);
     group.patience = 1'500'000'000;
     Launch launch = {algorithm, 0, 33, 1, 1, false, false};
-    // Another sum would write what peers, who are to fail as well, may not have read yet.
-    const Launch next = {BARRIER, 0, 0, 1, 1, false, false};
+    // Of other numbers, which are not to come where peers may still read.
+    const Launch next = {algorithm, 0, 33, 1, 2, false, false};
     std::vector launches(world, std::vector{launch, next});
     launches[who] = others;
     std::vector<unsigned> flags(world);
+    std::vector<std::vector<uint4>> shared(world);
+    auto before = [&](unsigned rank, unsigned i) {
+        if (rank != who && algorithm != BARRIER)
+            fill(*group.devices[rank], i ? next : launch, rank);
+    };
     auto sum_of_flags = [&](unsigned rank) {
         unsigned sum = 0;
         for (unsigned peer = 0; peer < world; peer++)
@@ -117,11 +123,16 @@ void one_is_out_of_step(unsigned world, unsigned who, Algorithm algorithm, std::
             return;
         unsigned report = glance(&group.devices[rank]->report);
         CHECK(report == expected(rank), "rank %u: %08x", rank, report);
-        if (i == 0)
+        const uint4 *data = group.devices[rank]->data;
+        if (i == 0) {
             flags[rank] = sum_of_flags(rank);
+            shared[rank].assign(data, data + 2 * MOST);
+        }
         CHECK(flags[rank] == sum_of_flags(rank), "rank %u goes on after it failed", rank);
+        bool same = !std::memcmp(shared[rank].data(), data, sizeof(Device::data));
+        CHECK(same, "rank %u writes what peers read after it failed", rank);
     };
-    group.run(launches, [](unsigned, unsigned) {}, after);
+    group.run(launches, before, after);
 }
 
 // A rank never comes; the others have all the time, but are told to give up.

@@ -5,11 +5,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
+use disco_ccl::p2p::Peers;
 use disco_ccl::{Driver, Mark, Way};
 use disco_core::{Device, DeviceKind, Result};
 
-use super::device;
 use super::library::Library;
+use super::{device, peers};
 
 /// `hipErrorOutOfMemory`
 const OUT_OF_MEMORY: c_int = 2;
@@ -22,9 +23,9 @@ const NO_TIMING: c_uint = 2;
 
 /// A stream on a device.
 pub(super) struct Stream {
-    library: &'static Library,
-    ordinal: c_int,
-    stream: *mut c_void,
+    pub(super) library: &'static Library,
+    pub(super) ordinal: c_int,
+    pub(super) stream: *mut c_void,
 }
 
 // SAFETY: HIP takes a stream on any thread.
@@ -34,12 +35,22 @@ unsafe impl Sync for Stream {}
 
 /// Calls a function of the table, whose name is the C function's.
 macro_rules! call {
+    ($self:expr, $name:literal, optional $function:ident($($arg:expr),*)) => {{
+        let library = $self.library;
+        match library.table.$function {
+            // SAFETY: as below.
+            Some(function) => library.check($name, unsafe { function($($arg),*) }),
+            None => Err(disco_core::Error::invalid(concat!("HIP lacks ", $name))),
+        }
+    }};
     ($self:expr, $name:literal, $function:ident($($arg:expr),*)) => {{
         let (library, function) = ($self.library, $self.library.table.$function);
         // SAFETY: the stream is there; what is passed is as `Driver` says, or a place of this function's.
         library.check($name, unsafe { function($($arg),*) })
     }};
 }
+
+pub(super) use call;
 
 impl Stream {
     /// A new stream on a device that is there, which becomes current.
@@ -149,6 +160,19 @@ impl Driver for Stream {
 
     unsafe fn destroy(&self, mark: Mark) {
         _ = call!(self, "hipEventDestroy", event_destroy(mark.0));
+    }
+
+    unsafe fn wait_for(&self, mark: Mark) -> Result<()> {
+        call!(self, "hipStreamWaitEvent", optional stream_wait_event(self.stream, mark.0, 0))
+    }
+
+    fn beside(&self) -> Result<Box<dyn Driver>> {
+        Ok(Box::new(Self::new(self.ordinal as usize)?))
+    }
+
+    fn peers(&self) -> Result<&dyn Peers, String> {
+        let lacking = peers::lacking(&self.library.table);
+        if lacking.is_empty() { Ok(self) } else { Err(format!("HIP lacks {}", lacking.join(", "))) }
     }
 }
 

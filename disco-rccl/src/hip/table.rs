@@ -53,4 +53,27 @@ disco_dl::functions! {
         /// `hipEventDestroy(hipEvent_t)`
         event_destroy: c"hipEventDestroy"(Event);
     }
+    optional {
+        /// `hipStreamWaitEvent(hipStream_t, hipEvent_t, unsigned flags)`
+        stream_wait_event: c"hipStreamWaitEvent"(Stream, Event, c_uint);
+        /// `hipDeviceCanAccessPeer(int *can, int device, int peer)`
+        device_can_access_peer: c"hipDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
+        /// `hipDeviceEnablePeerAccess(int peer, unsigned flags)`
+        device_enable_peer_access: c"hipDeviceEnablePeerAccess"(c_int, c_uint);
+        /// `hipIpcGetMemHandle(hipIpcMemHandle_t *, void *memory)`
+        ipc_get_mem_handle: c"hipIpcGetMemHandle"(*mut IpcHandle, *mut c_void);
+        /// `hipIpcOpenMemHandle(void **memory, hipIpcMemHandle_t, unsigned flags)`
+        ipc_open_mem_handle: c"hipIpcOpenMemHandle"(*mut *mut c_void, IpcHandle, c_uint);
+        /// `hipIpcCloseMemHandle(void *memory)`
+        ipc_close_mem_handle: c"hipIpcCloseMemHandle"(*mut c_void);
+        /// `hipStreamWriteValue32(hipStream_t, void *word, uint32_t value, unsigned flags)`
+        stream_write_value: c"hipStreamWriteValue32"(Stream, *mut c_void, u32, c_uint);
+        /// `hipStreamWaitValue32(hipStream_t, void *word, uint32_t value, unsigned flags, uint32_t mask)`
+        stream_wait_value: c"hipStreamWaitValue32"(Stream, *mut c_void, u32, c_uint, u32);
+    }
 }
+
+/// `hipIpcMemHandle_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IpcHandle(pub(super) [u8; 64]);

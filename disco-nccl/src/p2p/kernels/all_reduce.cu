@@ -104,6 +104,8 @@ __device__ __forceinline__ void copy_in(const Params &p)
 template <class T> __device__ __forceinline__ void one_shot(const Params &p)
 {
     Handshake hand = begin(p);
+    if (!is_whole(hand))
+        return;
     copy_in(p);
     if (!meet(p, LEADING, everyone(p), hand))
         return;
@@ -137,6 +139,8 @@ __device__ __forceinline__ void copy_row(const Params &p, unsigned slice, unsign
 template <class T> __device__ __forceinline__ void two_shot(const Params &p)
 {
     Handshake hand = begin(p);
+    if (!is_whole(hand))
+        return;
     const unsigned slice = slice_of(p);
     uint4 *own = p.data[p.rank];
     auto input = [&](unsigned) { return p.input; };
@@ -161,6 +165,8 @@ template <class T> __device__ __forceinline__ void two_shot(const Params &p)
 template <class T> __device__ __forceinline__ void hybrid_cube_mesh(const Params &p)
 {
     Handshake hand = begin(p);
+    if (!is_whole(hand))
+        return;
     copy_in(p);
     if (!meet(p, LEADING, p.near, hand))
         return;

@@ -1,6 +1,7 @@
 //! Which algorithm.
 
-use disco_ccl::p2p::Topology;
+use disco_ccl::p2p::{Topology, bytes_of};
+use disco_core::Result;
 
 use super::params::{MAX_VECTORS, MAX_WORLD, VECTOR};
 
@@ -31,6 +32,19 @@ pub struct Thresholds {
 impl Thresholds {
     /// From the reference (PyTorch's `IntraNodeComm`), unmeasured here.
     pub const REFERENCE: Self = Self { one_shot: 256 << 10, two_shot: 10 << 20, hybrid_cube_mesh: 256 << 10 };
+
+    /// The reference's, but what users say otherwise (`DISCO_P2P_ONE_SHOT` and so on).
+    ///
+    /// # Errors
+    /// A variable that is no number.
+    pub fn from_env() -> Result<Self> {
+        let Self { one_shot, two_shot, hybrid_cube_mesh } = Self::REFERENCE;
+        Ok(Self {
+            one_shot: bytes_of("DISCO_P2P_ONE_SHOT", one_shot)?,
+            two_shot: bytes_of("DISCO_P2P_TWO_SHOT", two_shot)?,
+            hybrid_cube_mesh: bytes_of("DISCO_P2P_HYBRID_CUBE_MESH", hybrid_cube_mesh)?,
+        })
+    }
 
     /// The algorithm for a sum of so many `bytes` over `world` ranks, each with a shared buffer of `buffer` bytes. None where there
     /// is none: NCCL is to be asked.
@@ -96,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_cube_mesh_is_of_eight_and_wants_room_for_sums() {
-        let cube = Topology::HybridCubeMesh { relay: [4, 5, 6, 7, 0, 1, 2, 3] };
+        let cube = Topology::HybridCubeMesh { relay: [4, 5, 6, 7, 0, 1, 2, 3], half: 0b1111 };
         let chosen = |bytes, world, buffer| choose(cube, bytes, world, buffer);
         assert_eq!(chosen(256 * KIB, 8, 512 * KIB), Some(Algorithm::HybridCubeMesh));
         assert_eq!(chosen(256 * KIB, 8, 512 * KIB - 16), None);

@@ -86,6 +86,17 @@ __device__ __forceinline__ Handshake begin(const Params &p)
     return hand;
 }
 
+// Whether no launch has failed so far. All threads of the block come. One that follows a failure leaves shared memory alone: a peer
+// that met this rank before may still read it.
+__device__ __forceinline__ bool is_whole(const Handshake &hand)
+{
+#ifdef FAULT_FAILED
+    return (void)hand, true;
+#else
+    return !__syncthreads_or(hand.failed);
+#endif
+}
+
 // The first that fails is reported. What comes later fails, too, and writes no flag that a peer could take for another.
 __device__ __forceinline__ bool fail(const Params &p, Cause cause, Barrier barrier)
 {

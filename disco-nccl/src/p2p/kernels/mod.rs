@@ -31,7 +31,7 @@
 //!   handshakes are in memory, and none is a parameter.
 //! - All blocks of all ranks are on their devices at once: [`grid`](grid::grid) sees to it, if what else runs on a device ends by itself.
 //! - Each rank's state, [`STATE_BYTES`] aligned to 128, is zeros before any rank launches. Once a launch has failed, the rank's later ones
-//!   meet nobody and write no output, only its own shared buffer; to begin anew, all ranks stop, clear their states, meet, and go on.
+//!   meet nobody and write nothing; to begin anew, all ranks stop, clear their states, meet, and go on.
 //!
 //! # How it ends where a peer does not come
 //! A wait ends when the host sets the word at [`Params::abort`], or after [`Params::patience`]; the kernel is over soon after, its output

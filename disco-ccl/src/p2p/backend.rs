@@ -1,0 +1,53 @@
+//! A vendor's backend that has peer-to-peer memory beside its library.
+
+use std::fmt;
+
+use disco_core::{Communicator, DeviceKind, Probe, Rendezvous, Result, Seat, Unavailable, World};
+
+use super::shortcut::Vendor;
+
+/// A backend around another of the same vendor's: all goes by that one's library but what is faster over memory that ranks of a
+/// machine share. Its options are that library's.
+pub struct Backend {
+    name: &'static str,
+    inner: &'static crate::Backend,
+    vendor: Vendor,
+}
+
+impl Backend {
+    /// One of this name.
+    pub const fn new(name: &'static str, inner: &'static crate::Backend, vendor: Vendor) -> Self {
+        Self { name, inner, vendor }
+    }
+}
+
+impl disco_core::Backend for Backend {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn device_kind(&self) -> DeviceKind {
+        self.inner.device_kind()
+    }
+
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        self.inner.probe()
+    }
+
+    fn rendezvous(&self, world: &World) -> Result<Rendezvous> {
+        self.inner.rendezvous(world)
+    }
+
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        let deadline = seat.connect_deadline;
+        let mut comm = self.inner.library()?.connect(self.device_kind(), seat, at)?;
+        comm.find_shortcut(self.vendor, deadline)?;
+        Ok(Box::new(comm))
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<backend {}>", self.name)
+    }
+}

@@ -1,0 +1,153 @@
+//! What ranks do with each other's memory by copies and words alone: no kernel runs, so that no multiprocessor is taken.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+
+use disco_core::{Error, Rank, Result, Tensor};
+
+use super::memory::{self, Memory};
+use super::peers::Peers;
+use super::words::{BARRIER, Held, SLOTS};
+use crate::driver::{Driver, Way};
+
+/// One of the two streams that a [`Workspace`](super::Workspace) has: the worker's own, on which its collectives are, and one at its
+/// side. All calls return at once; what they are for happens in the order of the stream.
+///
+/// Signals are counted: the n-th [`wait`](Lane::wait) for a slot of a peer's is for that peer's n-th [`signal`](Lane::signal) of it, from
+/// whichever lane. Nobody waits for a count on a graph that is replayed: they are for streams alone.
+pub struct Lane<'w> {
+    memory: &'w Memory,
+    driver: &'w dyn Driver,
+    is_side: bool,
+}
+
+impl<'w> Lane<'w> {
+    pub(super) fn main(memory: &'w Memory) -> Self {
+        Self { memory, driver: memory.runtime.driver(), is_side: false }
+    }
+
+    pub(super) fn side(memory: &'w Memory) -> Result<Self> {
+        memory.runtime.enter()?;
+        Ok(Self { memory, driver: memory.side()?, is_side: true })
+    }
+
+    /// Copies a tensor of this device into a rank's buffer, from a byte on.
+    ///
+    /// # Errors
+    /// There is no such rank or not so much room, the tensor is elsewhere or not contiguous; [`Error::Broken`]; the driver's own.
+    pub fn put(&self, src: &Tensor, to: Rank, offset: usize) -> Result<()> {
+        let theirs = self.check("put", src, to, offset)?;
+        self.copy(theirs, src.data(), src)
+    }
+
+    /// Copies a part of a rank's buffer, from a byte on, into a tensor of this device.
+    ///
+    /// # Errors
+    /// As [`Lane::put`].
+    pub fn get(&self, dst: &Tensor, from: Rank, offset: usize) -> Result<()> {
+        let theirs = self.check("get", dst, from, offset)?;
+        self.copy(dst.data(), theirs, dst)
+    }
+
+    /// Tells a rank that what came before on this lane is done: what it put is there, what it got may be written again.
+    ///
+    /// # Errors
+    /// There is no such rank, or the slot is not below [`SLOTS`]; [`Error::Broken`]; the driver's own.
+    pub fn signal(&self, to: Rank, slot: usize) -> Result<()> {
+        self.check_slot("signal", to, slot)?;
+        self.send(to.index(), slot)
+    }
+
+    /// Lets what follows on this lane wait for a rank's next signal.
+    ///
+    /// # Errors
+    /// As [`Lane::signal`].
+    pub fn wait(&self, from: Rank, slot: usize) -> Result<()> {
+        self.check_slot("wait", from, slot)?;
+        self.receive(from.index(), slot)
+    }
+
+    /// Lets what follows on this lane wait until all ranks' lanes have come here. Of each rank, one of its lanes comes.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]; the driver's own.
+    pub fn barrier(&self) -> Result<()> {
+        self.enter("barrier")?;
+        let others = || (0..self.memory.size()).filter(|rank| *rank != self.memory.rank);
+        others().try_for_each(|peer| self.send(peer, BARRIER))?;
+        others().try_for_each(|peer| self.receive(peer, BARRIER))
+    }
+
+    /// Lets what follows on this lane wait for all that the other one was given so far.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]; the driver's own.
+    pub fn after(&self, other: &Lane<'_>) -> Result<()> {
+        self.enter("after")?;
+        self.memory.words.order(self.driver, other.driver)
+    }
+
+    fn copy(&self, to: *mut u8, from: *const u8, tensor: &Tensor) -> Result<()> {
+        if tensor.byte_len() == 0 {
+            return Ok(());
+        }
+        // SAFETY: both are as many bytes of memory that the device reaches. The workspace keeps its own until the streams are done,
+        // the runtime a tensor's until the worker's stream is, and this the tensor until the side's is.
+        unsafe { self.driver.copy(to, from, tensor.byte_len(), Way::OnDevice) }?;
+        match self.is_side {
+            true => self.memory.words.hold(self.driver, Held::Copy { _storage: tensor.storage().clone() }),
+            false => Ok(()),
+        }
+    }
+
+    fn send(&self, to: usize, slot: usize) -> Result<()> {
+        let number = self.memory.words.next_sent(to, slot);
+        let word = self.memory.at(to, memory::signal(self.memory.rank, slot));
+        // SAFETY: the word is part of the rank's memory, which stays until the streams are done.
+        unsafe { self.peers()?.write_word(word.cast(), number) }
+    }
+
+    fn receive(&self, from: usize, slot: usize) -> Result<()> {
+        let number = self.memory.words.next_awaited(from, slot);
+        let word = self.memory.at(self.memory.rank, memory::signal(from, slot));
+        // SAFETY: as above.
+        unsafe { self.peers()?.wait_word(word.cast(), number) }?;
+        self.memory.words.hold(self.driver, Held::Wait(from, slot))
+    }
+
+    fn peers(&self) -> Result<&'w dyn Peers> {
+        self.driver.peers().map_err(Error::invalid)
+    }
+
+    fn enter(&self, operation: &str) -> Result<()> {
+        self.memory.words.check(operation)?;
+        // User code may have made another device current.
+        self.memory.runtime.enter()
+    }
+
+    /// The address in the rank's buffer.
+    fn check(&self, operation: &str, tensor: &Tensor, rank: Rank, offset: usize) -> Result<*mut u8> {
+        self.enter(operation)?;
+        let device = self.memory.runtime.device();
+        if tensor.device() != device || !tensor.is_contiguous() {
+            return Err(Error::invalid(format!("{operation}: {tensor} is not contiguous on {device}")));
+        }
+        self.memory.place(operation, rank, offset, tensor.byte_len())
+    }
+
+    fn check_slot(&self, operation: &str, rank: Rank, slot: usize) -> Result<()> {
+        self.enter(operation)?;
+        self.memory.check_rank(operation, rank)?;
+        if slot >= SLOTS {
+            return Err(Error::invalid(format!("{operation}: there is no slot {slot}, but {SLOTS}")));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Lane<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} lane of rank {}>", if self.is_side { "side" } else { "main" }, self.memory.rank)
+    }
+}

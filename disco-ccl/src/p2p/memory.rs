@@ -1,0 +1,254 @@
+//! Device memory of each rank, as this one's device reaches it, and how that ends.
+//!
+//! ```text
+//! of each rank      0   STATE    for kernels: zeros at first, and theirs from then on
+//!              96 KiB   SIGNALS  a word for each peer and slot, which that peer writes
+//!             100 KiB   PROOFS   what ranks write to find out whether they reach each other
+//!             128 KiB   DATA     the buffer
+//! ```
+
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use disco_core::{Error, Rank, Result, Store};
+
+use super::words::Words;
+use crate::driver::Driver;
+use crate::ending::Ending;
+use crate::runtime::Runtime;
+
+/// Bytes that kernels have of each rank's memory, from its start on.
+pub const STATE_BYTES: usize = 96 << 10;
+pub(super) const SIGNALS: usize = STATE_BYTES;
+pub(super) const PROOFS: usize = 100 << 10;
+pub(super) const DATA: usize = 128 << 10;
+
+/// How long a rank that has left waits, in the background, for peers to leave its memory.
+const FAREWELL: Duration = Duration::from_secs(60);
+
+/// Memory of ranks.
+pub(super) struct Memory {
+    pub(super) runtime: Arc<Runtime>,
+    /// The second stream, once somebody has asked for it.
+    side: OnceLock<Box<dyn Driver>>,
+    pub(super) rank: usize,
+    /// Of each rank's buffer.
+    pub(super) bytes: usize,
+    /// Each rank's, once it is known.
+    bases: Vec<Base>,
+    pub(super) words: Words,
+    /// What the streams need besides.
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
+    /// How long the streams may still have work when nobody uses it any more.
+    patience: Duration,
+    /// Once peers may have it.
+    farewell: Option<Farewell>,
+}
+
+/// Where a rank's memory starts, for this one's device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Base {
+    address: usize,
+    /// It is another process's.
+    is_opened: bool,
+}
+
+/// How ranks tell each other that they don't use their peers' memory any more.
+#[derive(Clone, Debug)]
+struct Farewell {
+    store: Arc<dyn Store>,
+    name: String,
+    rank: usize,
+    size: usize,
+}
+
+impl Base {
+    /// Memory of this process.
+    pub(super) fn direct(address: usize) -> Self {
+        Self { address, is_opened: false }
+    }
+
+    /// Memory that was opened.
+    pub(super) fn opened(address: *mut u8) -> Self {
+        Self { address: address as usize, is_opened: true }
+    }
+}
+
+impl Memory {
+    /// This rank's own: zeros.
+    ///
+    /// # Errors
+    /// No room; the driver's own.
+    pub(super) fn new(
+        runtime: &Arc<Runtime>,
+        (rank, size): (usize, usize),
+        bytes: usize,
+        patience: Duration,
+    ) -> Result<Self> {
+        let no_room = || Error::invalid(format!("no room for a buffer of {bytes} bytes on {}", runtime.device()));
+        let all = bytes.checked_add(DATA).ok_or_else(no_room)?;
+        let own = runtime.driver().alloc(all)?.ok_or_else(no_room)?;
+        let mut bases = vec![Base::direct(0); size];
+        bases[rank] = Base::direct(own as usize);
+        let (runtime, side, words) = (runtime.clone(), OnceLock::new(), Words::default());
+        let memory =
+            Self { runtime, side, rank, bytes, bases, words, kept: Mutex::default(), patience, farewell: None };
+        // SAFETY: it was allocated just now.
+        unsafe { memory.runtime.driver().clear(own, all) }?;
+        Ok(memory)
+    }
+
+    /// From now on peers may open it: they say in the store when they have closed it again.
+    pub(super) fn is_shown_to_peers(&mut self, (store, name): (Arc<dyn Store>, String)) {
+        self.farewell = Some(Farewell { store, name, rank: self.rank, size: self.size() });
+    }
+
+    /// A peer's is there.
+    pub(super) fn add(&mut self, rank: usize, base: Base) {
+        self.bases[rank] = base;
+    }
+
+    /// Kept until the streams are done.
+    pub(super) fn keep(&self, what: Box<dyn Any + Send>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// An address in a rank's memory, for this one's device.
+    pub(super) fn at(&self, rank: usize, offset: usize) -> *mut u8 {
+        (self.bases[rank].address + offset) as *mut u8
+    }
+
+    /// An address in a rank's buffer, with room for so many bytes from there on.
+    ///
+    /// # Errors
+    /// There is no such rank, or no such room.
+    pub(super) fn place(&self, operation: &str, rank: Rank, offset: usize, bytes: usize) -> Result<*mut u8> {
+        self.check_rank(operation, rank)?;
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            let room = self.bytes;
+            return Err(Error::invalid(format!(
+                "{operation}: {bytes} bytes from byte {offset} on leave a buffer of {room} bytes"
+            )));
+        }
+        Ok(self.at(rank.index(), DATA + offset))
+    }
+
+    /// # Errors
+    /// There is no such rank.
+    pub(super) fn check_rank(&self, operation: &str, rank: Rank) -> Result<()> {
+        let size = self.size();
+        if rank.index() < size { Ok(()) } else { Err(Error::invalid(format!("{operation}: no {rank} among {size}"))) }
+    }
+
+    /// How many ranks there are.
+    pub(super) fn size(&self) -> usize {
+        self.bases.len()
+    }
+
+    /// The second stream.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub(super) fn side(&self) -> Result<&dyn Driver> {
+        if let Some(side) = self.side.get() {
+            return Ok(&**side);
+        }
+        let made = self.runtime.driver().beside()?;
+        Ok(&**self.side.get_or_init(|| made))
+    }
+
+    /// The second stream, if somebody has asked for it.
+    pub(super) fn side_if_used(&self) -> Option<&dyn Driver> {
+        self.side.get().map(|side| &**side)
+    }
+}
+
+/// Waits for nothing. What streams have to do is done, or ended; then peers' memory is closed, and then own memory is freed when
+/// peers have closed it.
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let (runtime, side, words) = (self.runtime.clone(), self.side.take(), mem::take(&mut self.words));
+        let (bases, farewell) = (mem::take(&mut self.bases), self.farewell.take());
+        let (rank, patience, kept) = (self.rank, self.patience, mem::take(&mut self.kept));
+        drop(Ending::spawn("the end of peer-to-peer memory", &self.runtime, move || {
+            let is_idle = || {
+                let is_side_idle = side.as_ref().is_none_or(|side| side.is_idle().unwrap_or(true));
+                is_side_idle && runtime.is_idle().unwrap_or(true)
+            };
+            if !until(patience, is_idle) {
+                words.release(&runtime, |from, slot| (bases[rank].address + signal(from, slot)) as *mut u32);
+                if !until(patience, is_idle) {
+                    tracing::warn!(device = %runtime.device(), "peer-to-peer memory is left behind: its stream does not end");
+                    mem::forget((kept, side));
+                    return;
+                }
+            }
+            words.end(runtime.driver());
+            drop((kept, side));
+            end(&runtime, rank, &bases, farewell);
+        }));
+    }
+}
+
+/// Where a peer's signal of a slot is.
+pub(super) fn signal(from: usize, slot: usize) -> usize {
+    SIGNALS + (from * super::words::ROW + slot) * size_of::<u32>()
+}
+
+fn end(runtime: &Runtime, rank: usize, bases: &[Base], farewell: Option<Farewell>) {
+    let driver = runtime.driver();
+    for base in bases.iter().filter(|base| base.is_opened) {
+        // SAFETY: it was opened, nobody has it any more, and the streams have passed all that used it.
+        let closed = driver.peers().map(|peers| unsafe { peers.close(base.address as *mut u8) });
+        if let Ok(Err(error)) = closed {
+            tracing::warn!(%error, "a peer's memory is left open");
+        }
+    }
+    if farewell.is_some_and(|farewell| !farewell.is_over()) {
+        tracing::warn!(after = ?FAREWELL, "peer-to-peer memory is left behind: peers still have it");
+        return;
+    }
+    // SAFETY: it was allocated there, and nobody has it any more.
+    if let Err(error) = unsafe { driver.free(bases[rank].address as *mut u8) } {
+        tracing::warn!(%error, "peer-to-peer memory is left behind");
+    }
+}
+
+impl Farewell {
+    /// Says that this rank has closed what it had of its peers, and waits until all have. Where there is no store any more, nor
+    /// is there a peer.
+    fn is_over(&self) -> bool {
+        let (start, key) = (Instant::now(), |rank: usize| format!("{}: left by rank {rank}", self.name));
+        if self.store.set(&key(self.rank), &[]).is_err() {
+            return true;
+        }
+        let has_left = |rank: usize| {
+            let left = FAREWELL.saturating_sub(start.elapsed());
+            !matches!(self.store.wait(&key(rank), left), Err(Error::Deadline { .. }))
+        };
+        (0..self.size).filter(|rank| *rank != self.rank).all(has_left)
+    }
+}
+
+/// Waits, as long as `limit`. Whether it holds.
+pub(super) fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !holds() {
+        if start.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    true
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} bytes of each of {} ranks, {:?}>", self.bytes, self.size(), self.words)
+    }
+}

@@ -1,0 +1,23 @@
+//! What users say by variables.
+
+use std::env;
+
+use disco_core::{Error, Result};
+
+/// All goes by the vendor's library.
+pub(super) const OFF: &str = "DISCO_P2P=0";
+
+/// Whether users want no peer-to-peer memory.
+pub(super) fn is_off() -> bool {
+    env::var_os("DISCO_P2P").is_some_and(|value| value == "0")
+}
+
+/// The bytes that a variable says, or so many where it says nothing.
+///
+/// # Errors
+/// It is no number.
+pub fn bytes_of(variable: &str, otherwise: usize) -> Result<usize> {
+    let Some(text) = env::var_os(variable).filter(|text| !text.is_empty()) else { return Ok(otherwise) };
+    let bytes = text.to_str().and_then(|text| text.parse().ok());
+    bytes.ok_or_else(|| Error::invalid(format!("{variable}={}: that is no number of bytes", text.display())))
+}

@@ -1,0 +1,79 @@
+//! What is asked of a vendor's device library where devices share memory.
+
+#![allow(unsafe_code)]
+
+use std::fmt::Debug;
+
+use disco_core::Result;
+
+use super::bus::BusId;
+
+/// The name of an allocation for other processes of this machine: `CUipcMemHandle`, `hipIpcMemHandle_t`.
+pub type Export = [u8; 64];
+
+/// The calls of a vendor's device library for memory that several devices have, and for words in it that streams write and wait
+/// for. Made on a thread on which the device is current.
+pub trait Peers: Debug + Send + Sync {
+    /// Where the device is.
+    ///
+    /// # Errors
+    /// The library's own, as of all that follow.
+    fn bus_id(&self) -> Result<BusId>;
+
+    /// Lets the device touch what another one of this process has, from now on.
+    ///
+    /// # Errors
+    /// They can't.
+    fn reach(&self, ordinal: i32) -> Result<()>;
+
+    /// What other processes open the memory by, for as long as it is not freed.
+    ///
+    /// # Safety
+    /// It came from [`Driver::alloc`](crate::Driver::alloc).
+    ///
+    /// # Errors
+    /// The memory can't be shared.
+    unsafe fn export(&self, memory: *mut u8) -> Result<Export>;
+
+    /// Memory of another process, for this device to touch.
+    ///
+    /// # Errors
+    /// There is no such memory, or the device can't reach it.
+    fn open(&self, export: &Export) -> Result<*mut u8>;
+
+    /// Ends that. May wait for all that the device does.
+    ///
+    /// # Safety
+    /// It came from [`Peers::open`], and nobody uses it any more.
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn close(&self, memory: *mut u8) -> Result<()>;
+
+    /// Writes a word when the stream gets there: who sees it sees all that the stream wrote before.
+    ///
+    /// # Safety
+    /// The word is there until then.
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn write_word(&self, word: *mut u32, value: u32) -> Result<()>;
+
+    /// Lets the stream wait until the word is at least as high: `word - value`, as a signed number, is not below 0.
+    ///
+    /// # Safety
+    /// As [`Peers::write_word`].
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()>;
+
+    /// Writes a word soon, whatever the stream does.
+    ///
+    /// # Safety
+    /// As [`Peers::write_word`].
+    ///
+    /// # Errors
+    /// The library's own.
+    unsafe fn poke(&self, word: *mut u32, value: u32) -> Result<()>;
+}

@@ -1,0 +1,124 @@
+//! Whether a rank's memory is what it is taken for: links that are advertised may be broken. Each rank writes a pattern of its own
+//! into each peer's memory, reads it back from there, and looks for those of its peers in its own.
+
+#![allow(unsafe_code)]
+
+use std::time::Duration;
+
+use disco_core::Rank;
+
+use super::memory::{self, Memory, PROOFS};
+use super::topology::RANKS;
+use crate::driver::Way;
+
+/// Of one pattern.
+const LINE: usize = 64;
+/// One of each rank.
+const LINES: usize = LINE * *RANKS.end();
+
+/// Three sets of lines that a rank has: what peers have written, what it writes, and what it has read back.
+const WRITTEN: usize = PROOFS;
+const OWN: usize = PROOFS + LINES;
+const BACK: usize = PROOFS + 2 * LINES;
+
+/// Pinned memory for all lines, on the way to or from the device.
+struct Page<'m> {
+    memory: &'m Memory,
+    data: *mut u8,
+}
+
+/// Writes this rank's patterns, of its number of chance, into its peers' memory.
+///
+/// # Errors
+/// What the driver says, in words.
+pub(super) fn write(memory: &Memory, nonce: u64, patience: Duration) -> Result<(), String> {
+    let page = Page::new(memory)?;
+    let lines: Vec<u8> = (0..memory.size()).flat_map(|to| pattern(nonce, memory.rank, to)).collect();
+    page.fill(&lines);
+    page.copy(memory.at(memory.rank, OWN), page.data, lines.len(), Way::ToDevice)?;
+    for to in peers(memory) {
+        let (theirs, own) = (memory.at(to, WRITTEN + memory.rank * LINE), memory.at(memory.rank, OWN + to * LINE));
+        page.copy(theirs, own, LINE, Way::OnDevice)?;
+    }
+    page.settle(patience)
+}
+
+/// Looks whether all patterns have arrived, those of this rank and those of its peers, whose numbers of chance are known.
+///
+/// # Errors
+/// Whose have not, and what the driver says.
+pub(super) fn check(memory: &Memory, nonces: &[u64], patience: Duration) -> Result<(), String> {
+    let (page, len) = (Page::new(memory)?, memory.size() * LINE);
+    for to in peers(memory) {
+        let (back, theirs) = (memory.at(memory.rank, BACK + to * LINE), memory.at(to, WRITTEN + memory.rank * LINE));
+        page.copy(back, theirs, LINE, Way::OnDevice)?;
+    }
+    for (lines, is_own) in [(BACK, true), (WRITTEN, false)] {
+        page.copy(page.data, memory.at(memory.rank, lines), len, Way::ToHost)?;
+        page.settle(patience)?;
+        for (peer, line) in page.read(len).chunks_exact(LINE).enumerate().filter(|(peer, _)| *peer != memory.rank) {
+            let (from, to) = if is_own { (memory.rank, peer) } else { (peer, memory.rank) };
+            if line != pattern(nonces[from], from, to) {
+                let [from, to] = [from, to].map(|rank| Rank::new(rank as u32));
+                return Err(format!("what {from} wrote to the memory of {to} is not there"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn peers(memory: &Memory) -> impl Iterator<Item = usize> {
+    let own = memory.rank;
+    (0..memory.size()).filter(move |rank| *rank != own)
+}
+
+fn pattern(nonce: u64, from: usize, to: usize) -> [u8; LINE] {
+    let first = nonce ^ (from as u64) << 32 ^ (to as u64) << 40;
+    let words: [[u8; 8]; LINE / 8] = std::array::from_fn(|at| first.rotate_left(at as u32).to_le_bytes());
+    let mut line = [0; LINE];
+    line.copy_from_slice(words.as_flattened());
+    line
+}
+
+impl<'m> Page<'m> {
+    fn new(memory: &'m Memory) -> Result<Self, String> {
+        let data = memory.runtime.driver().alloc_pinned(LINES).map_err(|error| error.to_string())?;
+        Ok(Self { memory, data })
+    }
+
+    fn fill(&self, bytes: &[u8]) {
+        let len = bytes.len().min(LINES);
+        // SAFETY: it has so many bytes, and nothing copies it now.
+        unsafe { self.data.copy_from_nonoverlapping(bytes.as_ptr(), len) };
+    }
+
+    fn read(&self, len: usize) -> Vec<u8> {
+        // SAFETY: as above, and all of them were written.
+        unsafe { std::slice::from_raw_parts(self.data, len.min(LINES)) }.to_vec()
+    }
+
+    fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<(), String> {
+        // SAFETY: both are as many bytes of a rank's memory or of the page, which stay until the stream got there.
+        unsafe { self.memory.runtime.driver().copy(to, from, bytes, way) }.map_err(|error| error.to_string())
+    }
+
+    fn settle(&self, patience: Duration) -> Result<(), String> {
+        let runtime = &self.memory.runtime;
+        match memory::until(patience, || runtime.is_idle().unwrap_or(true)) {
+            true => runtime.is_idle().map(drop).map_err(|error| error.to_string()),
+            false => Err(format!("copies among peers' memory have no end after {patience:?}")),
+        }
+    }
+}
+
+impl Drop for Page<'_> {
+    fn drop(&mut self) {
+        let driver = self.memory.runtime.driver();
+        if matches!(driver.is_idle(), Ok(false)) {
+            tracing::warn!("a copy does not end; its pinned memory is left behind");
+            return;
+        }
+        // SAFETY: it was allocated there, and nothing copies it.
+        _ = unsafe { driver.free_pinned(self.data) };
+    }
+}

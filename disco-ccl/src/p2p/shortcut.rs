@@ -1,0 +1,256 @@
+//! What a communicator does without its library, where ranks reach each other's memory.
+
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_core::{Abort, Communicator, Error, Op, Result};
+
+use super::bus::BusId;
+use super::options;
+use super::rendezvous::{Found, Rendezvous};
+use super::topology::{Mesh, Topology};
+use super::workspace::{BUFFER, Met, Workspace};
+use crate::runtime::Runtime;
+
+/// What a vendor's crate knows of its devices.
+#[derive(Clone, Copy)]
+#[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
+pub struct Vendor {
+    /// The links between devices.
+    pub links: fn(&[BusId]) -> Result<Mesh>,
+    /// Kernels for a runtime's device, ready to be launched, or why there are none.
+    pub kernels: fn(&Arc<Runtime>) -> Preparation,
+}
+
+/// Kernels that are ready, or why there are none.
+pub type Preparation = Result<Box<dyn Prepared>, String>;
+
+/// Kernels that are ready, before ranks have agreed on them.
+pub trait Prepared: Debug {
+    /// What all ranks must have alike, in words.
+    fn terms(&self) -> String;
+
+    /// How many blocks fit on the device at once.
+    fn resident(&self) -> u32;
+
+    /// The kernels over this memory, whose ranks have these links. Their devices have room for `resident` blocks each, and at most
+    /// `sharing` ranks are on one. A launch waits `patience` for a peer.
+    ///
+    /// # Errors
+    /// The driver's own.
+    fn start(
+        self: Box<Self>,
+        workspace: &Workspace,
+        topology: Topology,
+        room: (u32, u32),
+        patience: Duration,
+    ) -> Result<Box<dyn Kernels>>;
+}
+
+/// Kernels over memory that ranks share.
+pub trait Kernels: Debug + Send + Sync {
+    /// Launches an operation, or says why it is none for them: all ranks alike.
+    ///
+    /// # Errors
+    /// The driver's own.
+    fn launch(&self, op: &Op) -> Result<Result<(), String>>;
+
+    /// Whether all launches so far have gone well, as far as is known.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] and [`Error::Aborted`], of the first that has not.
+    fn check(&self) -> Result<()>;
+
+    /// Has launches give up. From any thread.
+    fn abort(&self, cause: &Arc<str>);
+}
+
+/// A communicator's way around its library.
+pub struct Shortcut {
+    vendor: Vendor,
+    /// Or why there are none.
+    parts: Result<Arc<Parts>, String>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    workspace: Workspace,
+    /// Or why there are none.
+    kernels: Result<Box<dyn Kernels>, String>,
+}
+
+/// Bytes of each rank's buffer.
+const BYTES: &str = "DISCO_P2P_BUFFER";
+
+impl Shortcut {
+    /// That of the ranks that meet, each of whose launches waits `patience` for a peer.
+    ///
+    /// # Errors
+    /// As [`Workspace::meet`]; a variable that can't be understood.
+    pub(crate) fn meet(
+        vendor: Vendor,
+        runtime: &Arc<Runtime>,
+        mut rendezvous: Rendezvous,
+        patience: Duration,
+    ) -> Result<Self> {
+        let bytes = options::bytes_of(BYTES, BUFFER);
+        match &bytes {
+            _ if options::is_off() => rendezvous.refuse(options::OFF.to_owned()),
+            Err(error) => rendezvous.refuse(error.to_string()),
+            Ok(_) => {}
+        }
+        let mut prepared = Err("the links between devices have no shape that kernels are written for".to_owned());
+        let found = Workspace::meet(runtime, &rendezvous, *bytes.as_ref().unwrap_or(&0), vendor.links, |decision| {
+            if decision.topology != Topology::Unknown {
+                prepared = (vendor.kernels)(runtime);
+            }
+            note(&prepared)
+        })?;
+        bytes?;
+        let parts = match found {
+            Found::Together(met) => Ok(Arc::new(Parts::new(met, prepared, patience)?)),
+            Found::Apart(why) => Err(why),
+        };
+        let shortcut = Self { vendor, parts };
+        tracing::debug!(rank = rendezvous.rank(), ?shortcut, "peer-to-peer");
+        Ok(shortcut)
+    }
+
+    /// That of a communicator's ranks, for user code.
+    ///
+    /// # Errors
+    /// The communicator's backend has none.
+    pub fn of(comm: &mut dyn Communicator) -> Result<&Self> {
+        let extension = comm.extension().and_then(|extension| extension.downcast_ref());
+        extension.ok_or_else(|| Error::invalid("this backend has no peer-to-peer memory: cuda_p2p has"))
+    }
+
+    /// The memory that ranks share.
+    ///
+    /// # Errors
+    /// Why they have none.
+    pub fn workspace(&self) -> Result<&Workspace> {
+        let why = |why: &String| Error::invalid(format!("no peer-to-peer memory: {why}"));
+        self.parts.as_ref().map(|parts| &parts.workspace).map_err(why)
+    }
+
+    /// Why operations go by the library: all, or those that no kernel is for. None where kernels are launched.
+    pub fn why_not(&self) -> Option<&str> {
+        match &self.parts {
+            Ok(parts) => parts.kernels.as_ref().err().map(String::as_str),
+            Err(why) => Some(why),
+        }
+    }
+
+    pub(crate) fn vendor(&self) -> Vendor {
+        self.vendor
+    }
+
+    /// Launches an operation without the library, if that is to be. All ranks come to the same answer.
+    pub(crate) fn launch(&self, op: &Op) -> Result<bool> {
+        let launched = match &self.parts {
+            Ok(parts) => match &parts.kernels {
+                Ok(kernels) => kernels.launch(op)?,
+                Err(why) => Err(why.clone()),
+            },
+            Err(_) => return Ok(false),
+        };
+        match &launched {
+            Ok(()) => tracing::trace!(operation = %op.kind(), "by a kernel over peers' memory"),
+            Err(why) => tracing::trace!(operation = %op.kind(), why, "by the library"),
+        }
+        Ok(launched.is_ok())
+    }
+
+    /// Whether all launches so far have gone well.
+    pub(crate) fn check(&self) -> Result<()> {
+        let kernels = self.parts.as_ref().ok().and_then(|parts| parts.kernels.as_ref().ok());
+        kernels.map_or(Ok(()), |kernels| kernels.check())
+    }
+
+    /// What a stream is held up by, as far as is known.
+    pub(crate) fn stuck(&self) -> Option<String> {
+        self.parts.as_ref().ok().and_then(|parts| parts.workspace.stuck())
+    }
+
+    /// What ends all that is under way.
+    pub(crate) fn aborter(&self) -> Option<Arc<dyn Abort>> {
+        self.parts.as_ref().ok().map(|parts| parts.clone() as Arc<dyn Abort>)
+    }
+}
+
+impl Parts {
+    fn new(met: Met, prepared: Preparation, patience: Duration) -> Result<Self> {
+        let kernels = match agree(&met.notes) {
+            Ok(resident) => match prepared {
+                Ok(prepared) => {
+                    let room = (resident, met.sharing);
+                    Ok(prepared.start(&met.workspace, met.decision.topology, room, patience)?)
+                }
+                Err(why) => Err(why),
+            },
+            Err(why) => Err(why),
+        };
+        Ok(Self { workspace: met.workspace, kernels })
+    }
+}
+
+impl Abort for Parts {
+    fn abort(&self, cause: &Arc<str>) {
+        if let Ok(kernels) = &self.kernels {
+            kernels.abort(cause);
+        }
+        self.workspace.abort(cause);
+    }
+}
+
+/// What a rank tells of its kernels: room and terms, or why it has none.
+fn note(prepared: &Preparation) -> Vec<u8> {
+    match prepared {
+        Ok(kernels) => [&kernels.resident().to_le_bytes()[..], kernels.terms().as_bytes()].concat(),
+        Err(why) => [&0u32.to_le_bytes()[..], why.as_bytes()].concat(),
+    }
+}
+
+/// The fewest blocks that any rank has room for, or why not all have the same kernels: of the same notes, the same answer.
+fn agree(notes: &[Vec<u8>]) -> Result<u32, String> {
+    let mut all = Vec::with_capacity(notes.len());
+    for (rank, note) in notes.iter().enumerate() {
+        let (resident, text) = note.split_first_chunk().ok_or_else(|| format!("rank {rank} says nothing"))?;
+        match (u32::from_le_bytes(*resident), String::from_utf8_lossy(text)) {
+            (0, why) => return Err(format!("rank {rank}: {why}")),
+            found => all.push(found),
+        }
+    }
+    if let Some(rank) = all.iter().position(|(_, terms)| *terms != all[0].1) {
+        return Err(format!("rank 0 has {}, and rank {rank} {}", all[0].1, all[rank].1));
+    }
+    all.iter().map(|(resident, _)| *resident).min().ok_or_else(|| "there are no ranks".to_owned())
+}
+
+impl Debug for Shortcut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.parts.as_deref() {
+            Ok(Parts { workspace, kernels: Ok(kernels) }) => write!(f, "<{workspace:?}, {kernels:?}>"),
+            _ => write!(f, "<by the library: {}>", self.why_not().unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(resident: u32, text: &str) -> Vec<u8> {
+        [&resident.to_le_bytes()[..], text.as_bytes()].concat()
+    }
+
+    #[test]
+    fn kernels_are_launched_where_all_ranks_have_the_same() {
+        assert_eq!(agree(&[says(64, "a"), says(32, "a")]), Ok(32));
+        assert_eq!(agree(&[says(64, "a"), says(32, "b")]), Err("rank 0 has a, and rank 1 b".into()));
+        assert_eq!(agree(&[says(64, "a"), says(0, "no NVRTC")]), Err("rank 1: no NVRTC".into()));
+        assert_eq!(agree(&[says(64, "a"), vec![1]]), Err("rank 1 says nothing".into()));
+    }
+}

@@ -1,0 +1,268 @@
+//! Memory of each rank that all ranks of a machine reach.
+
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::sync::{Arc, OnceLock};
+
+use disco_core::tensor::Storage;
+use disco_core::{DType, Error, Rank, Result, Shape, Tensor};
+
+use super::bus::BusId;
+use super::card::Card;
+use super::decision::Decision;
+use super::lane::Lane;
+use super::memory::{self, Base, DATA, Memory};
+use super::proof;
+use super::rendezvous::{Found, Introduction, Offer, Rendezvous};
+use super::topology::{Ends, Mesh, RANKS};
+use crate::runtime::Runtime;
+
+/// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](Lane), by kernels, or as tensors
+/// ([`Workspace::buffer`]). Who uses it sees to the order itself, with signals, barriers or collectives.
+///
+/// Dropping it waits for nothing: peers' memory is closed when this rank's streams are done, and own memory is freed when all peers have
+/// closed it, whoever drops theirs first. Tensors of it keep it.
+#[derive(Clone, Debug)]
+pub struct Workspace {
+    memory: Arc<Memory>,
+}
+
+/// What ranks have come to.
+#[non_exhaustive]
+#[derive(Debug)]
+pub struct Met {
+    /// Their memory.
+    pub workspace: Workspace,
+    /// What their devices are to each other.
+    pub decision: Decision,
+    /// How many ranks are on the device that most are on.
+    pub sharing: u32,
+    /// What each rank has said besides, by rank.
+    pub notes: Vec<Vec<u8>>,
+}
+
+/// Bytes of each rank's buffer where nobody says otherwise, as in the reference (PyTorch's `IntraNodeComm`): 10 MiB.
+pub const BUFFER: usize = 10 << 20;
+
+impl Workspace {
+    /// Meets the other ranks, each with a buffer of so many bytes, and makes sure that each reaches the others' memory. `links` finds
+    /// the links between all ranks' devices; what `note` says, after that was decided, all ranks get to know.
+    ///
+    /// # Errors
+    /// Two ranks are on one device, and may not be; [`Error::Deadline`], which names who has not come; those of the store;
+    /// `DISCO_P2P_TOPOLOGY` asks for what can't be.
+    pub fn meet(
+        runtime: &Arc<Runtime>,
+        rendezvous: &Rendezvous,
+        bytes: usize,
+        links: impl FnOnce(&[BusId]) -> Result<Mesh>,
+        note: impl FnOnce(&Decision) -> Vec<u8>,
+    ) -> Result<Found<Met>> {
+        let size = rendezvous.size();
+        if !RANKS.contains(&size) {
+            return Ok(Found::Apart(format!("{size} ranks, where {} to {} can", RANKS.start(), RANKS.end())));
+        }
+        runtime.enter()?;
+        let place = runtime.driver().peers().and_then(|peers| peers.bus_id().map_err(|error| error.to_string()));
+        let sites = match rendezvous.introduce(place.map(Introduction::here))? {
+            Found::Apart(why) => return Ok(Found::Apart(why)),
+            Found::Together(sites) => sites,
+        };
+        let mesh = links(&sites);
+        let decision = Decision::of(size, &mesh);
+        let offered = match &decision {
+            Ok(decision) => offer(runtime, rendezvous, bytes, mesh, decision, note(decision)),
+            Err(error) => Err(error.to_string()),
+        };
+        // The others wait for it, also where it can't.
+        let (memory, own) = match offered {
+            Ok((memory, offer)) => (Some(memory), Ok(offer)),
+            Err(why) => (None, Err(why)),
+        };
+        let cards = rendezvous.offer(own)?;
+        let decision = decision?;
+        let cards = match (cards, memory) {
+            (Found::Together(cards), Some(memory)) => join(memory, rendezvous, &cards)?,
+            (Found::Together(_), None) => Found::Apart("this rank has nothing to offer".to_owned()),
+            (Found::Apart(why), _) => Found::Apart(why),
+        };
+        Ok(match cards {
+            Found::Together((memory, notes)) => {
+                let on = |site: &BusId| sites.iter().filter(|other| *other == site).count() as u32;
+                let sharing = sites.iter().map(on).max().unwrap_or(1);
+                Found::Together(Met { workspace: Self { memory: Arc::new(memory) }, decision, sharing, notes })
+            }
+            Found::Apart(why) => Found::Apart(why),
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        Rank::new(self.memory.rank as u32)
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.memory.size()
+    }
+
+    /// Bytes of each rank's buffer.
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes
+    }
+
+    /// A part of a rank's buffer, from a byte on that is a multiple of the dtype's size, as a tensor of this rank's device: the reference's
+    /// `get_p2p_buffer`. It has what was there.
+    ///
+    /// # Errors
+    /// There is no such rank, or not so much room; the offset does not fit the dtype.
+    pub fn buffer(&self, rank: Rank, offset: usize, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        if !offset.is_multiple_of(dtype.size()) {
+            return Err(Error::invalid(format!("p2p_buffer: byte {offset} is none where a {dtype} may begin")));
+        }
+        Tensor::in_new_storage(dtype, shape, |bytes| {
+            let place = self.memory.place("p2p_buffer", rank, offset, bytes)?;
+            let (device, keeper) = (self.memory.runtime.device(), Box::new(self.memory.clone()));
+            // SAFETY: it is so many bytes that the device reaches for as long as the memory is kept; any bytes are elements.
+            Ok(unsafe { Storage::from_raw(place, bytes, device, keeper) })
+        })
+    }
+
+    /// Copies and words on the worker's own stream, in order with its collectives.
+    pub fn main(&self) -> Lane<'_> {
+        Lane::main(&self.memory)
+    }
+
+    /// Copies and words on a second stream.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub fn side(&self) -> Result<Lane<'_>> {
+        Lane::side(&self.memory)
+    }
+
+    /// Where a rank's memory starts, for this one's device: [`STATE_BYTES`](super::STATE_BYTES) that kernels have.
+    pub fn state(&self, rank: usize) -> *mut u8 {
+        self.memory.at(rank, 0)
+    }
+
+    /// Where a rank's buffer starts, for this one's device.
+    pub fn data(&self, rank: usize) -> *mut u8 {
+        self.memory.at(rank, DATA)
+    }
+
+    /// Ends all waits for signals, now and to come: nothing is enqueued any more. From any thread; waits for nothing.
+    pub fn abort(&self, cause: &Arc<str>) {
+        self.memory.words.break_off(cause);
+        let own = |from, slot| self.memory.at(self.memory.rank, memory::signal(from, slot)).cast();
+        self.memory.runtime.driver().visit(&mut || self.memory.words.release(&self.memory.runtime, own));
+    }
+
+    /// Keeps something until the streams are done with all that is enqueued while anybody has this; then it is dropped with the
+    /// device current.
+    pub fn keep(&self, what: Box<dyn Any + Send>) {
+        self.memory.keep(what);
+    }
+
+    /// The device and its stream.
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.memory.runtime
+    }
+
+    /// The wait that a stream is held up by, in words, as far as is known.
+    pub fn stuck(&self) -> Option<String> {
+        self.memory.words.stuck(self.memory.runtime.driver())
+    }
+
+    /// Whether all work on both streams is done.
+    ///
+    /// # Errors
+    /// The driver's own, of work that failed.
+    pub fn is_idle(&self) -> Result<bool> {
+        let is_side_idle = self.memory.side_if_used().map_or(Ok(true), |side| side.is_idle())?;
+        Ok(is_side_idle && self.memory.runtime.is_idle()?)
+    }
+}
+
+/// This rank's memory, and what it tells its peers of that.
+fn offer(
+    runtime: &Arc<Runtime>,
+    rendezvous: &Rendezvous,
+    bytes: usize,
+    mesh: Result<Mesh>,
+    decision: &Decision,
+    note: Vec<u8>,
+) -> Result<(Memory, Offer), String> {
+    let (place, words) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
+    let memory = Memory::new(runtime, place, bytes, rendezvous.deadline()).map_err(words)?;
+    if !memory::until(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
+        return Err(format!("{} has other work, which does not end", runtime.device()));
+    }
+    let own = memory.at(memory.rank, 0);
+    // SAFETY: it was allocated there.
+    let export = runtime.driver().peers().and_then(|peers| unsafe { peers.export(own) }.map_err(words));
+    let card = Card {
+        process: process(),
+        nonce: chance(),
+        ordinal: runtime.device().ordinal,
+        address: own as usize as u64,
+        bytes: bytes as u64,
+        export,
+        note,
+    };
+    // Links that nobody knows are none.
+    let mesh = mesh.unwrap_or_else(|_| Mesh::new(&vec![Ends::default(); rendezvous.size()]));
+    Ok((memory, Offer { mesh, topology: decision.topology, handles: card.write() }))
+}
+
+/// Opens all peers' memory, and makes sure of it.
+fn join(mut memory: Memory, rendezvous: &Rendezvous, cards: &[Vec<u8>]) -> Result<Found<(Memory, Vec<Vec<u8>>)>> {
+    let cards: Vec<Card> = cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
+    memory.is_shown_to_peers(rendezvous.store());
+    if let Some(other) = cards.iter().position(|card| card.bytes != cards[0].bytes) {
+        let (first, second) = (cards[0].bytes, cards[other].bytes);
+        return Ok(Found::Apart(format!("rank 0 has a buffer of {first} bytes, and rank {other} of {second}")));
+    }
+    let opened = open(&mut memory, &cards);
+    let nonces: Vec<u64> = cards.iter().map(|card| card.nonce).collect();
+    let written = opened.and_then(|()| proof::write(&memory, nonces[memory.rank], rendezvous.left()));
+    if let Found::Apart(why) = rendezvous.report("written", written)? {
+        return Ok(Found::Apart(why));
+    }
+    let found = rendezvous.report("found", proof::check(&memory, &nonces, rendezvous.left()))?;
+    let notes = cards.into_iter().map(|card| card.note).collect();
+    Ok(match found {
+        Found::Together(()) => Found::Together((memory, notes)),
+        Found::Apart(why) => Found::Apart(why),
+    })
+}
+
+fn open(memory: &mut Memory, cards: &[Card]) -> Result<(), String> {
+    let runtime = memory.runtime.clone();
+    let (peers, own) = (runtime.driver().peers()?, memory.rank);
+    for (rank, card) in cards.iter().enumerate().filter(|(rank, _)| *rank != own) {
+        let peer = Rank::new(rank as u32);
+        let base = match card.process == process() {
+            true => peers.reach(card.ordinal).map(|()| Base::direct(card.address as usize)),
+            false => {
+                let export = card.export.as_ref().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
+                peers.open(export).map(Base::opened)
+            }
+        };
+        memory.add(rank, base.map_err(|error| format!("the memory of {peer}: {error}"))?);
+    }
+    Ok(())
+}
+
+/// What tells this process from all others.
+fn process() -> u64 {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    *PROCESS.get_or_init(chance)
+}
+
+fn chance() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}

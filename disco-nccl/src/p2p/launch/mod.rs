@@ -1,0 +1,223 @@
+//! Sums by kernels: which operations, and with what.
+//!
+//! ```text
+//! module   kernels as the driver has loaded them
+//! words    words of the host's that kernels see
+//! ```
+
+#![allow(unsafe_code)]
+
+mod module;
+mod words;
+
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cudarc::driver::sys::CUdevice_attribute::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+};
+use disco_ccl::p2p::{self, Preparation, Prepared, STATE_BYTES, Topology, Workspace};
+use disco_ccl::{Runtime, Way};
+use disco_core::{DType, Error, Op, Reduction, Result};
+
+use self::module::Module;
+use self::words::Words;
+use crate::cuda::{attribute_of, driver};
+use crate::p2p::kernels::{self, Architecture, Cause, Failure, Params, Thresholds, VECTOR, grid};
+
+const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "kernels' state has room in what ranks share");
+
+/// Kernels for a runtime's device.
+///
+/// # Errors
+/// The driver or NVRTC lack something, or refuse the kernels; thresholds that can't be understood.
+pub(super) fn prepare(runtime: &Arc<Runtime>) -> Preparation {
+    driver::check_has(driver::LAUNCHING)?;
+    Ready::new(runtime).map(|ready| Box::new(ready) as _).map_err(|error| error.to_string())
+}
+
+/// Kernels that are loaded.
+#[derive(Debug)]
+struct Ready {
+    module: Module,
+    thresholds: Thresholds,
+    resident: u32,
+}
+
+/// Kernels over memory that ranks share.
+struct Kernels {
+    runtime: Arc<Runtime>,
+    /// What a launch needs until it is over, which the workspace keeps.
+    tools: Arc<Tools>,
+    thresholds: Thresholds,
+    topology: Topology,
+    room: grid::Room,
+    patience: Duration,
+    /// What is alike in all launches.
+    params: Params,
+    /// Bytes of each rank's buffer.
+    buffer: usize,
+    cause: OnceLock<Arc<str>>,
+}
+
+struct Tools {
+    module: Module,
+    words: Words,
+}
+
+impl Ready {
+    fn new(runtime: &Arc<Runtime>) -> Result<Self> {
+        let thresholds = Thresholds::from_env()?;
+        let number = |attribute| attribute_of(runtime.device().ordinal as usize, attribute).map(i32::cast_unsigned);
+        let major = number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let cubin = kernels::cubin(Architecture::new(major, minor))?;
+        let module = Module::load(&cubin)?;
+        let resident = module.blocks_at_once()? * number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        if resident == 0 {
+            return Err(Error::invalid("the device has no room for a block"));
+        }
+        Ok(Self { module, thresholds, resident })
+    }
+}
+
+impl Prepared for Ready {
+    fn terms(&self) -> String {
+        let Thresholds { one_shot, two_shot, hybrid_cube_mesh } = self.thresholds;
+        format!("one-shot to {one_shot}, two-shot to {two_shot}, hybrid cube mesh to {hybrid_cube_mesh} bytes")
+    }
+
+    fn resident(&self) -> u32 {
+        self.resident
+    }
+
+    fn start(
+        self: Box<Self>,
+        workspace: &Workspace,
+        topology: Topology,
+        (resident, sharing): (u32, u32),
+        patience: Duration,
+    ) -> Result<Box<dyn p2p::Kernels>> {
+        let runtime = workspace.runtime().clone();
+        let tools = Arc::new(Tools { module: self.module, words: Words::new(&runtime)? });
+        workspace.keep(Box::new(tools.clone()));
+        let (rank, world) = (workspace.rank().index(), workspace.size());
+        let each = |at: &dyn Fn(usize) -> *mut u8| {
+            std::array::from_fn(|rank| if rank < world { at(rank) as usize as u64 } else { 0 })
+        };
+        let (near, relay) = topology.near(rank).unwrap_or_default();
+        let params = Params {
+            data: each(&|rank| workspace.data(rank)),
+            state: each(&|rank| workspace.state(rank)),
+            abort: ptr::from_ref(tools.words.abort()) as usize as u64,
+            report: ptr::from_ref(tools.words.report()) as usize as u64,
+            patience: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
+            rank: rank as u32,
+            world: world as u32,
+            near: near.into(),
+            relay: relay as u32,
+            ..Params::default()
+        };
+        let room = grid::Room { resident, sharing, most: grid::MOST };
+        let (thresholds, buffer, cause) = (self.thresholds, workspace.bytes(), OnceLock::new());
+        Ok(Box::new(Kernels { runtime, tools, thresholds, topology, room, patience, params, buffer, cause }))
+    }
+}
+
+impl Kernels {
+    /// Which kernel sums this, and the launch of it: all ranks come to the same. Or why none does.
+    fn choose(&self, op: &Op) -> Result<(module::Function, grid::Grid, Params), String> {
+        let Op::AllReduce { src, dst, reduction } = op else {
+            return Err(format!("no kernel of ours does {}", op.kind()));
+        };
+        let (input, world, bytes) = (src.as_ref().unwrap_or(dst), self.params.world as usize, dst.byte_len());
+        if *reduction != Reduction::Sum {
+            return Err(format!("kernels sum, and this is {reduction}"));
+        }
+        if !matches!(dst.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+            return Err(format!("kernels sum f32, f16 and bf16, and this is {}", dst.dtype()));
+        }
+        let algorithm = self.thresholds.choose(self.topology, bytes, world, self.buffer);
+        let algorithm = algorithm.ok_or_else(|| self.too_large(bytes))?;
+        let function = self.tools.module.find(algorithm, dst.dtype()).ok_or("there is no such kernel")?;
+        let grid = grid::grid(algorithm, bytes / VECTOR, world, self.room);
+        let grid = grid.ok_or("ranks that share a device have no room on it at once")?;
+        let (input, output) = (input.data() as usize as u64, dst.data() as usize as u64);
+        let params = Params { input, output, count: (bytes / VECTOR) as u32, ..self.params };
+        Ok((function, grid, params))
+    }
+
+    fn start(&self, function: module::Function, grid: grid::Grid, params: &Params) -> Result<()> {
+        // SAFETY: the workspace keeps its memory, the module and the words until the stream is done, and the runtime the tensors.
+        unsafe { function.launch(&self.runtime, grid, params) }
+    }
+
+    /// Between a tensor and memory at its side.
+    fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
+        // SAFETY: both are so many bytes of the device's, which the runtime keeps until the stream got there.
+        unsafe { self.runtime.driver().copy(to, from, bytes, Way::OnDevice) }
+    }
+
+    fn too_large(&self, bytes: usize) -> String {
+        match bytes.is_multiple_of(VECTOR) {
+            true => {
+                format!("no kernel is for {bytes} bytes over {} by buffers of {} bytes", self.topology, self.buffer)
+            }
+            false => format!("{bytes} bytes are no multiple of {VECTOR}"),
+        }
+    }
+}
+
+fn bytes_of(params: &Params) -> usize {
+    params.count as usize * VECTOR
+}
+
+impl p2p::Kernels for Kernels {
+    fn launch(&self, op: &Op) -> Result<Result<(), String>> {
+        let (function, grid, params) = match self.choose(op) {
+            Ok(launch) => launch,
+            Err(why) => return Ok(Err(why)),
+        };
+        let is_aligned = |address: u64| address.is_multiple_of(VECTOR as u64);
+        let aside =
+            (!is_aligned(params.input) || !is_aligned(params.output)).then(|| self.runtime.alloc(bytes_of(&params)));
+        match aside.transpose()? {
+            None => self.start(function, grid, &params),
+            // Where a tensor starts is this rank's own: its peers launch kernels, and wait for one here.
+            Some(aside) => {
+                let (address, bytes) = (aside.pointer(), aside.byte_len());
+                let place = address as usize as u64;
+                self.copy(address, params.input as *const u8, bytes)?;
+                self.start(function, grid, &Params { input: place, output: place, ..params })?;
+                self.copy(params.output as *mut u8, address, bytes)
+            }
+        }
+        .map(Ok)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Some(failure) = Failure::of(self.tools.words.said()) else { return Ok(()) };
+        Err(match failure.cause {
+            Cause::ABORTED => Error::Aborted { cause: self.cause.get().cloned().unwrap_or_else(|| "given up".into()) },
+            _ => {
+                let (operation, after) = ("all_reduce by peer-to-peer memory".to_owned(), self.patience);
+                Error::Deadline { operation, after, state: failure.to_string() }
+            }
+        })
+    }
+
+    fn abort(&self, cause: &Arc<str>) {
+        self.cause.get_or_init(|| cause.clone());
+        self.tools.words.abort().store(1, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernels for {}", self.topology)
+    }
+}

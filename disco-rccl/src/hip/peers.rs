@@ -1,0 +1,93 @@
+//! HIP's calls for memory that several devices have. None of them has met a device here.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use disco_ccl::p2p::{BusId, Export, Peers};
+use disco_core::{Error, Result};
+
+use super::stream::{Stream, call};
+use super::table::{IpcHandle, Table};
+
+/// `hipErrorPeerAccessAlreadyEnabled`
+const ALREADY_ENABLED: c_int = 704;
+/// `hipIpcMemLazyEnablePeerAccess`
+const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
+/// `hipStreamWaitValueGte`
+const AS_HIGH: c_uint = 0;
+/// `hipStreamNonBlocking`
+const NON_BLOCKING: c_uint = 1;
+
+/// The functions that a HIP lacks of those that are called here and for lanes.
+pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
+    let all = [
+        ("hipStreamWaitEvent", table.stream_wait_event.is_some()),
+        ("hipDeviceCanAccessPeer", table.device_can_access_peer.is_some()),
+        ("hipDeviceEnablePeerAccess", table.device_enable_peer_access.is_some()),
+        ("hipIpcGetMemHandle", table.ipc_get_mem_handle.is_some()),
+        ("hipIpcOpenMemHandle", table.ipc_open_mem_handle.is_some()),
+        ("hipIpcCloseMemHandle", table.ipc_close_mem_handle.is_some()),
+        ("hipStreamWriteValue32", table.stream_write_value.is_some()),
+        ("hipStreamWaitValue32", table.stream_wait_value.is_some()),
+    ];
+    all.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect()
+}
+
+impl Peers for Stream {
+    fn bus_id(&self) -> Result<BusId> {
+        let text = disco_ccl::Driver::identity(self)?;
+        text.parse().map_err(|()| Error::invalid(format!("{text} is no place on a PCI bus")))
+    }
+
+    fn reach(&self, ordinal: i32) -> Result<()> {
+        if ordinal == self.ordinal {
+            return Ok(());
+        }
+        let mut can = 0;
+        let own = self.ordinal;
+        call!(self, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, own, ordinal))?;
+        if can == 0 {
+            return Err(Error::invalid(format!("rocm:{own} can't access the memory of rocm:{ordinal}")));
+        }
+        match call!(self, "hipDeviceEnablePeerAccess", optional device_enable_peer_access(ordinal, 0)) {
+            Err(Error::Library { code, .. }) if code == i64::from(ALREADY_ENABLED) => Ok(()),
+            enabled => enabled,
+        }
+    }
+
+    unsafe fn export(&self, memory: *mut u8) -> Result<Export> {
+        let mut handle = IpcHandle([0; 64]);
+        call!(self, "hipIpcGetMemHandle", optional ipc_get_mem_handle(&mut handle, memory.cast())).map(|()| handle.0)
+    }
+
+    fn open(&self, export: &Export) -> Result<*mut u8> {
+        let (mut memory, handle) = (ptr::null_mut::<c_void>(), IpcHandle(*export));
+        let flags = LAZY_ENABLE_PEER_ACCESS;
+        call!(self, "hipIpcOpenMemHandle", optional ipc_open_mem_handle(&mut memory, handle, flags))?;
+        Ok(memory.cast())
+    }
+
+    unsafe fn close(&self, memory: *mut u8) -> Result<()> {
+        call!(self, "hipIpcCloseMemHandle", optional ipc_close_mem_handle(memory.cast()))
+    }
+
+    unsafe fn write_word(&self, word: *mut u32, value: u32) -> Result<()> {
+        call!(self, "hipStreamWriteValue32", optional stream_write_value(self.stream, word.cast(), value, 0))
+    }
+
+    unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
+        let (word, all) = (word.cast_mut().cast(), u32::MAX);
+        call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, AS_HIGH, all))
+    }
+
+    unsafe fn poke(&self, word: *mut u32, value: u32) -> Result<()> {
+        let mut stream = ptr::null_mut();
+        call!(self, "hipStreamCreateWithFlags", stream_create(&mut stream, NON_BLOCKING))?;
+        let written = call!(self, "hipStreamWriteValue32", optional stream_write_value(stream, word.cast(), value, 0));
+        // What was enqueued is still done.
+        let destroyed = call!(self, "hipStreamDestroy", stream_destroy(stream));
+        written.and(destroyed)
+    }
+}
