@@ -8,7 +8,7 @@ pub use crate::counts::Counts;
 use crate::cuda::event;
 use crate::{counts, settings};
 
-/// `void gpu_double_counts(struct counts *)`: five numbers of 64 bits, see [`Counts`].
+/// `void gpu_double_counts(struct counts *)`: six numbers of 64 bits, see [`Counts`].
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_double_counts(at: Option<&mut Counts>) {
     if let Some(at) = at {

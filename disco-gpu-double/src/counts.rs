@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::cuda::{memory, pinned, stream};
+use crate::cuda::{ipc, memory, pinned, stream};
 use crate::nccl::comm;
 
 static UNITS: AtomicU64 = AtomicU64::new(0);
@@ -23,6 +23,8 @@ pub struct Counts {
     pub streams: u64,
     /// Communicators that are neither destroyed nor aborted.
     pub comms: u64,
+    /// Handles of other processes' memory that are not closed; one that was opened twice counts twice.
+    pub opened: u64,
 }
 
 /// One more unit.
@@ -43,5 +45,6 @@ pub(crate) fn read() -> Counts {
         allocations: (memory::live() + pinned::live()) as u64,
         streams: stream::live() as u64,
         comms: comm::live() as u64,
+        opened: ipc::live() as u64,
     }
 }

@@ -33,15 +33,24 @@
 //! - two ranks on one device, and a unique id that was used before: `ncclInvalidUsage`;
 //! - work on memory that was freed since: `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays until the device's context is released;
 //!   by HIP `hipErrorIllegalAddress`, which stays for as long as the process lives;
+//! - work on memory of another process that was closed since, or that the other process has freed: the same; so is a word of another
+//!   device's memory that a stream writes or waits for without access to it;
 //! - copies by HIP between other places than their kind says, or from the host to the host: `hipErrorInvalidValue`.
 //!
 //! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`,
 //! `hipHostMalloc`) then; they have read other host memory when they return, and wait for the stream to write it. Fresh memory is
 //! full of 0xA5. A send is not done before its receive has begun, even of nothing.
 //!
+//! # Memory of several processes
+//!
+//! Device memory is in files in memory, one for each device, which another process of the double may open (`cuIpcOpenMemHandle_v2`):
+//! both see what the other writes. It opens them through `/proc`, as far as the two may look at each other there. Device 0 of one
+//! process is device 0 of all. A handle of a process that has ended, or has freed the memory, is `CUDA_ERROR_INVALID_HANDLE`; what is
+//! open stays when its process ends.
+//!
 //! # What it has not
 //!
-//! All ranks are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a communicator.
+//! All ranks of a communicator are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a communicator.
 //! `ncclAllToAllv` is a group of sends and receives, and counts as one call. Releasing the last hold on a context destroys nothing,
 //! so that leaks are counted. Events measure no time. Ranks with NaN among numbers of which they want the largest get a number, as
 //! with `fmaxf`.
@@ -65,6 +74,7 @@
 //! | `GPU_DOUBLE_POLL_US` | 0 | microseconds that a stream's thread looks for work before it sleeps: who gives it some need not wake it |
 //! | `GPU_DOUBLE_REMOTE_ERRORS` | 0 | 1: 10 ms after an abort, peers' asynchronous error is `ncclRemoteError` |
 //! | `GPU_DOUBLE_NVLINK` | pcie | how NVML says that GPUs are linked: `pcie` none, `dgx1` eight V100 in a hybrid cube mesh, `broken` the same with one end of a link down, `dgx2` sixteen V100 on switches, `h100` eight H100 on switches; of these, CUDA shows the first `GPU_DOUBLE_DEVICES` |
+//! | `GPU_DOUBLE_PEER_ACCESS` | 1 | 0: no device can have access to another's memory |
 //! | `GPU_DOUBLE_FAULTS` | | what is to go wrong, see below |
 //!
 //! One that cannot be understood ends the process.
@@ -86,7 +96,8 @@
 //! `ncclCommInitRank`, `ncclCommInitRankConfig`, `ncclCommSplit`, `ncclCommFinalize`, `ncclCommDestroy`; `ncclMemAlloc` takes a CUDA
 //! code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and `ncclRecv`, to and
 //! from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts, streams, events and memory,
-//! and `hipSetDevice`, but for those that free or destroy; so do NVML's, but for `nvmlShutdown` (`nvmlInit_v2` is device 0's).
+//! and `hipSetDevice`, but for those that free or destroy; of access to peers, of memory of other processes, and of words that streams
+//! write, those that give back as well; so do NVML's, but for `nvmlShutdown` (`nvmlInit_v2` is device 0's).
 
 pub mod controls;
 mod counts;

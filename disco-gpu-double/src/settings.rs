@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     remote_errors: AtomicU64,
     /// Which [`Machine`].
     nvlink: AtomicU64,
+    peer_access: AtomicU64,
 }
 
 /// The settings.
@@ -41,7 +42,7 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "GPU_DOUBLE_DEVICES",
     "GPU_DOUBLE_MEMORY",
     "GPU_DOUBLE_NCCL_VERSION",
@@ -53,6 +54,7 @@ const NAMES: [&str; 12] = [
     "GPU_DOUBLE_POLL_US",
     "GPU_DOUBLE_REMOTE_ERRORS",
     "GPU_DOUBLE_NVLINK",
+    "GPU_DOUBLE_PEER_ACCESS",
     "GPU_DOUBLE_FAULTS",
 ];
 
@@ -70,6 +72,7 @@ impl Settings {
             poll_us: AtomicU64::new(0),
             remote_errors: AtomicU64::new(0),
             nvlink: AtomicU64::new(Machine::Pcie as u64),
+            peer_access: AtomicU64::new(1),
         };
         for name in NAMES {
             let Ok(value) = env::var(name) else { continue };
@@ -98,6 +101,7 @@ impl Settings {
                 let machine = Machine::named(value.trim());
                 return machine.inspect(|&machine| self.nvlink.store(machine as u64, Relaxed)).is_some();
             }
+            "GPU_DOUBLE_PEER_ACCESS" => &self.peer_access,
             "GPU_DOUBLE_FAULTS" => return faults::set(value),
             _ => return false,
         };
@@ -148,6 +152,11 @@ impl Settings {
     /// How the machine's GPUs are linked.
     pub(crate) fn machine(&self) -> Machine {
         Machine::numbered(self.nvlink.load(Relaxed))
+    }
+
+    /// Whether devices can have access to each other's memory.
+    pub(crate) fn peer_access(&self) -> bool {
+        self.peer_access.load(Relaxed) != 0
     }
 
     /// Looks for work for as long as a stream's thread does before it sleeps, which is not at all by default.

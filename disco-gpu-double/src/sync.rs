@@ -1,7 +1,9 @@
-//! Locks that outlive a panic of who held them: the double goes on, and the test shows the panic.
+//! Locks that outlive a panic of who held them: the double goes on, and the test shows the panic. And pauses between two looks at
+//! memory that another process may change.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{hint, thread};
 
 /// Locks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -16,4 +18,26 @@ pub(crate) fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
 /// Waits for a change, no longer than `limit`.
 pub(crate) fn wait_for<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
     changed.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// Pauses that get longer.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses(u32);
+
+impl Pauses {
+    const SPINS: u32 = 128;
+    const YIELDS: u32 = 32;
+    const SLEEP: Duration = Duration::from_micros(50);
+
+    /// The next.
+    pub(crate) fn pause(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 <= Self::SPINS {
+            hint::spin_loop();
+        } else if self.0 <= Self::SPINS + Self::YIELDS {
+            thread::yield_now();
+        } else {
+            thread::sleep(Self::SLEEP);
+        }
+    }
 }

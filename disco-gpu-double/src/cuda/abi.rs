@@ -20,12 +20,20 @@ impl Code {
     pub const INVALID_DEVICE: Self = Self(101);
     /// `CUDA_ERROR_INVALID_CONTEXT`
     pub const INVALID_CONTEXT: Self = Self(201);
+    /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`
+    pub const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
     /// `CUDA_ERROR_INVALID_HANDLE`
     pub const INVALID_HANDLE: Self = Self(400);
     /// `CUDA_ERROR_NOT_READY`
     pub const NOT_READY: Self = Self(600);
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`
     pub const ILLEGAL_ADDRESS: Self = Self(700);
+    /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`
+    pub const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
+    /// `CUDA_ERROR_PEER_ACCESS_NOT_ENABLED`
+    pub const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
+    /// `CUDA_ERROR_NOT_SUPPORTED`
+    pub const NOT_SUPPORTED: Self = Self(801);
 
     /// What an export returns.
     pub(crate) fn of(result: Result<(), Self>) -> Self {
@@ -53,5 +61,16 @@ pub struct Uuid {
     pub bytes: [u8; 16],
 }
 
+/// `CUipcMemHandle`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "the interface's")]
+pub struct IpcHandle {
+    /// The bytes.
+    pub reserved: [u8; 64],
+}
+
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: the one way to open memory of another process.
+pub const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 /// `CU_STREAM_NON_BLOCKING`: a stream that the default stream neither waits for nor holds up.
 pub const STREAM_NON_BLOCKING: u32 = 1;

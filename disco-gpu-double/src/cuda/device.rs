@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Once, OnceLock};
 
 use super::abi::{Code, Context};
+use super::arena::Arena;
+use super::peer::Peers;
 use super::stream::{self, Stream};
 use crate::faults::{self, Action};
 use crate::settings;
@@ -24,6 +26,10 @@ pub(crate) struct Device {
     pub(crate) ordinal: usize,
     /// Bytes in use.
     pub(crate) used: AtomicUsize,
+    /// Whose memory it may touch besides its own.
+    pub(crate) peers: Peers,
+    /// Made by the first allocation, if there is room for it.
+    arena: OnceLock<Option<Arena>>,
     retained: AtomicUsize,
     /// Set once HIP's runtime has its hold.
     held: Once,
@@ -84,11 +90,14 @@ pub(crate) fn current() -> Result<&'static Device, Code> {
 /// What every function of a context begins with: its device, unless it is to fail by a test's wish, or for what has failed
 /// before.
 pub(crate) fn enter(function: &str) -> Result<&'static Device, Code> {
-    let device = current()?;
-    if let Some(Action::Code(code)) = faults::next(function, device.ordinal) {
-        return Err(Code(code));
-    }
+    let device = enter_failed(function)?;
     device.check().map(|()| device)
+}
+
+/// The same for functions that give back what there is, even if something has failed before.
+pub(crate) fn enter_failed(function: &str) -> Result<&'static Device, Code> {
+    let device = current()?;
+    device.fault(function).map(|()| device)
 }
 
 impl Device {
@@ -96,11 +105,26 @@ impl Device {
         Self {
             ordinal,
             used: AtomicUsize::new(0),
+            peers: Peers::default(),
+            arena: OnceLock::new(),
             retained: AtomicUsize::new(0),
             held: Once::new(),
             error: AtomicI32::new(0),
             default_stream: OnceLock::new(),
         }
+    }
+
+    /// Whether a function is to fail on it by a test's wish.
+    pub(crate) fn fault(&self, function: &str) -> Result<(), Code> {
+        match faults::next(function, self.ordinal) {
+            Some(Action::Code(code)) => Err(Code(code)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The memory that allocations are of.
+    pub(crate) fn arena(&'static self) -> Option<&'static Arena> {
+        self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
     /// The handle of its primary context.
@@ -126,6 +150,7 @@ impl Device {
         let fewer = |retained: usize| retained.checked_sub(1);
         let before = self.retained.fetch_update(SeqCst, SeqCst, fewer).map_err(|_| Code::INVALID_CONTEXT)?;
         if before == 1 {
+            self.peers.clear();
             self.error.store(0, SeqCst);
         }
         Ok(())
@@ -153,6 +178,11 @@ impl Device {
     pub(crate) fn fail(&self, code: Code) {
         // A second failure changes nothing.
         let _ = self.error.compare_exchange(0, code.0, SeqCst, SeqCst);
+    }
+
+    /// Whether nothing more comes of its work: it has failed, or its context has no user any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.check().is_err() || self.retained.load(SeqCst) == 0
     }
 
     /// The failure that stays.

@@ -1,37 +1,33 @@
-//! Device memory: the host's, in allocations that are known. Fresh memory is full of 0xA5, never of zeros.
+//! Device memory: the host's, in allocations that are known, of this process and of others. Fresh memory is full of 0xA5, never of
+//! zeros.
 
 #![allow(unsafe_code)]
 
-use std::alloc::{self, Layout};
 use std::collections::BTreeMap;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::abi::{Code, DevicePointer};
+use super::arena::{Block, Place};
 use super::device::{self, Device};
 use crate::settings;
 
 /// By first address.
 static ALLOCATIONS: RwLock<BTreeMap<usize, Arc<Allocation>>> = RwLock::new(BTreeMap::new());
 
-/// What CUDA aligns allocations to, at least.
-const ALIGNMENT: usize = 512;
 /// What fresh memory is full of.
 const FRESH: u8 = 0xA5;
 
 /// One allocation. Its memory stays for as long as some work has it, freed or not.
 pub(crate) struct Allocation {
-    base: NonNull<u8>,
-    layout: Layout,
+    block: Block,
     device: &'static Device,
+    /// The device that has opened it, if it is another process's.
+    opener: Option<&'static Device>,
+    /// Neither freed nor closed by this process.
     is_live: AtomicBool,
 }
-
-// SAFETY: the memory belongs to the allocation, and is only copied from and to.
-unsafe impl Send for Allocation {}
-// SAFETY: as above; who copies at the same time as another gets bytes of either, as on a device.
-unsafe impl Sync for Allocation {}
 
 /// Bytes of one allocation.
 #[derive(Clone)]
@@ -49,15 +45,18 @@ pub(crate) fn allocate(device: &'static Device, bytes: usize) -> Result<DevicePo
     let total = settings::read().memory();
     let more = |used: usize| used.checked_add(bytes).filter(|&used| used <= total);
     device.used.fetch_update(SeqCst, SeqCst, more).map_err(|_| Code::OUT_OF_MEMORY)?;
-    let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| Code::OUT_OF_MEMORY)?;
-    // SAFETY: the layout has bytes.
-    let base = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(Code::OUT_OF_MEMORY)?;
+    let Some(block) = device.arena().and_then(|arena| arena.allocate(bytes)) else {
+        device.used.fetch_sub(bytes, SeqCst);
+        return Err(Code::OUT_OF_MEMORY);
+    };
     // SAFETY: all of it was allocated just now.
-    unsafe { base.write_bytes(FRESH, bytes) };
-    let allocation = Allocation { base, layout, device, is_live: AtomicBool::new(true) };
-    let address = base.addr().get();
-    ALLOCATIONS.write().unwrap_or_else(PoisonError::into_inner).insert(address, Arc::new(allocation));
-    Ok(address as DevicePointer)
+    unsafe { block.base().write_bytes(FRESH, bytes) };
+    Ok(insert(Allocation { block, device, opener: None, is_live: AtomicBool::new(true) }))
+}
+
+/// Has memory of another process, on a device of its.
+pub(crate) fn adopt(block: Block, device: &'static Device, opener: &'static Device) -> DevicePointer {
+    insert(Allocation { block, device, opener: Some(opener), is_live: AtomicBool::new(true) })
 }
 
 /// Frees, after all that the device has to do now. An allocation is freed even if the device has failed.
@@ -65,32 +64,37 @@ pub(crate) fn free(pointer: DevicePointer) -> Result<(), Code> {
     if pointer == 0 {
         return Ok(());
     }
-    let address = pointer as usize;
-    let found = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
-    let device = found.ok_or(Code::INVALID_VALUE)?.device;
+    let found = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).get(&(pointer as usize)).cloned();
+    let device = found.filter(|found| found.opener.is_none()).ok_or(Code::INVALID_VALUE)?.device;
     let outcome = device.synchronize();
-    let allocation = ALLOCATIONS.write().unwrap_or_else(PoisonError::into_inner).remove(&address);
-    let allocation = allocation.ok_or(Code::INVALID_VALUE)?;
-    allocation.is_live.store(false, SeqCst);
-    device.used.fetch_sub(allocation.layout.size(), SeqCst);
+    let allocation = remove(pointer).ok_or(Code::INVALID_VALUE)?;
+    allocation.block.retire();
+    device.used.fetch_sub(allocation.block.bytes(), SeqCst);
     outcome
 }
 
-/// How many allocations there are.
+/// Has memory no longer. Work that has it yet fails.
+pub(crate) fn remove(pointer: DevicePointer) -> Option<Arc<Allocation>> {
+    let allocation = ALLOCATIONS.write().unwrap_or_else(PoisonError::into_inner).remove(&(pointer as usize))?;
+    allocation.is_live.store(false, SeqCst);
+    Some(allocation)
+}
+
+fn insert(allocation: Allocation) -> DevicePointer {
+    let address = allocation.block.base().expose_provenance().get();
+    ALLOCATIONS.write().unwrap_or_else(PoisonError::into_inner).insert(address, Arc::new(allocation));
+    address as DevicePointer
+}
+
+/// How many allocations there are, without those of other processes.
 pub(crate) fn live() -> usize {
-    ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).len()
+    let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
+    allocations.values().filter(|allocation| allocation.opener.is_none()).count()
 }
 
 /// Bytes free of a device.
 pub(crate) fn unused(device: &Device) -> usize {
     settings::read().memory().saturating_sub(device.used.load(SeqCst))
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and nobody has it any more.
-        unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
-    }
 }
 
 impl Span {
@@ -99,7 +103,7 @@ impl Span {
         let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
         let (&base, allocation) = allocations.range(..=address).next_back()?;
         let end = (address - base).checked_add(bytes)?;
-        let is_inside = end <= allocation.layout.size() && address - base < allocation.layout.size();
+        let is_inside = end <= allocation.block.bytes() && address - base < allocation.block.bytes();
         is_inside.then(|| Self { allocation: Arc::clone(allocation), address, bytes })
     }
 
@@ -129,9 +133,31 @@ impl Span {
         self.address < other.address + other.bytes && other.address < self.address + self.bytes
     }
 
-    /// Whether the allocation has not been freed since.
+    /// Whether the allocation has not been freed since, nor closed.
     pub(crate) fn check(&self) -> Result<(), Code> {
-        if self.allocation.is_live.load(SeqCst) { Ok(()) } else { Err(Code::ILLEGAL_ADDRESS) }
+        let is_live = self.allocation.is_live.load(SeqCst) && self.allocation.block.is_live();
+        if is_live { Ok(()) } else { Err(Code::ILLEGAL_ADDRESS) }
+    }
+
+    /// Whether what a device runs may touch it: its own memory, that of peers to which it has access, and what it has opened.
+    pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
+        let is_reached = match self.allocation.opener {
+            Some(opener) => opener.ordinal == from.ordinal,
+            None => self.device().ordinal == from.ordinal || from.peers.have(self.device()),
+        };
+        if is_reached { Ok(()) } else { Err(Code::ILLEGAL_ADDRESS) }
+    }
+
+    /// Where other processes find the allocation, and how far in it this begins.
+    pub(crate) fn place(&self) -> Option<(Place, usize)> {
+        self.allocation.block.place().map(|place| (place, self.address - self.base()))
+    }
+
+    /// The word that it begins with, which others change at any time.
+    pub(crate) fn word(&self) -> Option<&AtomicU32> {
+        let is_one = self.address.is_multiple_of(4) && self.bytes >= 4;
+        // SAFETY: it is aligned, has its four bytes, and stays for as long as the span does.
+        is_one.then(|| unsafe { AtomicU32::from_ptr(self.pointer().cast()) })
     }
 
     /// The bytes.
@@ -173,6 +199,11 @@ impl Span {
     }
 
     fn pointer(&self) -> *mut u8 {
-        self.allocation.base.as_ptr().wrapping_add(self.address - self.allocation.base.addr().get())
+        self.allocation.block.base().as_ptr().wrapping_add(self.address - self.base())
+    }
+
+    /// Where the allocation begins.
+    fn base(&self) -> usize {
+        self.allocation.block.base().addr().get()
     }
 }

@@ -4,20 +4,28 @@
 //! abi       types and codes of the interface
 //! device    devices, their contexts, which one a thread has, the error that stays
 //! memory    allocations, and which of them an address is in
+//! arena     where they lie, in files that other processes may open
+//! ipc       allocations of other processes
+//! peer      which devices have access to which others' memory
 //! pinned    host memory of the driver's
 //! stream    queues of work, each served by a thread of its own
 //! event     marks in a stream that others wait for
+//! word      words of memory that streams write, and wait for
 //! copy      copies and fills, as work of a stream
 //! identity  what tells a device from the others
 //! exports   the C functions
 //! ```
 
 pub mod abi;
+pub(crate) mod arena;
 pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
 pub mod exports;
 pub(crate) mod identity;
+pub(crate) mod ipc;
 pub(crate) mod memory;
+pub(crate) mod peer;
 pub(crate) mod pinned;
 pub(crate) mod stream;
+pub(crate) mod word;

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, clippy::unwrap_used, dead_code, reason = "tests, none of which needs all of it")]
 
+pub(crate) mod child;
+
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::thread;
@@ -14,6 +16,7 @@ use disco_gpu_double::cuda::exports::context::{cuCtxSetCurrent, cuDevicePrimaryC
 use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2};
 use disco_gpu_double::cuda::exports::device::cuInit;
 use disco_gpu_double::cuda::exports::memory::{cuMemAlloc_v2, cuMemFree_v2};
+use disco_gpu_double::cuda::exports::peer::cuCtxEnablePeerAccess;
 use disco_gpu_double::cuda::exports::stream::{cuStreamCreate, cuStreamDestroy_v2, cuStreamSynchronize};
 use disco_gpu_double::nccl::abi::{Code, CommHandle, UniqueId};
 use disco_gpu_double::nccl::config::Config;
@@ -132,6 +135,13 @@ pub(crate) fn use_device(device: c_int) -> Stream {
     assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), device), OK);
     assert_eq!(cuCtxSetCurrent(context), OK);
     new_stream()
+}
+
+/// Gives this thread's device access to another's memory.
+pub(crate) fn enable_access(peer: c_int) {
+    let mut context = ptr::null_mut();
+    assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), peer), OK);
+    assert_eq!(cuCtxEnablePeerAccess(context, 0), OK);
 }
 
 /// A stream.

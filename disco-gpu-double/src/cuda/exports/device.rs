@@ -64,6 +64,8 @@ pub extern "C" fn cuDeviceGetAttribute(value: Option<&mut c_int>, attribute: c_i
         // COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR
         75 => 9,
         76 => 0,
+        // CAN_USE_STREAM_MEM_OPS_V1, CAN_USE_64_BIT_STREAM_MEM_OPS_V1 and _V2; the two of STREAM_WAIT_VALUE_NOR are 94 and 123
+        92 | 93 | 122 => 1,
         // MEMORY_POOLS_SUPPORTED (115) among them
         _ => 0,
     };

@@ -1,0 +1,103 @@
+//! Allocations of other processes, found by handles.
+
+use std::process;
+use std::sync::Mutex;
+
+use super::abi::{Code, DevicePointer, IPC_LAZY_ENABLE_PEER_ACCESS, IpcHandle};
+use super::arena::{Block, Place};
+use super::device::{self, Device};
+use super::memory::{self, Span};
+use super::peer;
+use crate::sync::lock;
+
+static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+const MARK: &[u8; 16] = b"disco gpu double";
+
+/// What a handle says: the mark, and six words.
+struct Export {
+    process: u32,
+    device: u32,
+    place: Place,
+    /// How far in the allocation the pointer was.
+    inside: u64,
+}
+
+/// An allocation that a device has opened.
+struct Opened {
+    stamp: u64,
+    opener: usize,
+    pointer: DevicePointer,
+    times: usize,
+}
+
+/// `cuIpcGetMemHandle`: the same for all pointers into an allocation, but for what HIP wants to know.
+pub(crate) fn export(pointer: DevicePointer) -> Result<IpcHandle, Code> {
+    let span = Span::of(pointer, 0)?;
+    let (place, inside) = span.place().ok_or(Code::INVALID_VALUE)?;
+    let export = Export { process: process::id(), device: span.device().ordinal as u32, place, inside: inside as u64 };
+    Ok(export.into())
+}
+
+/// `cuIpcOpenMemHandle_v2`: where the allocation begins, and how far in it the pointer was that the handle was made of.
+pub(crate) fn open(handle: &IpcHandle, flags: u32, opener: &'static Device) -> Result<(DevicePointer, u64), Code> {
+    let export = Export::of(handle).filter(|_| flags == IPC_LAZY_ENABLE_PEER_ACCESS).ok_or(Code::INVALID_VALUE)?;
+    if export.process == process::id() {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    let owner = device::find(export.device as i32)?;
+    if owner.ordinal != opener.ordinal && !peer::can_access(opener, owner) {
+        return Err(Code::PEER_ACCESS_UNSUPPORTED);
+    }
+    let mut opened = lock(&OPENED);
+    let stamp = export.place.stamp;
+    if let Some(found) = opened.iter_mut().find(|opened| (opened.stamp, opened.opener) == (stamp, opener.ordinal)) {
+        Span::of(found.pointer, 0)?.check().map_err(|_| Code::INVALID_HANDLE)?;
+        found.times += 1;
+        return Ok((found.pointer, export.inside));
+    }
+    let block = Block::open(export.process, &export.place).ok_or(Code::INVALID_HANDLE)?;
+    let pointer = memory::adopt(block, owner, opener);
+    opened.push(Opened { stamp, opener: opener.ordinal, pointer, times: 1 });
+    Ok((pointer, export.inside))
+}
+
+/// `cuIpcCloseMemHandle`, of where an allocation begins. Nothing is waited for.
+pub(crate) fn close(pointer: DevicePointer) -> Result<(), Code> {
+    let mut opened = lock(&OPENED);
+    let at = opened.iter().position(|opened| opened.pointer == pointer).ok_or(Code::INVALID_VALUE)?;
+    opened[at].times -= 1;
+    if opened[at].times == 0 {
+        opened.swap_remove(at);
+        drop(memory::remove(pointer));
+    }
+    Ok(())
+}
+
+/// How many handles are open.
+pub(crate) fn live() -> usize {
+    lock(&OPENED).iter().map(|opened| opened.times).sum()
+}
+
+impl Export {
+    fn of(handle: &IpcHandle) -> Option<Self> {
+        let (mark, words) = handle.reserved.split_first_chunk::<16>()?;
+        let word = |i: usize| words.as_chunks().0.get(i).copied().map(u64::from_le_bytes);
+        let two = |i: usize| word(i).map(|word| (word as u32, (word >> 32) as u32));
+        let ((process, file), (device, _)) = (two(0)?, two(1)?);
+        let place = Place { file, offset: word(2)?, bytes: word(3)?, stamp: word(4)? };
+        (mark == MARK).then_some(Self { process, device, place, inside: word(5)? })
+    }
+}
+
+impl From<Export> for IpcHandle {
+    fn from(export: Export) -> Self {
+        let Place { file, offset, bytes, stamp } = export.place;
+        let first = u64::from(export.process) | u64::from(file) << 32;
+        let words = [first, export.device.into(), offset, bytes, stamp, export.inside].map(u64::to_le_bytes);
+        let mut handle = Self { reserved: [0; 64] };
+        let bytes = MARK.iter().chain(words.as_flattened());
+        handle.reserved.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        handle
+    }
+}

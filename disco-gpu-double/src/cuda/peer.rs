@@ -1,0 +1,48 @@
+//! Which devices have access to which others' memory.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use super::abi::Code;
+use super::device::Device;
+use crate::settings;
+use crate::sync::lock;
+
+/// Devices whose memory one has access to, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Peers(Mutex<BTreeSet<usize>>);
+
+/// `cuDeviceCanAccessPeer`: no device is its own peer.
+pub(crate) fn can_access(device: &Device, peer: &Device) -> bool {
+    device.ordinal != peer.ordinal && settings::read().peer_access()
+}
+
+/// `cuCtxEnablePeerAccess`.
+pub(crate) fn enable(device: &Device, peer: &Device) -> Result<(), Code> {
+    if device.ordinal == peer.ordinal {
+        return Err(Code::INVALID_DEVICE);
+    }
+    if !can_access(device, peer) {
+        return Err(Code::PEER_ACCESS_UNSUPPORTED);
+    }
+    let is_new = lock(&device.peers.0).insert(peer.ordinal);
+    if is_new { Ok(()) } else { Err(Code::PEER_ACCESS_ALREADY_ENABLED) }
+}
+
+/// `cuCtxDisablePeerAccess`.
+pub(crate) fn disable(device: &Device, peer: &Device) -> Result<(), Code> {
+    let was_there = lock(&device.peers.0).remove(&peer.ordinal);
+    if was_there { Ok(()) } else { Err(Code::PEER_ACCESS_NOT_ENABLED) }
+}
+
+impl Peers {
+    /// Whether this device is one.
+    pub(crate) fn have(&self, device: &Device) -> bool {
+        lock(&self.0).contains(&device.ordinal)
+    }
+
+    /// There are none any more.
+    pub(crate) fn clear(&self) {
+        lock(&self.0).clear();
+    }
+}

@@ -1,0 +1,251 @@
+//! Memory of other processes. Each test has a child that has some, and one test runs at a time: what is open is counted.
+
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::child::{self, Child, to_bytes, to_text};
+use common::{OK, allocate, free, set, use_device};
+use disco_gpu_double::controls::{Counts, gpu_double_counts};
+use disco_gpu_double::cuda::abi::{Code, IpcHandle, Stream};
+use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
+use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoD_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
+use disco_gpu_double::cuda::exports::ipc::{cuIpcCloseMemHandle, cuIpcGetMemHandle, cuIpcOpenMemHandle_v2};
+use disco_gpu_double::cuda::exports::memory::{cuMemFree_v2, cuMemsetD8Async, cuPointerGetAttribute};
+use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
+
+const CHILD: &str = "child_that_has_memory";
+/// What a child has: not whole pages, and not where a page begins.
+const BYTES: usize = 70_000;
+
+/// Ready for wishes, it has memory of device 1 with its number of bytes at the end.
+#[test]
+fn child_that_has_memory() {
+    if !child::is(CHILD) {
+        return;
+    }
+    let stream = use_device(1);
+    let (_before, pointer) = (allocate(100), allocate(BYTES));
+    let tail = (BYTES as u32).to_le_bytes();
+    // SAFETY: there are as many bytes.
+    assert_eq!(unsafe { cuMemcpyHtoD_v2(pointer + BYTES as u64 - 4, tail.as_ptr().cast(), 4) }, OK);
+    child::answer(&to_text(&export(pointer + 10).reserved));
+    for wish in child::wishes() {
+        match wish.as_str() {
+            "read" => child::answer(&to_text(&download(pointer, 8))),
+            "free" => free(pointer),
+            // Adds 1 to the word once it is 5, and only then.
+            "pass" => {
+                assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 5, 1), OK);
+                assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 6, 0), OK);
+                child::answer(if cuStreamQuery(stream) == Code::NOT_READY { "waits" } else { "does not wait" });
+                assert_eq!(cuStreamSynchronize(stream), OK);
+            }
+            other => panic!("{other}"),
+        }
+        child::answer("done");
+    }
+}
+
+/// A child, what it has exported, and a stream of device 0; nobody else has them now.
+fn with_child() -> (MutexGuard<'static, ()>, Child, IpcHandle, Stream) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = Child::start(CHILD);
+    let reserved = to_bytes(&child.answer()).try_into().unwrap();
+    (turn, child, IpcHandle { reserved }, use_device(0))
+}
+
+fn export(pointer: u64) -> IpcHandle {
+    let mut handle = IpcHandle { reserved: [0; 64] };
+    assert_eq!(cuIpcGetMemHandle(Some(&mut handle), pointer), OK);
+    handle
+}
+
+fn open(handle: IpcHandle) -> Result<u64, Code> {
+    let mut pointer = 0;
+    match cuIpcOpenMemHandle_v2(Some(&mut pointer), handle, 1) {
+        OK => Ok(pointer),
+        code => Err(code),
+    }
+}
+
+fn download(pointer: u64, bytes: usize) -> Vec<u8> {
+    let mut to = vec![0; bytes];
+    // SAFETY: there is room.
+    assert_eq!(unsafe { cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), pointer, bytes) }, OK);
+    to
+}
+
+fn opened() -> u64 {
+    let mut counts = Counts::default();
+    gpu_double_counts(Some(&mut counts));
+    counts.opened
+}
+
+#[test]
+fn both_processes_see_what_the_other_writes() {
+    let (_turn, mut child, handle, stream) = with_child();
+    let pointer = open(handle).unwrap();
+    assert_eq!(download(pointer, 4), [0xa5; 4]);
+    let tail = download(pointer + BYTES as u64 - 4, 4);
+    assert_eq!(tail, (BYTES as u32).to_le_bytes(), "it begins where the child's allocation does, and ends there");
+    assert_eq!(cuMemsetD8Async(pointer + 2, 7, 2, stream), OK);
+    assert_eq!(cuStreamSynchronize(stream), OK);
+    assert_eq!(child.ask("read"), "a5a50707a5a5a5a5");
+    assert_eq!(child.answer(), "done");
+    let own = allocate(4);
+    assert_eq!(cuMemcpyDtoD_v2(own, pointer + 1, 4), OK);
+    assert_eq!(download(own, 4), [0xa5, 7, 7, 0xa5]);
+    let mut device = 9_u32;
+    // SAFETY: there is room for the answer.
+    assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) }, OK);
+    assert_eq!(device, 1, "it is the child's device");
+    free(own);
+    assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
+}
+
+#[test]
+fn memory_ends_where_the_allocation_does() {
+    let (_turn, _child, handle, stream) = with_child();
+    let pointer = open(handle).unwrap();
+    assert_eq!(cuMemsetD8Async(pointer, 0, BYTES, stream), OK);
+    assert_eq!(cuMemsetD8Async(pointer, 0, BYTES + 1, stream), Code::INVALID_VALUE);
+    assert_eq!(cuMemsetD8Async(pointer - 1, 0, 1, stream), Code::INVALID_VALUE);
+    assert_eq!([cuStreamSynchronize(stream), cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 3]);
+}
+
+#[test]
+fn memory_is_open_as_often_as_it_was_opened() {
+    let (_turn, _child, handle, stream) = with_child();
+    assert_eq!(opened(), 0);
+    let pointer = open(handle).unwrap();
+    assert_eq!((open(handle), opened()), (Ok(pointer), 2));
+    let other = use_device(2);
+    let elsewhere = open(handle).unwrap();
+    assert_ne!(elsewhere, pointer, "each context has its own address of it");
+    assert_eq!((cuIpcCloseMemHandle(elsewhere), cuIpcCloseMemHandle(pointer), opened()), (OK, OK, 1));
+    assert_eq!(download(pointer, 1), [0xa5]);
+    assert_eq!((cuIpcCloseMemHandle(pointer), opened()), (OK, 0));
+    assert_eq!(cuIpcCloseMemHandle(pointer), Code::INVALID_VALUE);
+    assert_eq!(cuMemsetD8Async(pointer, 0, 1, other), Code::INVALID_VALUE);
+    [stream, other].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
+
+#[test]
+fn only_who_has_allocated_memory_frees_and_exports_it() {
+    let (_turn, mut child, handle, stream) = with_child();
+    let pointer = open(handle).unwrap();
+    assert_eq!(cuMemFree_v2(pointer), Code::INVALID_VALUE);
+    let mut again = handle;
+    assert_eq!(cuIpcGetMemHandle(Some(&mut again), pointer), Code::INVALID_VALUE);
+    assert_eq!(child.ask("read"), "a5a5a5a5a5a5a5a5");
+    let own = allocate(8);
+    assert_eq!(cuIpcCloseMemHandle(own), Code::INVALID_VALUE);
+    assert_eq!(open(export(own)), Err(Code::INVALID_CONTEXT), "it is this process's");
+    assert_eq!(export(own), export(own + 7).without_offset());
+    free(own);
+    assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
+}
+
+trait WithoutOffset {
+    fn without_offset(self) -> Self;
+}
+
+impl WithoutOffset for IpcHandle {
+    fn without_offset(mut self) -> Self {
+        self.reserved[56..].fill(0);
+        self
+    }
+}
+
+#[test]
+fn wrong_handles_are_refused() {
+    let (_turn, _child, handle, stream) = with_child();
+    let changed = |at: usize| {
+        let mut handle = handle;
+        handle.reserved[at] ^= 0x40;
+        open(handle)
+    };
+    assert_eq!(open(IpcHandle { reserved: [0; 64] }), Err(Code::INVALID_VALUE));
+    assert_eq!(changed(3), Err(Code::INVALID_VALUE), "the mark");
+    assert_eq!(changed(24), Err(Code::INVALID_DEVICE), "the device");
+    let (process, file, offset, far, bytes, many, stamp) = (19, 20, 33, 39, 40, 47, 50);
+    for at in [process, file, offset, far, many, stamp] {
+        assert_eq!(changed(at), Err(Code::INVALID_HANDLE), "byte {at}");
+    }
+    let mut none = handle;
+    none.reserved[bytes..bytes + 8].fill(0);
+    assert_eq!(open(none), Err(Code::INVALID_HANDLE));
+    let mut pointer = 0;
+    assert_eq!(cuIpcOpenMemHandle_v2(Some(&mut pointer), handle, 0), Code::INVALID_VALUE);
+    set(c"GPU_DOUBLE_PEER_ACCESS", c"0");
+    assert_eq!(open(handle), Err(Code::PEER_ACCESS_UNSUPPORTED));
+    let same = use_device(1);
+    let pointer = open(handle).unwrap();
+    set(c"GPU_DOUBLE_PEER_ACCESS", c"1");
+    assert_eq!((cuIpcCloseMemHandle(pointer), opened()), (OK, 0));
+    [stream, same].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
+
+#[test]
+fn memory_of_a_killed_process_stays_with_who_has_it_open() {
+    let (_turn, mut child, handle, stream) = with_child();
+    let pointer = open(handle).unwrap();
+    child.kill();
+    assert_eq!(download(pointer, 1), [0xa5]);
+    assert_eq!(cuIpcCloseMemHandle(pointer), OK);
+    assert_eq!(open(handle), Err(Code::INVALID_HANDLE));
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn memory_that_its_process_has_freed_is_found_out() {
+    let (_turn, mut child, handle, stream) = with_child();
+    let broken = use_device(3);
+    let pointer = open(handle).unwrap();
+    assert_eq!(child.ask("free"), "done");
+    assert_eq!(open(handle), Err(Code::INVALID_HANDLE), "although it is open");
+    assert_eq!(cuMemsetD8Async(pointer, 0, 1, broken), OK);
+    assert_eq!(cuStreamSynchronize(broken), Code::ILLEGAL_ADDRESS);
+    assert_eq!(cuIpcCloseMemHandle(pointer), Code::ILLEGAL_ADDRESS);
+    assert_eq!((opened(), cuDevicePrimaryCtxRelease_v2(3)), (0, OK), "it is closed all the same");
+    let again = use_device(3);
+    assert_eq!(open(handle), Err(Code::INVALID_HANDLE));
+    [stream, broken, again].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
+
+#[test]
+fn work_on_memory_that_was_closed_since_fails() {
+    let (_turn, mut child, handle, stream) = with_child();
+    let broken = use_device(3);
+    let pointer = open(handle).unwrap();
+    set(c"GPU_DOUBLE_DELAY_US", c"50000");
+    assert_eq!(cuMemsetD8Async(pointer, 0, 1, broken), OK);
+    assert_eq!(cuIpcCloseMemHandle(pointer), OK);
+    assert_eq!(cuStreamSynchronize(broken), Code::ILLEGAL_ADDRESS);
+    set(c"GPU_DOUBLE_DELAY_US", c"0");
+    assert_eq!(child.ask("read"), "a5a5a5a5a5a5a5a5");
+    assert_eq!(cuDevicePrimaryCtxRelease_v2(3), OK);
+    use_device(0);
+    [stream, broken].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
+
+#[test]
+fn streams_of_two_processes_wait_for_each_other() {
+    let (_turn, mut child, handle, stream) = with_child();
+    let pointer = open(handle).unwrap();
+    for _ in 0..20 {
+        assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 4, 0), OK);
+        assert_eq!(cuStreamSynchronize(stream), OK);
+        assert_eq!(child.ask("pass"), "waits");
+        assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 5, 0), OK);
+        assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 6, 1), OK);
+        assert_eq!(cuStreamSynchronize(stream), OK);
+        assert_eq!((download(pointer, 1), child.answer().as_str()), (vec![6], "done"));
+    }
+    assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
+}

@@ -1,0 +1,121 @@
+//! Words that streams write, and wait for.
+
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use common::{LONG, OK, allocate, enable_access, free, new_stream, use_device, wait_until};
+use disco_gpu_double::cuda::abi::{Code, Stream};
+use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
+use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoHAsync_v2;
+use disco_gpu_double::cuda::exports::device::cuDeviceGetAttribute;
+use disco_gpu_double::cuda::exports::memory::cuMemsetD8Async;
+use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
+
+fn write(stream: Stream, pointer: u64, value: u32) {
+    assert_eq!([cuStreamWriteValue32_v2(stream, pointer, value, 0), cuStreamSynchronize(stream)], [OK; 2]);
+}
+
+/// Whether a wait ends: of one that does not, the word is written for.
+fn ends(word: u32, value: u32, flags: u32) -> bool {
+    let stream = use_device(0);
+    let (writer, pointer) = (new_stream(), allocate(4));
+    write(writer, pointer, word);
+    assert_eq!(cuStreamWaitValue32_v2(stream, pointer, value, flags), OK);
+    thread::sleep(Duration::from_millis(20));
+    let ends = cuStreamQuery(stream) == OK;
+    write(writer, pointer, value);
+    assert_eq!(cuStreamSynchronize(stream), OK);
+    free(pointer);
+    [writer, stream].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+    ends
+}
+
+#[test]
+fn waits_end_when_the_word_is_as_it_is_to_be() {
+    let (geq, eq, and) = (0, 1, 2);
+    assert_eq!(
+        [(7, 7), (8, 7), (6, 7), (0, 7)].map(|(word, value)| ends(word, value, geq)),
+        [true, true, false, false]
+    );
+    let around = [(3, u32::MAX - 3), (u32::MAX, 0), (0x8000_0006, 7), (0x8000_0007, 7)];
+    assert_eq!(around.map(|(word, value)| ends(word, value, geq)), [true, false, true, false], "numbers start again");
+    assert_eq!([(7, 7), (8, 7), (0, 7)].map(|(word, value)| ends(word, value, eq)), [true, false, false]);
+    assert_eq!([(7, 1), (6, 1), (0x10, 0x30)].map(|(word, value)| ends(word, value, and)), [true, false, true]);
+}
+
+#[test]
+fn what_was_written_before_is_there_after_the_wait() {
+    let stream = use_device(0);
+    let (writer, data, word) = (new_stream(), allocate(1 << 16), allocate(8));
+    write(writer, word + 4, 0);
+    for n in 1..=50_u8 {
+        assert_eq!(cuStreamWaitValue32_v2(stream, word + 4, n.into(), 0), OK);
+        assert_eq!(cuMemsetD8Async(data, n, 1 << 16, writer), OK);
+        assert_eq!(cuStreamWriteValue32_v2(writer, word + 4, n.into(), 1), OK);
+        let mut found = vec![0; 1 << 16];
+        // SAFETY: there is room.
+        assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), data, 1 << 16, stream) }, OK);
+        assert!(found.iter().all(|&byte| byte == n));
+    }
+    [data, word].into_iter().for_each(free);
+    [writer, stream].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
+
+#[test]
+fn other_words_and_other_flags_are_refused() {
+    let stream = use_device(0);
+    let pointer = allocate(10);
+    for (at, expected) in
+        [(0, OK), (4, OK), (2, Code::INVALID_VALUE), (8, Code::INVALID_VALUE), (12, Code::INVALID_VALUE)]
+    {
+        assert_eq!(cuStreamWriteValue32_v2(stream, pointer + at, 0, 0), expected, "{at}");
+        assert_eq!(cuStreamWaitValue32_v2(stream, pointer + at, 0, 0), expected, "{at}");
+    }
+    assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 0, 2), Code::INVALID_VALUE);
+    assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 0, 3), Code::NOT_SUPPORTED);
+    assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 0, 4), Code::INVALID_VALUE);
+    let mut value = 9;
+    for (attribute, expected) in [(92, 1), (93, 1), (94, 0), (122, 1), (123, 0)] {
+        assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 0), value), (OK, expected), "{attribute}");
+    }
+    assert_eq!(cuStreamSynchronize(stream), OK);
+    free(pointer);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn a_wait_ends_with_the_context() {
+    let stream = use_device(2);
+    let pointer = allocate(4);
+    assert_eq!(cuMemsetD8Async(pointer, 0, 4, stream), OK);
+    assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 1, 0), OK);
+    thread::sleep(LONG / 200);
+    assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
+    assert_eq!(cuDevicePrimaryCtxRelease_v2(2), OK);
+    thread::sleep(LONG / 200);
+    use_device(2);
+    wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
+    free(pointer);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn a_wait_for_memory_that_is_freed_fails() {
+    let other = use_device(1);
+    let pointer = allocate(4);
+    let stream = use_device(1);
+    write(other, pointer, 0);
+    let watcher = use_device(3);
+    enable_access(1);
+    assert_eq!(cuStreamWaitValue32_v2(watcher, pointer, 1, 0), OK);
+    free(pointer);
+    assert_eq!(cuStreamSynchronize(watcher), Code::ILLEGAL_ADDRESS);
+    assert_eq!(cuDevicePrimaryCtxRelease_v2(3), OK);
+    use_device(1);
+    [other, stream, watcher].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
