@@ -43,6 +43,12 @@ pub(crate) fn old() -> String {
         .to_string()
 }
 
+/// A folder with a driver that lacks a function.
+pub(crate) fn without(function: &str) -> String {
+    use disco_gpu_double::folder::{NAMES, hide, with};
+    with(&format!("gpu-double-without-{function}"), &NAMES, |object| hide(object, function)).display().to_string()
+}
+
 /// A session of threads whose collectives and meetings end soon.
 pub(crate) fn session(workers: usize) -> LaneSession {
     let limit = Duration::from_millis(500);

@@ -13,6 +13,8 @@ mod costs;
 mod devices;
 mod failure;
 mod order;
+mod p2p;
+mod processes;
 
 /// A test that runs in a process of its own, with these variables.
 macro_rules! on_the_double {

@@ -1,0 +1,292 @@
+//! Memory that ranks share: copies and signals by streams, without kernels.
+
+use disco::nccl::disco_ccl::p2p::{Shortcut, Workspace};
+use disco::session::{IntoArgs, LaneSession};
+use disco::{DRef, DType, DataPlane, Rank, Session, SessionExt, Tensor, WorkerContext, block_on};
+
+use crate::alone::{session, sum, text, without, works_again};
+use crate::on_the_double;
+
+const LEN: usize = 1000;
+
+/// The memory that this worker's ranks share.
+fn workspace(ctx: &mut WorkerContext) -> disco::Result<Workspace> {
+    Shortcut::of(ctx.comm()?)?.workspace().cloned()
+}
+
+fn rank(index: usize) -> Rank {
+    Rank::new(index as u32)
+}
+
+/// A tensor of this worker's device, full of a number.
+fn full(ctx: &mut WorkerContext, number: f32) -> disco::Result<Tensor> {
+    let tensor = ctx.empty(DType::F32, [LEN as i64])?;
+    ctx.queue().copy_in(&tensor, &Tensor::from_slice(&[number; LEN], [LEN as i64])?)?;
+    Ok(tensor)
+}
+
+/// That a tensor is full of a number, once the stream has got there.
+fn check_full(ctx: &mut WorkerContext, tensor: &Tensor, number: f32) -> disco::Result<()> {
+    let host = Tensor::zeros(DType::F32, tensor.shape().clone())?;
+    ctx.queue().copy_out(&host, tensor)?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    let found = host.to_vec::<f32>()?;
+    assert_eq!(found, vec![number; tensor.elements()], "{}", ctx.worker());
+    Ok(())
+}
+
+/// Numbers go around the ring of ranks: each is put into the next one's buffer, which hears of it and says when it has taken it.
+fn around(ctx: &mut WorkerContext, rounds: u32) -> disco::Result<()> {
+    const OFFSET: usize = 512;
+    let (shared, own) = (workspace(ctx)?, ctx.worker().index());
+    let (next, previous) = (rank((own + 1) % shared.size()), rank((own + shared.size() - 1) % shared.size()));
+    let mine = shared.buffer(shared.rank(), OFFSET, [LEN as i64], DType::F32)?;
+    let mut tensor = full(ctx, own as f32)?;
+    for round in 0..rounds {
+        if round > 0 {
+            shared.main().wait(next, 1)?;
+        }
+        shared.main().put(&tensor, next, OFFSET)?;
+        shared.main().signal(next, 0)?;
+        shared.main().wait(previous, 0)?;
+        tensor = ctx.empty(DType::F32, [LEN as i64])?;
+        ctx.queue().copy_within(&tensor, &mine)?;
+        shared.main().signal(previous, 1)?;
+    }
+    let from = (own + shared.size() - rounds as usize % shared.size()) % shared.size();
+    check_full(ctx, &tensor, from as f32)
+}
+
+/// Each rank reads what each has, on the side, while the worker's stream does something else.
+fn at_the_side(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let (shared, own) = (workspace(ctx)?, ctx.worker().index());
+    let tensor = full(ctx, 10.0 + own as f32)?;
+    ctx.queue().copy_within(&shared.buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
+    shared.main().barrier()?;
+    let all: Vec<Tensor> =
+        (0..shared.size()).map(|_| ctx.empty(DType::F32, [LEN as i64])).collect::<disco::Result<_>>()?;
+    let side = shared.side()?;
+    side.after(&shared.main())?;
+    for (peer, into) in all.iter().enumerate() {
+        side.get(into, rank(peer), 0)?;
+    }
+    shared.main().after(&side)?;
+    for (peer, tensor) in all.iter().enumerate() {
+        check_full(ctx, tensor, 10.0 + peer as f32)?;
+    }
+    // Nobody writes its own buffer before all have read it.
+    shared.main().barrier()?;
+    let tensor = full(ctx, 20.0)?;
+    ctx.queue().copy_within(&shared.buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)
+}
+
+/// What can't be asked for, in the words that users get.
+fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
+    let (shared, tensor) = (workspace(ctx)?, full(ctx, 1.0)?);
+    let host = Tensor::zeros(DType::F32, [4])?;
+    let last = shared.bytes() - 16;
+    let all = [
+        shared.main().put(&tensor, rank(2), 0),
+        shared.main().put(&tensor, rank(1), last),
+        shared.main().get(&tensor, rank(1), usize::MAX),
+        shared.main().put(&host, rank(1), 0),
+        shared.main().signal(rank(0), 64),
+        shared.main().wait(rank(7), 0),
+        shared.buffer(rank(0), 2, [1], DType::F32).map(drop),
+        shared.buffer(rank(0), last, [5], DType::F32).map(drop),
+        shared.buffer(rank(0), last, [4], DType::F32).map(drop),
+    ];
+    Ok(all.into_iter().map(|result| result.err().map_or("fine".to_owned(), |error| error.to_string()) + "\n").collect())
+}
+
+/// A wait for a signal that never comes.
+fn wait_for_nothing(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let shared = workspace(ctx)?;
+    if ctx.worker().index() == 0 {
+        shared.main().wait(rank(1), 5)?;
+    }
+    ctx.comm()?.synchronize()
+}
+
+fn why_not(ctx: &mut WorkerContext) -> disco::Result<String> {
+    Ok(Shortcut::of(ctx.comm()?)?.why_not().unwrap_or("kernels are launched").to_owned())
+}
+
+/// The communicators go, and one worker's buffer is used once more.
+fn use_late(ctx: &mut WorkerContext) -> disco::Result<Tensor> {
+    let shared = workspace(ctx)?;
+    let mine = full(ctx, 5.0)?;
+    shared.main().put(&mine, rank(1), 0)?;
+    shared.main().barrier()?;
+    shared.buffer(rank(1), 0, [LEN as i64], DType::F32)
+}
+
+fn look_late(ctx: &mut WorkerContext, buffer: Tensor) -> disco::Result<()> {
+    check_full(ctx, &buffer, 5.0)
+}
+
+/// Groups have communicators of their own, and so memory.
+fn in_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let shared = Shortcut::of(ctx.group_comm()?)?.workspace()?.clone();
+    assert_eq!((shared.size(), workspace(ctx)?.size()), (2, 4));
+    let (own, other) = (ctx.worker().index() as f32, rank(1 - shared.rank().index()));
+    let mine = full(ctx, own)?;
+    shared.main().put(&mine, other, 0)?;
+    shared.main().barrier()?;
+    let group = (ctx.worker().index() / 2 * 2) as f32;
+    let buffer = shared.buffer(shared.rank(), 0, [LEN as i64], DType::F32)?;
+    check_full(ctx, &buffer, 2.0 * group + 1.0 - own)
+}
+
+disco::register_function!("tests.p2p.in_groups", in_groups);
+disco::register_function!("tests.p2p.around", around);
+disco::register_function!("tests.p2p.at_the_side", at_the_side);
+disco::register_function!("tests.p2p.refusals", refusals);
+disco::register_function!("tests.p2p.wait_for_nothing", wait_for_nothing);
+disco::register_function!("tests.p2p.why_not", why_not);
+disco::register_function!("tests.p2p.use_late", use_late);
+disco::register_function!("tests.p2p.look_late", look_late);
+
+/// A session whose ranks share memory.
+pub(crate) fn sharing(workers: usize) -> LaneSession {
+    let session = session(workers);
+    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    session
+}
+
+/// Calls a function on all workers, and waits for it.
+pub(crate) async fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
+    let function = session.function(name).await?;
+    let answer = session.call(&function, args).await?;
+    session.sync_all().await.map(|()| answer)
+}
+
+/// Why no kernels are launched.
+fn reason(session: &LaneSession) -> String {
+    block_on(async {
+        let answer = call(session, "tests.p2p.why_not", ()).await.unwrap();
+        let reasons: Vec<String> =
+            [0, 1].map(|worker| block_on(session.get_as(&answer, worker.into())).unwrap()).into();
+        assert_eq!(reasons[0], reasons[1]);
+        reasons[0].clone()
+    })
+}
+
+on_the_double!(numbers_go_around_by_copies_and_signals, ["GPU_DOUBLE_DEVICES" = "8"], {
+    for workers in [2, 3, 8] {
+        let session = sharing(workers);
+        block_on(call(&session, "tests.p2p.around", (2 * workers as i64 + 1,))).unwrap();
+    }
+});
+
+on_the_double!(copies_at_the_side_are_ordered_with_the_worker_s_stream, ["GPU_DOUBLE_DELAY_US" = "300"], {
+    let session = sharing(4);
+    for _ in 0..3 {
+        block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
+    }
+});
+
+on_the_double!(what_does_not_fit_is_refused, ["DISCO_P2P_BUFFER" = "4096"], {
+    let session = sharing(2);
+    let answer = block_on(call(&session, "tests.p2p.refusals", ())).unwrap();
+    let text: String = block_on(session.get_as(&answer, 0.into())).unwrap();
+    assert_eq!(
+        text.lines().collect::<Vec<_>>(),
+        [
+            "put: no rank 2 among 2",
+            "put: 4000 bytes from byte 4080 on leave a buffer of 4096 bytes",
+            "get: 4000 bytes from byte 18446744073709551615 on leave a buffer of 4096 bytes",
+            "put: tensor f32[4] on cpu is not contiguous on cuda:0",
+            "signal: there is no slot 64, but 64",
+            "wait: no rank 7 among 2",
+            "p2p_buffer: byte 2 is none where a f32 may begin",
+            "p2p_buffer: 20 bytes from byte 4080 on leave a buffer of 4096 bytes",
+            "fine",
+        ]
+    );
+});
+
+on_the_double!(a_signal_that_never_comes_is_named_and_the_stream_goes_on, [], {
+    let session = sharing(2);
+    let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", ())));
+    assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");
+    // The device is waited for where memory is freed: it has nothing more to wait for.
+    works_again(&session);
+    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    block_on(call(&session, "tests.p2p.around", (3,))).unwrap();
+});
+
+on_the_double!(buffers_outlive_their_communicators, [], {
+    let session = sharing(2);
+    block_on(async {
+        let buffers = call(&session, "tests.p2p.use_late", ()).await.unwrap();
+        session.init_ccl("nccl", &[]).await.unwrap();
+        call(&session, "tests.p2p.look_late", (&buffers,)).await.unwrap();
+    });
+});
+
+on_the_double!(users_may_want_none, ["DISCO_P2P" = "0"], {
+    let session = sharing(2);
+    assert_eq!(reason(&session), "rank 0: DISCO_P2P=0");
+    let error = text(block_on(call(&session, "tests.p2p.around", (3,))));
+    assert!(error.contains("no peer-to-peer memory: rank 0: DISCO_P2P=0"), "{error}");
+    assert_eq!(block_on(sum(&sharing(2))).unwrap(), 3.0);
+});
+
+on_the_double!(nccl_alone_has_none, [], {
+    let session = session(2);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let error = text(block_on(call(&session, "tests.p2p.around", (3,))));
+    assert!(error.contains("this backend has no peer-to-peer memory: cuda_p2p has"), "{error}");
+});
+
+on_the_double!(a_buffer_that_is_too_large_leaves_all_to_nccl, ["DISCO_P2P_BUFFER" = "2000000000"], {
+    let session = sharing(2);
+    assert_eq!(reason(&session), "rank 0: no room for a buffer of 2000000000 bytes on cuda:0");
+    assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+});
+
+on_the_double!(a_buffer_of_no_number_is_an_error, ["DISCO_P2P_BUFFER" = "much"], {
+    let error = text(block_on(session(2).init_ccl("cuda_p2p", &[])));
+    assert!(error.contains("DISCO_P2P_BUFFER=much: that is no number of bytes"), "{error}");
+});
+
+on_the_double!(nine_ranks_are_too_many, ["GPU_DOUBLE_DEVICES" = "9"], {
+    let session = sharing(9);
+    assert_eq!(reason(&session), "9 ranks, where 2 to 8 can");
+    assert_eq!(block_on(sum(&session)).unwrap(), 45.0);
+});
+
+on_the_double!(devices_without_access_leave_all_to_nccl, ["GPU_DOUBLE_PEER_ACCESS" = "0"], {
+    let session = sharing(2);
+    assert_eq!(reason(&session), "rank 0: the memory of rank 1: cuda:0 can't access the memory of cuda:1");
+    assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+});
+
+on_the_double!(
+    a_driver_without_the_functions_leaves_all_to_nccl,
+    ["LD_LIBRARY_PATH" = &without("cuStreamWaitValue32_v2")],
+    {
+        let session = sharing(2);
+        assert_eq!(reason(&session), "rank 0: the CUDA driver lacks cuStreamWaitValue32_v2");
+        assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+    }
+);
+
+on_the_double!(links_without_a_shape_leave_sums_to_nccl, [], {
+    let session = sharing(2);
+    assert_eq!(reason(&session), "rank 0: the links between devices have no shape that kernels are written for");
+    assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+    block_on(call(&session, "tests.p2p.around", (3,))).unwrap();
+});
+
+on_the_double!(groups_share_memory_of_their_own, [], {
+    let session = disco::Builder::threads(4).groups(2).start().unwrap();
+    block_on(async {
+        session.init_ccl("cuda_p2p", &[]).await.unwrap();
+        call(&session, "tests.p2p.in_groups", ()).await.unwrap();
+    });
+});

@@ -1,0 +1,334 @@
+//! Ranks that are processes: each meets the others through a store of files, and opens their memory by its vendor's handles.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+use disco::nccl::cuda::Cuda;
+use disco::nccl::disco_ccl::p2p::{Found, Met, Rendezvous, Workspace};
+use disco::nccl::disco_ccl::{self, Runtime};
+use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Queue, Rank, Store, Tensor};
+
+/// How long ranks wait for each other.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Reached by what hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+const RANK: &str = "DISCO_TEST_RANK";
+const SIZE: &str = "DISCO_TEST_SIZE";
+const FOLDER: &str = "DISCO_TEST_FOLDER";
+/// When rank 1 dies.
+const DIES: &str = "DISCO_TEST_DIES";
+
+/// A store whose values are files: what ranks of no session have.
+#[derive(Debug)]
+struct Files(PathBuf);
+
+impl Files {
+    fn path(&self, key: &str) -> PathBuf {
+        self.0.join(key.bytes().map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
+}
+
+impl Store for Files {
+    fn set(&self, key: &str, value: &[u8]) -> disco::Result<()> {
+        let (path, own) = (self.path(key), self.0.join(format!("{}-{:?}", process::id(), thread::current().id())));
+        fs::write(&own, value).and_then(|()| fs::rename(&own, path)).map_err(|error| Error::Invalid(error.to_string()))
+    }
+
+    fn get(&self, key: &str) -> disco::Result<Option<Vec<u8>>> {
+        Ok(fs::read(self.path(key)).ok())
+    }
+
+    fn wait(&self, key: &str, deadline: Duration) -> disco::Result<Vec<u8>> {
+        let start = Instant::now();
+        loop {
+            match self.get(key)? {
+                Some(value) => return Ok(value),
+                None if start.elapsed() > deadline => {
+                    let (operation, state) = (key.to_owned(), String::new());
+                    return Err(Error::Deadline { operation, after: deadline, state });
+                }
+                None => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    fn add(&self, _: &str, _: i64) -> disco::Result<i64> {
+        unimplemented!("nobody counts")
+    }
+
+    fn compare_and_set(&self, _: &str, _: Option<&[u8]>, _: &[u8]) -> disco::Result<Vec<u8>> {
+        unimplemented!("nobody compares")
+    }
+
+    fn delete(&self, _: &str) -> disco::Result<bool> {
+        unimplemented!("nobody deletes")
+    }
+}
+
+fn number(variable: &str) -> usize {
+    env::var(variable).unwrap().parse().unwrap()
+}
+
+/// Ends this process at once, if it is rank 1 and that is to be.
+fn may_die(at: &str) {
+    if number(RANK) == 1 && env::var(DIES).is_ok_and(|dies| dies == at) {
+        process::abort();
+    }
+}
+
+/// What is between the store and this rank, which may die there.
+#[derive(Debug)]
+struct Mortal(Files);
+
+impl Store for Mortal {
+    fn set(&self, key: &str, value: &[u8]) -> disco::Result<()> {
+        let step = ["introduction", "offer", "written", "found"].into_iter().find(|step| key.contains(step));
+        if let Some(step) = step {
+            may_die(&format!("before {step}"));
+        }
+        self.0.set(key, value)?;
+        if let Some(step) = step {
+            may_die(&format!("after {step}"));
+        }
+        Ok(())
+    }
+
+    fn get(&self, key: &str) -> disco::Result<Option<Vec<u8>>> {
+        self.0.get(key)
+    }
+
+    fn wait(&self, key: &str, deadline: Duration) -> disco::Result<Vec<u8>> {
+        self.0.wait(key, deadline)
+    }
+
+    fn add(&self, key: &str, amount: i64) -> disco::Result<i64> {
+        self.0.add(key, amount)
+    }
+
+    fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> disco::Result<Vec<u8>> {
+        self.0.compare_and_set(key, expected, new)
+    }
+
+    fn delete(&self, key: &str) -> disco::Result<bool> {
+        self.0.delete(key)
+    }
+}
+
+/// This process's rank.
+struct Seat {
+    queue: Box<dyn Queue>,
+    runtime: Arc<Runtime>,
+    rank: usize,
+    size: usize,
+}
+
+impl Seat {
+    fn take() -> Self {
+        let (rank, size) = (number(RANK), number(SIZE));
+        let mut queue = Cuda.bind(Device::new(DeviceKind::Cuda, rank as i32)).unwrap();
+        let runtime = disco_ccl::Queue::of(&mut *queue, DeviceKind::Cuda).unwrap().runtime().clone();
+        Self { queue, runtime, rank, size }
+    }
+
+    fn meet(&self) -> disco::Result<Found<Met>> {
+        let store = Arc::new(Mortal(Files(env::var_os(FOLDER).unwrap().into())));
+        let rendezvous = Rendezvous::new(store, "p2p".into(), (self.rank, self.size), LIMIT);
+        Workspace::meet(&self.runtime, &rendezvous, 1 << 16, disco::nccl::p2p::mesh, |_| vec![self.rank as u8])
+    }
+
+    fn together(&self) -> Workspace {
+        match self.meet().unwrap() {
+            Found::Together(met) => {
+                assert_eq!(met.notes, (0..self.size).map(|rank| vec![rank as u8]).collect::<Vec<_>>());
+                met.workspace
+            }
+            Found::Apart(why) => panic!("apart: {why}"),
+        }
+    }
+
+    fn tensor(&mut self, numbers: &[f32]) -> Tensor {
+        let storage = self.queue.alloc(size_of_val(numbers)).unwrap();
+        let tensor = Tensor::from_storage(storage, DType::F32, [numbers.len() as i64]).unwrap();
+        let host = Tensor::from_slice(numbers, [numbers.len() as i64]).unwrap();
+        self.queue.copy_in(&tensor, &host).unwrap();
+        tensor
+    }
+
+    fn read(&mut self, tensor: &Tensor) -> Vec<f32> {
+        let host = Tensor::zeros(DType::F32, tensor.shape().clone()).unwrap();
+        self.queue.copy_out(&host, tensor).unwrap();
+        self.queue.synchronize(LIMIT).unwrap();
+        host.to_vec().unwrap()
+    }
+}
+
+/// A process for each rank of a test, and what comes of them.
+fn ranks(test: &str, size: usize, variables: &[(&str, &str)]) -> Vec<(bool, String)> {
+    let folder = env::temp_dir().join(format!("disco-{}-{}", test.replace(':', "-"), process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let children: Vec<Child> = (0..size)
+        .map(|rank| {
+            let mut command = Command::new(env::current_exe().unwrap());
+            command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+            command.env("LD_LIBRARY_PATH", disco_gpu_double::folder()).env(FOLDER, &folder);
+            command.env(RANK, rank.to_string()).env(SIZE, size.to_string()).env("RUST_BACKTRACE", "0");
+            command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let start = Instant::now();
+    let results = children.into_iter().map(|mut child| {
+        while child.try_wait().unwrap().is_none() && start.elapsed() < HANGS {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(child.try_wait().unwrap().is_some(), "{test} hangs");
+        let output = child.wait_with_output().unwrap();
+        let text = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+        (output.status.success(), text)
+    });
+    let results = results.collect();
+    fs::remove_dir_all(folder).unwrap();
+    results
+}
+
+fn all_pass(test: &str, size: usize, variables: &[(&str, &str)]) {
+    for (rank, (is_fine, text)) in ranks(test, size, variables).into_iter().enumerate() {
+        assert!(is_fine && text.contains("1 passed"), "rank {rank}:\n{text}");
+    }
+}
+
+#[test]
+fn processes_read_and_write_each_other_s_memory() {
+    for size in ["2", "4"] {
+        all_pass("processes::go_around", size.parse().unwrap(), &[]);
+    }
+}
+
+#[test]
+#[ignore = "a rank of its neighbour"]
+fn go_around() {
+    let mut seat = Seat::take();
+    let (shared, own) = (seat.together(), seat.rank);
+    let rank = |index: usize| Rank::new((index % seat.size) as u32);
+    let (next, previous) = (rank(own + 1), rank(own + seat.size - 1));
+    for round in 0..50 {
+        let tensor = seat.tensor(&[(own * 100 + round) as f32; 100]);
+        if round > 0 {
+            shared.main().wait(next, 1).unwrap();
+        }
+        shared.main().put(&tensor, next, 4096).unwrap();
+        shared.main().signal(next, 0).unwrap();
+        shared.main().wait(previous, 0).unwrap();
+        let mine = shared.buffer(shared.rank(), 4096, [100], DType::F32).unwrap();
+        assert_eq!(seat.read(&mine), [(previous.index() * 100 + round) as f32; 100]);
+        shared.main().signal(previous, 1).unwrap();
+    }
+    shared.main().barrier().unwrap();
+    let theirs = shared.buffer(next, 4096, [100], DType::F32).unwrap();
+    assert_eq!(seat.read(&theirs), [(own * 100 + 49) as f32; 100]);
+    // The last to leave is another each time; nobody's reads fail.
+    shared.main().barrier().unwrap();
+    seat.queue.synchronize(LIMIT).unwrap();
+    thread::sleep(Duration::from_millis(20 * own as u64));
+}
+
+#[test]
+fn memory_that_can_t_be_opened_is_a_reason_on_all_ranks() {
+    let fault = [("GPU_DOUBLE_FAULTS", "cuIpcOpenMemHandle_v2:1:1=201")];
+    for (rank, (_, text)) in ranks("processes::stay_apart", 3, &fault).into_iter().enumerate() {
+        let why = "apart: rank 1: the memory of rank 0: cuda: cuIpcOpenMemHandle returned 201: ";
+        assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
+    }
+    let fault = [("GPU_DOUBLE_FAULTS", "cuIpcGetMemHandle:0:1=801")];
+    for (rank, (_, text)) in ranks("processes::stay_apart", 3, &fault).into_iter().enumerate() {
+        let why = "apart: rank 1: rank 0 can't share its memory: cuda: cuIpcGetMemHandle returned 801: ";
+        assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
+    }
+}
+
+#[test]
+fn ranks_that_see_other_links_stay_apart() {
+    for (rank, (_, text)) in ranks("processes::see_otherwise", 3, &[]).into_iter().enumerate() {
+        let why = "apart: rank 0 sees fully_connected by [0, 0, 0] [0, 0, 0] [0, 0, 0], and rank 1 unknown by ";
+        assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
+    }
+}
+
+#[test]
+#[ignore = "a rank of its neighbour"]
+fn stay_apart() {
+    let seat = Seat::take();
+    match seat.meet().unwrap() {
+        Found::Together(_) => panic!("together"),
+        Found::Apart(why) => eprintln!("apart: {why}"),
+    }
+}
+
+#[test]
+#[ignore = "a rank of its neighbour"]
+fn see_otherwise() {
+    let seat = Seat::take();
+    let shape = if seat.rank == 1 { "unknown" } else { "fully_connected" };
+    #[allow(unsafe_code, reason = "there is no other thread yet that reads it")]
+    // SAFETY: as said.
+    unsafe {
+        env::set_var("DISCO_P2P_TOPOLOGY", shape);
+    }
+    match seat.meet().unwrap() {
+        Found::Together(_) => panic!("together"),
+        Found::Apart(why) => eprintln!("apart: {why}"),
+    }
+}
+
+#[test]
+fn a_rank_that_dies_on_the_way_is_named() {
+    for at in ["introduction", "offer", "written", "found"].map(|step| format!("before {step}")) {
+        let results = ranks("processes::miss_one", 3, &[(DIES, &at)]);
+        for rank in [0, 2] {
+            let (_, text) = &results[rank];
+            let why = "meet: no end after 2s: rank 1 has not come";
+            assert!(text.contains(why) && text.contains("1 passed"), "{at}: rank {rank}:\n{text}");
+        }
+        assert!(!results[1].1.contains("passed"), "{at}: {}", results[1].1);
+    }
+}
+
+#[test]
+#[ignore = "a rank of its neighbour"]
+fn miss_one() {
+    let seat = Seat::take();
+    eprintln!("{}", seat.meet().unwrap_err());
+}
+
+#[test]
+fn a_rank_that_dies_later_is_named_and_streams_go_on() {
+    let results = ranks("processes::lose_one", 3, &[(DIES, "with all")]);
+    for rank in [0, 2] {
+        let (_, text) = &results[rank];
+        assert!(
+            text.contains("rank 1 has not come to the barrier") && text.contains("1 passed"),
+            "rank {rank}:\n{text}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "a rank of its neighbour"]
+fn lose_one() {
+    let mut seat = Seat::take();
+    let shared = seat.together();
+    shared.main().barrier().unwrap();
+    seat.queue.synchronize(LIMIT).unwrap();
+    may_die("with all");
+    shared.main().barrier().unwrap();
+    let error = seat.queue.synchronize(Duration::from_millis(300)).unwrap_err();
+    eprintln!("{error}: {}", shared.stuck().unwrap());
+    shared.abort(&"it is over".into());
+    // The stream has nothing more to wait for.
+    seat.queue.synchronize(LIMIT).unwrap();
+    let refused = shared.main().barrier().unwrap_err().to_string();
+    assert!(refused.contains("it is over"), "{refused}");
+}
