@@ -9,7 +9,7 @@
 //! (`gpu_double_counts`, `gpu_double_set`).
 //!
 //! ```text
-//! cuda       devices, contexts, memory, streams, events
+//! cuda       devices, contexts, memory, streams, events, and Disco's own kernels
 //! hip        the same devices by HIP's functions: a current device for each thread, no contexts
 //! nccl       communicators, collectives, sends and receives; what RCCL spells otherwise, and its own
 //! nvml       links between GPUs, of machines that are known
@@ -35,6 +35,8 @@
 //!   by HIP `hipErrorIllegalAddress`, which stays for as long as the process lives;
 //! - work on memory of another process that was closed since, or that the other process has freed: the same; so is a word of another
 //!   device's memory that a stream writes or waits for without access to it;
+//! - launches whose parameters say that there is memory where there is none, or none that the device may touch: the same; of other
+//!   shapes than kernels are made for: `CUDA_ERROR_INVALID_VALUE`;
 //! - copies by HIP between other places than their kind says, or from the host to the host: `hipErrorInvalidValue`.
 //!
 //! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`,
@@ -48,12 +50,18 @@
 //! process is device 0 of all. A handle of a process that has ended, or has freed the memory, is `CUDA_ERROR_INVALID_HANDLE`; what is
 //! open stays when its process ends.
 //!
+//! # Kernels
+//!
+//! Every module has those of `disco-nccl`, by their names, and no others: what is loaded must begin as an object file does, and is not
+//! looked at further. They do to memory what the real ones do, handshakes in other processes' memory among it, but one block after the
+//! other: nobody may need that two blocks of a launch are under way at once.
+//!
 //! # What it has not
 //!
-//! All ranks of a communicator are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a communicator.
-//! `ncclAllToAllv` is a group of sends and receives, and counts as one call. Releasing the last hold on a context destroys nothing,
-//! so that leaks are counted. Events measure no time. Ranks with NaN among numbers of which they want the largest get a number, as
-//! with `fmaxf`.
+//! All ranks of a communicator are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a
+//! communicator. `ncclAllToAllv` is a group of sends and receives, and counts as one call. Releasing the last hold on a context
+//! destroys nothing, so that leaks are counted; modules are not. Events measure no time. Ranks with NaN among numbers of which they
+//! want the largest get a number, as with `fmaxf`.
 //!
 //! # Variables
 //!
@@ -93,11 +101,12 @@
 //! | `block` | the call does not return before the communicator is aborted (`ncclInternalError`), or a minute has passed (`ncclSystemError`) |
 //!
 //! What never completes ends with `ncclCommAbort`. NCCL functions with faults: all that communicate, `ncclGroupEnd`,
-//! `ncclCommInitRank`, `ncclCommInitRankConfig`, `ncclCommSplit`, `ncclCommFinalize`, `ncclCommDestroy`; `ncclMemAlloc` takes a CUDA
-//! code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and `ncclRecv`, to and
-//! from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts, streams, events and memory,
-//! and `hipSetDevice`, but for those that free or destroy; of access to peers, of memory of other processes, and of words that streams
-//! write, those that give back as well; so do NVML's, but for `nvmlShutdown` (`nvmlInit_v2` is device 0's).
+//! `ncclCommInitRank`, `ncclCommInitRankConfig`, `ncclCommSplit`, `ncclCommFinalize`, `ncclCommDestroy`; `ncclMemAlloc` takes a
+//! CUDA code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and
+//! `ncclRecv`, to and from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts,
+//! streams, events and memory, and `hipSetDevice`, but for those that free or destroy; of modules, of access to peers, of memory of
+//! other processes, and of words that streams write, those that give back as well; so do NVML's, but for `nvmlShutdown`
+//! (`nvmlInit_v2` is device 0's).
 
 pub mod controls;
 mod counts;

@@ -25,7 +25,7 @@ pub(crate) fn wait_for<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>, limit
 pub(crate) struct Pauses(u32);
 
 impl Pauses {
-    const SPINS: u32 = 128;
+    const SPINS: u32 = 32;
     const YIELDS: u32 = 32;
     const SLEEP: Duration = Duration::from_micros(50);
 

@@ -18,12 +18,16 @@ impl Code {
     pub const NOT_INITIALIZED: Self = Self(3);
     /// `CUDA_ERROR_INVALID_DEVICE`
     pub const INVALID_DEVICE: Self = Self(101);
+    /// `CUDA_ERROR_INVALID_IMAGE`
+    pub const INVALID_IMAGE: Self = Self(200);
     /// `CUDA_ERROR_INVALID_CONTEXT`
     pub const INVALID_CONTEXT: Self = Self(201);
     /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`
     pub const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
     /// `CUDA_ERROR_INVALID_HANDLE`
     pub const INVALID_HANDLE: Self = Self(400);
+    /// `CUDA_ERROR_NOT_FOUND`
+    pub const NOT_FOUND: Self = Self(500);
     /// `CUDA_ERROR_NOT_READY`
     pub const NOT_READY: Self = Self(600);
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`
@@ -51,6 +55,11 @@ pub type Context = *mut c_void;
 pub type Stream = *mut c_void;
 /// `CUevent`
 pub type Event = *mut c_void;
+
+/// `CUmodule`
+pub type Module = *mut c_void;
+/// `CUfunction`
+pub type Function = *mut c_void;
 
 /// `CUuuid`
 #[repr(C)]

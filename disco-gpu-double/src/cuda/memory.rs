@@ -4,9 +4,9 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::{ptr, slice};
 
 use super::abi::{Code, DevicePointer};
 use super::arena::{Block, Place};
@@ -153,11 +153,18 @@ impl Span {
         self.allocation.block.place().map(|place| (place, self.address - self.base()))
     }
 
-    /// The word that it begins with, which others change at any time.
-    pub(crate) fn word(&self) -> Option<&AtomicU32> {
-        let is_one = self.address.is_multiple_of(4) && self.bytes >= 4;
-        // SAFETY: it is aligned, has its four bytes, and stays for as long as the span does.
-        is_one.then(|| unsafe { AtomicU32::from_ptr(self.pointer().cast()) })
+    /// Whether it is a device's own memory, of this process.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        self.allocation.opener.is_none() && self.device().ordinal == device.ordinal
+    }
+
+    /// Its words, which others change at any time. None, where it is not aligned.
+    pub(crate) fn words(&self) -> &[AtomicU32] {
+        if !self.address.is_multiple_of(4) {
+            return &[];
+        }
+        // SAFETY: they are aligned, all in the allocation, and stay for as long as the span does.
+        unsafe { slice::from_raw_parts(self.pointer().cast(), self.bytes / 4) }
     }
 
     /// The bytes.

@@ -11,6 +11,8 @@
 //! stream    queues of work, each served by a thread of its own
 //! event     marks in a stream that others wait for
 //! word      words of memory that streams write, and wait for
+//! module    modules, and the functions in them
+//! kernel    what functions do when they are launched
 //! copy      copies and fills, as work of a stream
 //! identity  what tells a device from the others
 //! exports   the C functions
@@ -24,7 +26,9 @@ pub(crate) mod event;
 pub mod exports;
 pub(crate) mod identity;
 pub(crate) mod ipc;
+pub mod kernel;
 pub(crate) mod memory;
+pub(crate) mod module;
 pub(crate) mod peer;
 pub(crate) mod pinned;
 pub(crate) mod stream;

@@ -1,17 +1,35 @@
-//! Memory of the host that the driver has allocated, which copies touch when their stream comes to them.
+//! Memory of the host that the driver has allocated, which copies and kernels touch when their stream comes to them.
 
 #![allow(unsafe_code)]
 
 use std::alloc::{self, Layout};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::Mutex;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
 
 use super::abi::Code;
 use crate::sync::lock;
 
-/// Sizes by address.
-static ALLOCATIONS: Mutex<BTreeMap<usize, Layout>> = Mutex::new(BTreeMap::new());
+/// By address.
+static ALLOCATIONS: Mutex<BTreeMap<usize, Arc<Allocation>>> = Mutex::new(BTreeMap::new());
+
+struct Allocation {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: nothing here touches the memory but words, which are atomic.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+/// A word of such memory, which stays for as long as somebody has this.
+pub(crate) struct Word {
+    allocation: Arc<Allocation>,
+    offset: usize,
+}
 
 /// Allocates.
 pub(crate) fn allocate(bytes: usize) -> Result<*mut c_void, Code> {
@@ -20,30 +38,52 @@ pub(crate) fn allocate(bytes: usize) -> Result<*mut c_void, Code> {
         return Err(Code::INVALID_VALUE);
     }
     // SAFETY: the layout has bytes.
-    let pointer = unsafe { alloc::alloc(layout) };
-    if pointer.is_null() {
-        return Err(Code::OUT_OF_MEMORY);
-    }
-    lock(&ALLOCATIONS).insert(pointer.addr(), layout);
-    Ok(pointer.cast())
+    let base = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(Code::OUT_OF_MEMORY)?;
+    lock(&ALLOCATIONS).insert(base.addr().get(), Arc::new(Allocation { base, layout }));
+    Ok(base.as_ptr().cast())
 }
 
 /// Frees.
 pub(crate) fn free(pointer: *mut c_void) -> Result<(), Code> {
-    let layout = lock(&ALLOCATIONS).remove(&pointer.addr()).ok_or(Code::INVALID_VALUE)?;
-    // SAFETY: it was allocated with this layout, and is known no more.
-    unsafe { alloc::dealloc(pointer.cast(), layout) };
-    Ok(())
+    lock(&ALLOCATIONS).remove(&pointer.addr()).map(drop).ok_or(Code::INVALID_VALUE)
 }
 
 /// Whether all these bytes are such.
 pub(crate) fn holds(pointer: *const c_void, bytes: usize) -> bool {
-    let allocations = lock(&ALLOCATIONS);
-    let found = allocations.range(..=pointer.addr()).next_back();
-    found.is_some_and(|(base, layout)| pointer.addr() + bytes <= base + layout.size())
+    find(pointer.addr(), bytes).is_some()
+}
+
+/// The word at an address.
+pub(crate) fn word(address: usize) -> Option<Word> {
+    let (allocation, offset) = find(address, 4)?;
+    offset.is_multiple_of(4).then_some(Word { allocation, offset })
 }
 
 /// How many there are.
 pub(crate) fn live() -> usize {
     lock(&ALLOCATIONS).len()
+}
+
+fn find(address: usize, bytes: usize) -> Option<(Arc<Allocation>, usize)> {
+    let allocations = lock(&ALLOCATIONS);
+    let (base, allocation) = allocations.range(..=address).next_back()?;
+    let is_inside = address.checked_add(bytes)? <= base + allocation.layout.size();
+    is_inside.then(|| (Arc::clone(allocation), address - base))
+}
+
+impl Word {
+    /// It is written by the host, too.
+    pub(crate) fn atomic(&self) -> &AtomicU32 {
+        // SAFETY: the word is inside.
+        let word = unsafe { self.allocation.base.add(self.offset) };
+        // SAFETY: it is aligned, and stays for as long as this does.
+        unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout, and is known no more.
+        unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
+    }
 }

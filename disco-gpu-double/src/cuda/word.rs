@@ -1,19 +1,31 @@
-//! Words of memory that streams write, and wait for: of any device, and of other processes.
+//! Words of memory that streams write and wait for, and that kernels look at: of any device, of other processes, and of the host's
+//! pinned memory.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::abi::{Code, DevicePointer};
+use super::device::{self, Device};
 use super::memory::Span;
+use super::pinned;
 use super::stream::Stream;
 use crate::sync::Pauses;
 
+/// One word.
+pub(crate) enum Word {
+    /// The first of some memory.
+    Device(Span),
+    /// The host's.
+    Pinned(pinned::Word),
+}
+
 /// Has a stream write a word, after all that was done before.
 pub(crate) fn write(stream: &Stream, pointer: DevicePointer, value: u32) -> Result<(), Code> {
-    let (span, device) = (find(pointer)?, stream.device());
+    let (word, device) = (of(pointer)?, stream.device());
     stream.push(Box::new(move || {
-        span.check()?;
-        span.reach(device)?;
-        span.word().ok_or(Code::ILLEGAL_ADDRESS)?.store(value, Release);
+        word.check()?;
+        word.reach(device)?;
+        word.atomic().store(value, Release);
         Ok(())
     }));
     Ok(())
@@ -25,14 +37,13 @@ pub(crate) fn wait(
     pointer: DevicePointer,
     is_there: impl Fn(u32) -> bool + Send + 'static,
 ) -> Result<(), Code> {
-    let (span, device) = (find(pointer)?, stream.device());
+    let (word, device) = (of(pointer)?, stream.device());
     stream.push(Box::new(move || {
         let mut pauses = Pauses::default();
-        span.reach(device)?;
+        word.reach(device)?;
         loop {
-            span.check()?;
-            let word = span.word().ok_or(Code::ILLEGAL_ADDRESS)?.load(Acquire);
-            if is_there(word) || device.is_gone() {
+            word.check()?;
+            if is_there(word.atomic().load(Acquire)) || device.is_gone() {
                 return Ok(());
             }
             pauses.pause();
@@ -41,7 +52,43 @@ pub(crate) fn wait(
     Ok(())
 }
 
-fn find(pointer: DevicePointer) -> Result<Span, Code> {
-    let span = Span::of(pointer, 4)?;
-    if span.word().is_some() { Ok(span) } else { Err(Code::INVALID_VALUE) }
+/// That of a device, which a function was given.
+fn of(pointer: DevicePointer) -> Result<Word, Code> {
+    device::all()?;
+    Word::find(pointer).ok_or(Code::INVALID_VALUE)
+}
+
+impl Word {
+    /// The word at an address.
+    pub(crate) fn find(pointer: DevicePointer) -> Option<Self> {
+        let address = pointer as usize;
+        match Span::find(address, 4) {
+            Some(span) => (!span.words().is_empty()).then_some(Self::Device(span)),
+            None => pinned::word(address).map(Self::Pinned),
+        }
+    }
+
+    /// Whether it has not been freed since, nor closed.
+    pub(crate) fn check(&self) -> Result<(), Code> {
+        match self {
+            Self::Device(span) => span.check(),
+            Self::Pinned(_) => Ok(()),
+        }
+    }
+
+    /// Whether what a device runs may touch it.
+    pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
+        match self {
+            Self::Device(span) => span.reach(from),
+            Self::Pinned(_) => Ok(()),
+        }
+    }
+
+    /// Others change it at any time.
+    pub(crate) fn atomic(&self) -> &AtomicU32 {
+        match self {
+            Self::Device(span) => &span.words()[0],
+            Self::Pinned(word) => word.atomic(),
+        }
+    }
 }

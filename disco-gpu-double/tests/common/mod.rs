@@ -3,6 +3,10 @@
 #![allow(unsafe_code, clippy::unwrap_used, dead_code, reason = "tests, none of which needs all of it")]
 
 pub(crate) mod child;
+pub(crate) mod member;
+#[path = "../../../disco-nccl/src/p2p/kernels/params.rs"]
+#[allow(unreachable_pub, reason = "the kernels' own")]
+pub(crate) mod params;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;

@@ -9,6 +9,7 @@ pub mod device;
 pub mod event;
 pub mod ipc;
 pub mod memory;
+pub mod module;
 pub mod peer;
 pub mod stream;
 pub mod text;

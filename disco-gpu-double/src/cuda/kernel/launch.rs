@@ -1,0 +1,92 @@
+//! The memory that a launch touches: all of it is there, and may be touched by its device.
+
+use std::collections::BTreeMap;
+
+use super::handshake::State;
+use super::params::{MAX_WORLD, Params, VECTOR};
+use super::{Grid, Kernel};
+use crate::cuda::abi::Code;
+use crate::cuda::device::Device;
+use crate::cuda::memory::Span;
+use crate::cuda::word::Word;
+
+/// A kernel and what it works on.
+pub(super) struct Launch {
+    pub(super) kernel: Kernel,
+    pub(super) grid: Grid,
+    pub(super) params: Params,
+    /// This rank's state.
+    pub(super) own: State,
+    /// Of each rank that is met.
+    pub(super) states: BTreeMap<usize, State>,
+    /// Shared buffers of this rank, and each that is met.
+    pub(super) data: BTreeMap<usize, Span>,
+    /// None: of nothing.
+    pub(super) input: Option<Span>,
+    pub(super) output: Option<Span>,
+    pub(super) abort: Word,
+    pub(super) report: Word,
+}
+
+impl Launch {
+    /// None: some memory is not there.
+    pub(super) fn new(kernel: Kernel, grid: Grid, params: Params, device: &Device) -> Option<Self> {
+        let rank = params.rank as usize;
+        let met = met(kernel, &params)?;
+        let bytes = params.count as usize * VECTOR;
+        let (own_bytes, shared_bytes) = match kernel {
+            Kernel::OneShot(_) | Kernel::TwoShot(_) => (bytes, bytes),
+            Kernel::HybridCubeMesh(_) => (bytes, 2 * bytes),
+            Kernel::Barrier => (0, 0),
+        };
+        let shared = |address: u64, bytes| vectors(address, bytes).filter(|span| span.reach(device).is_ok());
+        let own = |address| vectors(address, own_bytes).filter(|span| span.is_of(device));
+        let state = |rank: usize| {
+            let span = Span::find(params.state[rank] as usize, State::BYTES)?;
+            span.reach(device).ok().and_then(|()| State::new(span))
+        };
+        let word = |address: u64| Word::find(address).filter(|word| word.reach(device).is_ok());
+        let has_data = shared_bytes > 0;
+        let data = met.iter().copied().chain([rank]).filter(|_| has_data);
+        let data = data.map(|rank| Some((rank, shared(params.data[rank], shared_bytes)?))).collect::<Option<_>>()?;
+        let (input, output) =
+            if has_data { (Some(own(params.input)?), Some(own(params.output)?)) } else { (None, None) };
+        Some(Self {
+            kernel,
+            grid,
+            params,
+            own: state(rank)?,
+            states: met.iter().map(|&rank| Some((rank, state(rank)?))).collect::<Option<_>>()?,
+            data,
+            input,
+            output,
+            abort: word(params.abort)?,
+            report: word(params.report)?,
+        })
+    }
+
+    /// Whether none of it was freed since.
+    pub(super) fn check(&self) -> Result<(), Code> {
+        let states = self.states.values().chain([&self.own]).map(State::span);
+        states.chain(self.data.values()).chain(&self.input).chain(&self.output).try_for_each(Span::check)?;
+        [&self.abort, &self.report].into_iter().try_for_each(Word::check)
+    }
+}
+
+/// The ranks that a launch meets.
+fn met(kernel: Kernel, params: &Params) -> Option<Vec<usize>> {
+    let world = params.world as usize;
+    let is_possible = (1..=MAX_WORLD).contains(&world) && params.rank < params.world;
+    let all = (1u32 << world.min(MAX_WORLD)) - 1;
+    let mask = match kernel {
+        Kernel::HybridCubeMesh(_) => params.near | 1u32.checked_shl(params.relay)?,
+        _ => all,
+    };
+    let is_met = |rank: &usize| mask >> rank & 1 == 1 && *rank != params.rank as usize;
+    (is_possible && mask & !all == 0).then(|| (0..world).filter(is_met).collect())
+}
+
+/// Some memory of whole vectors.
+fn vectors(address: u64, bytes: usize) -> Option<Span> {
+    Span::find(address as usize, bytes).filter(|_| address.is_multiple_of(VECTOR as u64))
+}

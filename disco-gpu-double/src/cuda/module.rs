@@ -1,0 +1,44 @@
+//! Modules, in each of which all kernels are, whatever was loaded.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use super::abi::{Code, Function, Module};
+use super::device::Device;
+use super::kernel::{KERNELS, Kernel};
+use crate::handles::Handles;
+
+/// Whose each is. A function's handle is its module's, and the number of the kernel, from 1.
+static MODULES: Handles<&'static Device> = Handles::new(0x8_0000_0000);
+
+/// What a function's handle has besides its module's.
+const NUMBER: usize = 0xf;
+
+const _: () = assert!(KERNELS.len() <= NUMBER, "there is a number for each");
+
+/// `cuModuleLoadData`, of machine code.
+pub(crate) fn load(device: &'static Device) -> Module {
+    MODULES.insert(Arc::new(device))
+}
+
+/// `cuModuleUnload`: functions of it are none any more.
+pub(crate) fn unload(module: Module) -> Result<(), Code> {
+    MODULES.remove(module).map(drop).ok_or(Code::INVALID_HANDLE)
+}
+
+/// `cuModuleGetFunction`.
+pub(crate) fn function(module: Module, name: &CStr) -> Result<Function, Code> {
+    MODULES.find(module).ok_or(Code::INVALID_HANDLE)?;
+    let number = KERNELS.iter().position(|(known, _)| *known == name).ok_or(Code::NOT_FOUND)?;
+    Ok(ptr::without_provenance_mut::<c_void>(module.addr() + number + 1))
+}
+
+/// A function's kernel, and the device that it is loaded on.
+pub(crate) fn kernel(function: Function) -> Result<(Kernel, &'static Device), Code> {
+    let module = ptr::without_provenance_mut(function.addr() & !NUMBER);
+    let device = MODULES.find(module).ok_or(Code::INVALID_HANDLE)?;
+    let number = (function.addr() & NUMBER).checked_sub(1).ok_or(Code::INVALID_HANDLE)?;
+    let (_, kernel) = KERNELS.get(number).ok_or(Code::INVALID_HANDLE)?;
+    Ok((*kernel, *device))
+}

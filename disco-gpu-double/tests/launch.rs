@@ -1,0 +1,313 @@
+//! Modules and launches: what is refused, and how a launch ends that can't go on.
+
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::ffi::{CStr, CString, c_void};
+use std::mem::offset_of;
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::member::{Member, PATIENT, STATUS, connect, devices, function, launch, load, members, write};
+use common::params::{self, FIELDS};
+use common::{LONG, OK, allocate, free, new_stream, use_device};
+use disco_gpu_double::cuda::abi::Code;
+use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
+use disco_gpu_double::cuda::exports::device::cuDeviceGetAttribute;
+use disco_gpu_double::cuda::exports::memory::cuMemFree_v2;
+use disco_gpu_double::cuda::exports::module::{
+    cuLaunchKernel, cuModuleLoadData, cuModuleUnload, cuOccupancyMaxActiveBlocksPerMultiprocessor,
+};
+use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
+use disco_gpu_double::cuda::kernel::params::Params;
+
+const ONE_SHOT: &CStr = c"disco_one_shot_f32";
+const BARRIER: &CStr = c"disco_barrier";
+
+#[test]
+fn parameters_are_those_of_the_kernels() {
+    let ours = [
+        ("data", offset_of!(Params, data)),
+        ("state", offset_of!(Params, state)),
+        ("input", offset_of!(Params, input)),
+        ("output", offset_of!(Params, output)),
+        ("abort", offset_of!(Params, abort)),
+        ("report", offset_of!(Params, report)),
+        ("patience", offset_of!(Params, patience)),
+        ("count", offset_of!(Params, count)),
+        ("rank", offset_of!(Params, rank)),
+        ("world", offset_of!(Params, world)),
+        ("near", offset_of!(Params, near)),
+        ("relay", offset_of!(Params, relay)),
+        ("unused", offset_of!(Params, unused)),
+    ];
+    assert_eq!((ours, size_of::<Params>()), (FIELDS, size_of::<params::Params>()));
+}
+
+#[test]
+fn a_module_has_all_kernels_and_no_others() {
+    let _devices = devices();
+    let stream = use_device(0);
+    let module = load();
+    let source = include_str!("../../disco-nccl/src/p2p/kernels/name.rs");
+    let names: Vec<_> = source.split("c\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
+    assert_eq!(names.len(), 10);
+    let mut functions: Vec<_> =
+        names.iter().map(|name| function(module, &CString::new(*name).unwrap()).unwrap().addr()).collect();
+    functions.sort_unstable();
+    functions.dedup();
+    assert_eq!(functions.len(), 10);
+    assert_eq!(function(module, c"disco_one_shot_f64"), Err(Code::NOT_FOUND));
+    assert_eq!(function(stream, BARRIER), Err(Code::INVALID_HANDLE));
+    let other = load();
+    assert_ne!(function(module, BARRIER), function(other, BARRIER));
+    assert_eq!([cuModuleUnload(module), cuModuleUnload(other)], [OK; 2]);
+    assert_eq!((cuModuleUnload(module), function(module, BARRIER)), (Code::INVALID_HANDLE, Err(Code::INVALID_HANDLE)));
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn only_machine_code_is_loaded() {
+    let _devices = devices();
+    let stream = use_device(0);
+    for image in [&b"\0"[..], b"\x7fEL\0", b".version 8.0\0"] {
+        let mut module = ptr::null_mut();
+        // SAFETY: there are four bytes, or there is a zero.
+        assert_eq!(unsafe { cuModuleLoadData(Some(&mut module), image.as_ptr().cast()) }, Code::INVALID_IMAGE);
+    }
+    // SAFETY: there is no image.
+    assert_eq!(unsafe { cuModuleLoadData(Some(&mut ptr::null_mut()), ptr::null()) }, Code::INVALID_VALUE);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn a_multiprocessor_has_room_for_two_blocks() {
+    let _devices = devices();
+    let stream = use_device(1);
+    let module = load();
+    let function = function(module, ONE_SHOT).unwrap();
+    let resident = |threads| {
+        let mut blocks = 9;
+        (cuOccupancyMaxActiveBlocksPerMultiprocessor(Some(&mut blocks), function, threads, 0), blocks)
+    };
+    assert_eq!([32, 512, 513].map(resident), [(OK, 2), (OK, 2), (OK, 0)]);
+    assert_eq!([0, -1].map(resident), [(Code::INVALID_VALUE, 9); 2]);
+    let mut value = 0;
+    for (attribute, expected) in [(16, 132), (75, 9), (76, 0)] {
+        assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 1), value), (OK, expected));
+    }
+    assert_eq!(cuModuleUnload(module), OK);
+    assert_eq!(resident(32), (Code::INVALID_HANDLE, 9));
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
+}
+
+#[test]
+fn launches_of_other_shapes_are_refused() {
+    let _devices = devices();
+    let members = members(3, 4);
+    let one = &members[0];
+    one.enter();
+    let kernel = function(one.module, ONE_SHOT).unwrap();
+    let params = ptr::from_ref(&one.params).cast::<c_void>();
+    // SAFETY: the parameters are there.
+    let code = |blocks, threads| unsafe { launch(kernel, blocks, threads, one.stream, &params) };
+    for blocks in [[65, 1, 1], [0, 1, 1], [1, 2, 1], [1, 1, 2]] {
+        assert_eq!(code(blocks, [32, 1, 1]), Code::INVALID_VALUE, "{blocks:?}");
+    }
+    for threads in [[513, 1, 1], [0, 1, 1], [2, 1, 1], [32, 2, 1], [32, 1, 2]] {
+        assert_eq!(code([1, 1, 1], threads), Code::INVALID_VALUE, "{threads:?}");
+    }
+    let raw = |kernel, stream, params, extra| {
+        // SAFETY: the parameters are there, or it is said that they are not.
+        unsafe { cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, params, extra) }
+    };
+    let (none, some) = (ptr::null::<*const c_void>(), ptr::from_ref(&params));
+    assert_eq!(raw(kernel, one.stream, none, none), Code::INVALID_VALUE);
+    assert_eq!(raw(kernel, one.stream, &ptr::null(), none), Code::INVALID_VALUE);
+    assert_eq!(raw(kernel, one.stream, some, some), Code::INVALID_VALUE);
+    assert_eq!(raw(one.module, one.stream, some, none), Code::INVALID_HANDLE);
+    assert_eq!(raw(kernel, members[1].stream, some, none), Code::INVALID_HANDLE, "the stream is another device's");
+    members[1].enter();
+    assert_eq!(raw(kernel, members[1].stream, some, none), Code::INVALID_HANDLE, "the function is another device's");
+    one.enter();
+    assert_eq!((cuStreamQuery(one.stream), one.report()), (OK, 0));
+    members.into_iter().for_each(Member::end);
+}
+
+/// The launch of a rank of two with other parameters, and its device's outcome; the other rank launches nothing.
+fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
+    let mut members = members(2, 4);
+    let (whole, one) = (members[0].params, &mut members[0]);
+    one.enter();
+    one.params.patience = 0;
+    change(&mut one.params);
+    assert_eq!(one.launch(ONE_SHOT, 1, 32), OK, "it is found out later");
+    let outcome = one.synchronize();
+    one.params = whole;
+    if outcome != OK {
+        // The test's own hold, the member's, and all that looked at it.
+        while cuDevicePrimaryCtxRelease_v2(0) == OK {}
+        connect(0);
+    }
+    members.into_iter().for_each(Member::end);
+    outcome
+}
+
+#[test]
+fn memory_that_a_launch_may_not_touch_is_found_out() {
+    let _devices = devices();
+    type Change = fn(&mut params::Params);
+    let wrong: [(&str, Change); 13] = [
+        ("no input", |params| params.input = 0),
+        ("input ends too early", |params| params.input += 16),
+        ("output ends too early", |params| params.count += 1),
+        ("output of a peer", |params| params.output = params.data[1]),
+        ("input within a vector", |params| params.input += 8),
+        ("no buffer of a peer", |params| params.data[1] = 0),
+        ("no buffer of its own", |params| params.data[0] = 0),
+        ("a peer's buffer ends too early", |params| params.data[1] += 128),
+        ("a state within a line", |params| params.state[1] += 64),
+        ("a state ends too early", |params| params.state[0] += 128),
+        ("no report", |params| params.report = 0),
+        ("an abort word within a word", |params| params.abort += 2),
+        ("a rank out of the world", |params| params.rank = 2),
+    ];
+    for (what, change) in wrong {
+        assert_eq!(outcome(change), Code::ILLEGAL_ADDRESS, "{what}");
+    }
+    assert_eq!(outcome(|_| {}), OK);
+    assert_eq!(outcome(|params| params.data[2] = 16), OK, "of no rank");
+}
+
+#[test]
+fn a_peers_memory_needs_access() {
+    let _devices = devices();
+    while cuDevicePrimaryCtxRelease_v2(0) == OK {}
+    let members = members(2, 4);
+    members[0].enter();
+    assert_eq!((members[0].launch(BARRIER, 1, 32), members[0].synchronize()), (OK, Code::ILLEGAL_ADDRESS));
+    while cuDevicePrimaryCtxRelease_v2(0) == OK {}
+    connect(0);
+    members.into_iter().for_each(Member::end);
+}
+
+#[test]
+fn memory_that_was_freed_before_the_launch_is_reached_is_found_out() {
+    let _devices = devices();
+    let members = members(2, 4);
+    let one = &members[0];
+    one.enter();
+    let (word, other) = (allocate(4), new_stream());
+    write(word, &[0; 4]);
+    assert_eq!(cuStreamWaitValue32_v2(one.stream, word, 1, 0), OK);
+    assert_eq!(one.launch(ONE_SHOT, 1, 32), OK);
+    assert_eq!(cuMemFree_v2(members[1].params.data[1]), OK);
+    assert_eq!(cuStreamWriteValue32_v2(other, word, 1, 0), OK);
+    assert_eq!(one.synchronize(), Code::ILLEGAL_ADDRESS);
+    while cuDevicePrimaryCtxRelease_v2(0) == OK {}
+    connect(0);
+    one.enter();
+    free(word);
+    assert_eq!(cuStreamDestroy_v2(other), OK);
+    let mut members = members;
+    members[1].enter();
+    members[1].params.data[1] = allocate(4);
+    members.into_iter().for_each(Member::end);
+}
+
+#[test]
+fn a_peer_that_does_not_come_is_reported() {
+    let _devices = devices();
+    let mut members = members(3, 4);
+    let patience = Duration::from_millis(200);
+    members.iter_mut().for_each(|member| member.params.patience = patience.as_nanos() as u64);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for member in &members[..2] {
+            scope.spawn(|| {
+                member.enter();
+                member.put(&[1; 64]);
+                assert_eq!((member.launch(ONE_SHOT, 2, 32), member.synchronize()), (OK, OK));
+                // Deadline, leading, rank 2, block 0.
+                assert_eq!((member.report(), member.state(STATUS)), (0x0101_0200, 0x0101_0200));
+                assert_eq!(member.output(), [0xa5; 64], "nothing comes out");
+            });
+        }
+    });
+    assert!(start.elapsed() >= patience && start.elapsed() < LONG);
+    // From now on the two meet nobody, and rank 2 waits for them in vain.
+    let (one, last) = (&members[0], &members[2]);
+    last.enter();
+    let flags = [0, 1].map(|peer| last.state(128 * peer));
+    assert_eq!(flags, [1, 1], "they have come to it");
+    one.enter();
+    let start = Instant::now();
+    assert_eq!((one.launch(BARRIER, 1, 32), one.synchronize()), (OK, OK));
+    assert!(start.elapsed() < patience / 2);
+    assert_eq!(one.report(), 0x0101_0200, "the first is what is reported");
+    last.enter();
+    assert_eq!(last.state(0), 1, "it has not come to another");
+    assert_eq!(
+        (last.launch(BARRIER, 1, 32), last.synchronize(), last.report()),
+        (OK, OK, 0),
+        "it takes those for this"
+    );
+    assert_eq!((last.launch(BARRIER, 1, 32), last.synchronize(), last.report()), (OK, OK, 0x0104_0000));
+    members.into_iter().for_each(Member::end);
+}
+
+#[test]
+fn the_host_ends_a_launch() {
+    let _devices = devices();
+    let members = members(2, 4);
+    let one = &members[1];
+    one.enter();
+    assert_eq!(one.launch(BARRIER, 1, 32), OK);
+    thread::sleep(Duration::from_millis(30));
+    assert_eq!((cuStreamQuery(one.stream), one.report()), (Code::NOT_READY, 0));
+    one.abort();
+    assert_eq!(one.synchronize(), OK);
+    // Aborted, alone, rank 0, block 0.
+    assert_eq!(one.report(), 0x0204_0000);
+    members.into_iter().for_each(Member::end);
+}
+
+#[test]
+fn later_handshakes_are_reported_as_what_they_are() {
+    let _devices = devices();
+    let mut members = members(2, 4);
+    let one = &mut members[0];
+    one.params.patience = 30_000_000;
+    one.enter();
+    let (state, line) = (one.params.state[0], 128);
+    // Rank 1 has come to the leading handshake of block 0, then to the mid one too.
+    for (come, report) in [(1_u32, 0x0102_0100), (2, 0x0103_0100)] {
+        write(state, &[0; params::STATE_BYTES]);
+        write(state + line, &come.to_le_bytes());
+        assert_eq!((one.launch(c"disco_two_shot_f32", 1, 32), one.synchronize()), (OK, OK));
+        assert_eq!(one.report(), report);
+        one.clear_report();
+    }
+    members.into_iter().for_each(Member::end);
+}
+
+#[test]
+fn states_are_shared_with_streams() {
+    let _devices = devices();
+    let members = members(2, 4);
+    let (one, two) = (&members[0], &members[1]);
+    let run = |member: &Member| {
+        member.enter();
+        assert_eq!((member.launch(BARRIER, 1, 32), member.synchronize()), (OK, OK));
+        assert_eq!(member.params.patience, PATIENT);
+    };
+    thread::scope(|scope| [one, two].into_iter().for_each(|member| drop(scope.spawn(move || run(member)))));
+    let stream = use_device(0);
+    let flag = one.params.state[0] + 128;
+    assert_eq!(cuStreamWaitValue32_v2(stream, flag, 1, 1), OK, "rank 1 has come to the first");
+    assert_eq!([cuStreamSynchronize(stream), cuStreamDestroy_v2(stream)], [OK; 2]);
+    members.into_iter().for_each(Member::end);
+}

@@ -1,0 +1,123 @@
+//! Kernels of ranks that are processes: rank 1 is a child.
+
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::ffi::CStr;
+
+use common::OK;
+use common::child::{self, Child, to_bytes, to_text};
+use common::member::{Member, devices};
+use disco_gpu_double::cuda::abi::{Code, IpcHandle};
+use disco_gpu_double::cuda::exports::ipc::{cuIpcCloseMemHandle, cuIpcGetMemHandle, cuIpcOpenMemHandle_v2};
+
+const CHILD: &str = "child_that_is_rank_1";
+/// Vectors of f32.
+const COUNT: usize = 200;
+const KERNELS: [&CStr; 3] = [c"disco_one_shot_f32", c"disco_two_shot_f32", c"disco_barrier"];
+
+/// Knows rank 0 by the first wish, and launches the kernel of the number that each other is.
+#[test]
+fn child_that_is_rank_1() {
+    if !child::is(CHILD) {
+        return;
+    }
+    let _devices = devices();
+    let mut own = Member::new(1, 2, COUNT);
+    own.put(&input(1));
+    child::answer(&export(&own));
+    let mut wishes = child::wishes();
+    open(&mut own, 0, &wishes.next().unwrap());
+    for wish in wishes {
+        assert_eq!((launch(&own, wish.parse().unwrap()), own.report()), (OK, 0));
+        child::answer(&to_text(&own.output()));
+        own.forget_output();
+    }
+}
+
+/// Rank 0, and a child that knows it.
+fn two() -> (Member, Child) {
+    let (mut own, mut child) = (Member::new(0, 2, COUNT), Child::start(CHILD));
+    own.put(&input(0));
+    open(&mut own, 1, &child.answer());
+    child.tell(&export(&own));
+    (own, child)
+}
+
+fn launch(own: &Member, kernel: usize) -> Code {
+    assert_eq!(own.launch(KERNELS[kernel], if kernel == 2 { 1 } else { 3 }, 32), OK);
+    own.synchronize()
+}
+
+fn input(rank: usize) -> Vec<u8> {
+    (0..4 * COUNT).flat_map(|i| ((1 + rank * 1000 + i) as f32).to_le_bytes()).collect()
+}
+
+/// The handles of what peers read and write: the shared buffer's and the state's.
+fn export(own: &Member) -> String {
+    let handle = |pointer| {
+        let mut handle = IpcHandle { reserved: [0; 64] };
+        assert_eq!(cuIpcGetMemHandle(Some(&mut handle), pointer), OK);
+        to_text(&handle.reserved)
+    };
+    handle(own.params.data[own.rank]) + &handle(own.params.state[own.rank])
+}
+
+fn open(own: &mut Member, peer: usize, exported: &str) {
+    let handles = to_bytes(exported);
+    let [data, state] = [0, 64].map(|at| {
+        let (mut pointer, reserved) = (0, handles[at..at + 64].try_into().unwrap());
+        assert_eq!(cuIpcOpenMemHandle_v2(Some(&mut pointer), IpcHandle { reserved }, 1), OK);
+        pointer
+    });
+    (own.params.data[peer], own.params.state[peer]) = (data, state);
+}
+
+fn end(own: Member) {
+    for pointer in [own.params.data[1], own.params.state[1]] {
+        assert_eq!(cuIpcCloseMemHandle(pointer), OK);
+    }
+    own.end();
+}
+
+#[test]
+fn processes_sum_what_both_have() {
+    let _devices = devices();
+    let (own, mut child) = two();
+    let sums: Vec<u8> = (0..4 * COUNT).flat_map(|i| ((2 + 1000 + 2 * i) as f32).to_le_bytes()).collect();
+    for n in 0..12 {
+        let kernel = n % 3;
+        child.tell(&kernel.to_string());
+        assert_eq!((launch(&own, kernel), own.report()), (OK, 0));
+        let answer = child.answer();
+        if kernel < 2 {
+            assert!(own.output() == sums && answer == to_text(&sums), "{:?}", KERNELS[kernel]);
+            own.forget_output();
+        }
+    }
+    end(own);
+}
+
+#[test]
+fn a_killed_process_is_waited_for_no_longer_than_is_said() {
+    let _devices = devices();
+    let (mut own, mut child) = two();
+    child.tell("0");
+    assert_eq!((launch(&own, 0), child.answer().len()), (OK, 2 * 16 * COUNT));
+    child.kill();
+    own.params.patience = 50_000_000;
+    assert_eq!((launch(&own, 2), own.report()), (OK, 0x0104_0100));
+    end(own);
+}
+
+#[test]
+fn a_process_that_is_killed_while_it_is_waited_for_can_be_given_up() {
+    let _devices = devices();
+    let (own, mut child) = two();
+    assert_eq!(own.launch(KERNELS[1], 3, 32), OK);
+    child.kill();
+    own.abort();
+    assert_eq!((own.synchronize(), own.report() & 0xffff_ff00), (OK, 0x0201_0100));
+    end(own);
+}
