@@ -1,11 +1,13 @@
 //! Tests in processes of their own, and what they share.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use disco::session::LaneSession;
 use disco::{Builder, DType, DataPlane, Placement, Reduction, Scope, Session, Tensor, block_on};
+use disco_conformance::Required;
 
 /// How long one may take: reached by what hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -41,6 +43,26 @@ pub(crate) fn old() -> String {
     with("gpu-double-waits", &NAMES, |object| later.into_iter().for_each(|function| hide(object, function)))
         .display()
         .to_string()
+}
+
+/// NVRTC's file, if `cargo xtask test` has fetched it; else nothing.
+///
+/// # Panics
+/// `DISCO_REQUIRE=nccl`, and it is not there.
+pub(crate) fn nvrtc() -> String {
+    let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("nvidia-cuda-nvrtc-cu12-12.8.93"));
+    let file = folder.map(|folder| folder.join("lib/libnvrtc.so.12")).filter(|file| file.is_file());
+    assert!(file.is_some() || !Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
+    file.map_or_else(String::new, |file| file.display().to_string())
+}
+
+/// Whether [`nvrtc`] was there.
+pub(crate) fn has_nvrtc() -> bool {
+    let is_there = env::var_os("DISCO_NVRTC_LIBRARY").is_some_and(|file| !file.is_empty());
+    if !is_there {
+        println!("skipped: NVRTC is not there; `cargo xtask test` fetches it");
+    }
+    is_there
 }
 
 /// A folder with a driver that lacks a function.

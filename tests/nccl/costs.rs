@@ -6,7 +6,7 @@ use disco_gpu_double::controls::Counts;
 use crate::alone::{session, works_again};
 use crate::on_the_double;
 
-fn counts() -> Counts {
+pub(crate) fn counts() -> Counts {
     #![allow(unsafe_code, reason = "a function of the double's")]
     let library = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).unwrap();
     let mut counts = Counts::default();
@@ -15,6 +15,20 @@ fn counts() -> Counts {
     // SAFETY: the place is there.
     unsafe { ask(&mut counts) };
     counts
+}
+
+/// That all was given back, soon: much is in the background.
+pub(crate) fn check_nothing_is_left() {
+    let start = std::time::Instant::now();
+    let left = loop {
+        let Counts { comms, allocations, streams, opened, .. } = counts();
+        let left = (comms, allocations, streams, opened);
+        if left == (0, 0, 0, 0) || start.elapsed().as_secs() > 10 {
+            break left;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    assert_eq!(left, (0, 0, 0, 0), "communicators, allocations, streams, opened memory");
 }
 
 /// Groups of several kinds, ten times each.
@@ -80,14 +94,5 @@ on_the_double!(a_session_leaves_nothing_on_the_devices, [], {
             session.shutdown().await.unwrap();
         });
     }
-    // The library destroys in the background.
-    let start = std::time::Instant::now();
-    let left = loop {
-        let Counts { comms, allocations, streams, .. } = counts();
-        if (comms, allocations, streams) == (0, 0, 0) || start.elapsed().as_secs() > 10 {
-            break (comms, allocations, streams);
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    };
-    assert_eq!(left, (0, 0, 0), "communicators, allocations, streams");
+    check_nothing_is_left();
 });

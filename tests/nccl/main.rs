@@ -12,6 +12,7 @@ mod alone;
 mod costs;
 mod devices;
 mod failure;
+mod kernels;
 mod order;
 mod p2p;
 mod processes;

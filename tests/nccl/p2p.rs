@@ -1,8 +1,10 @@
 //! Memory that ranks share: copies and signals by streams, without kernels.
 
+use std::time::Duration;
+
 use disco::nccl::disco_ccl::p2p::{Shortcut, Workspace};
 use disco::session::{IntoArgs, LaneSession};
-use disco::{DRef, DType, DataPlane, Rank, Session, SessionExt, Tensor, WorkerContext, block_on};
+use disco::{Builder, DRef, DType, DataPlane, Rank, Session, SessionExt, Tensor, WorkerContext, block_on};
 
 use crate::alone::{session, sum, text, without, works_again};
 use crate::on_the_double;
@@ -41,7 +43,7 @@ fn around(ctx: &mut WorkerContext, rounds: u32) -> disco::Result<()> {
     const OFFSET: usize = 512;
     let (shared, own) = (workspace(ctx)?, ctx.worker().index());
     let (next, previous) = (rank((own + 1) % shared.size()), rank((own + shared.size() - 1) % shared.size()));
-    let mine = shared.buffer(shared.rank(), OFFSET, [LEN as i64], DType::F32)?;
+    let mine = shared.p2p_buffer(shared.rank(), OFFSET, [LEN as i64], DType::F32)?;
     let mut tensor = full(ctx, own as f32)?;
     for round in 0..rounds {
         if round > 0 {
@@ -62,7 +64,7 @@ fn around(ctx: &mut WorkerContext, rounds: u32) -> disco::Result<()> {
 fn at_the_side(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (shared, own) = (workspace(ctx)?, ctx.worker().index());
     let tensor = full(ctx, 10.0 + own as f32)?;
-    ctx.queue().copy_within(&shared.buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
+    ctx.queue().copy_within(&shared.p2p_buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
     shared.main().barrier()?;
     let all: Vec<Tensor> =
         (0..shared.size()).map(|_| ctx.empty(DType::F32, [LEN as i64])).collect::<disco::Result<_>>()?;
@@ -78,7 +80,7 @@ fn at_the_side(ctx: &mut WorkerContext) -> disco::Result<()> {
     // Nobody writes its own buffer before all have read it.
     shared.main().barrier()?;
     let tensor = full(ctx, 20.0)?;
-    ctx.queue().copy_within(&shared.buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
+    ctx.queue().copy_within(&shared.p2p_buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
     let deadline = ctx.deadline();
     ctx.queue().synchronize(deadline)
 }
@@ -95,9 +97,9 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
         shared.main().put(&host, rank(1), 0),
         shared.main().signal(rank(0), 64),
         shared.main().wait(rank(7), 0),
-        shared.buffer(rank(0), 2, [1], DType::F32).map(drop),
-        shared.buffer(rank(0), last, [5], DType::F32).map(drop),
-        shared.buffer(rank(0), last, [4], DType::F32).map(drop),
+        shared.p2p_buffer(rank(0), 2, [1], DType::F32).map(drop),
+        shared.p2p_buffer(rank(0), last, [5], DType::F32).map(drop),
+        shared.p2p_buffer(rank(0), last, [4], DType::F32).map(drop),
     ];
     Ok(all.into_iter().map(|result| result.err().map_or("fine".to_owned(), |error| error.to_string()) + "\n").collect())
 }
@@ -121,7 +123,7 @@ fn use_late(ctx: &mut WorkerContext) -> disco::Result<Tensor> {
     let mine = full(ctx, 5.0)?;
     shared.main().put(&mine, rank(1), 0)?;
     shared.main().barrier()?;
-    shared.buffer(rank(1), 0, [LEN as i64], DType::F32)
+    shared.p2p_buffer(rank(1), 0, [LEN as i64], DType::F32)
 }
 
 fn look_late(ctx: &mut WorkerContext, buffer: Tensor) -> disco::Result<()> {
@@ -137,7 +139,7 @@ fn in_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
     shared.main().put(&mine, other, 0)?;
     shared.main().barrier()?;
     let group = (ctx.worker().index() / 2 * 2) as f32;
-    let buffer = shared.buffer(shared.rank(), 0, [LEN as i64], DType::F32)?;
+    let buffer = shared.p2p_buffer(shared.rank(), 0, [LEN as i64], DType::F32)?;
     check_full(ctx, &buffer, 2.0 * group + 1.0 - own)
 }
 
@@ -152,9 +154,15 @@ disco::register_function!("tests.p2p.look_late", look_late);
 
 /// A session whose ranks share memory.
 pub(crate) fn sharing(workers: usize) -> LaneSession {
-    let session = session(workers);
+    let session = patient(workers);
     block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
     session
+}
+
+/// A session whose collectives end soon, and whose meetings have time for a compiler.
+pub(crate) fn patient(workers: usize) -> LaneSession {
+    let limits = (Duration::from_millis(500), Duration::from_secs(50));
+    Builder::threads(workers).collective_deadline(limits.0).connect_deadline(limits.1).start().unwrap()
 }
 
 /// Calls a function on all workers, and waits for it.
@@ -165,7 +173,7 @@ pub(crate) async fn call(session: &LaneSession, name: &str, args: impl IntoArgs)
 }
 
 /// Why no kernels are launched.
-fn reason(session: &LaneSession) -> String {
+pub(crate) fn reason(session: &LaneSession) -> String {
     block_on(async {
         let answer = call(session, "tests.p2p.why_not", ()).await.unwrap();
         let reasons: Vec<String> =

@@ -222,12 +222,12 @@ fn go_around() {
         shared.main().put(&tensor, next, 4096).unwrap();
         shared.main().signal(next, 0).unwrap();
         shared.main().wait(previous, 0).unwrap();
-        let mine = shared.buffer(shared.rank(), 4096, [100], DType::F32).unwrap();
+        let mine = shared.p2p_buffer(shared.rank(), 4096, [100], DType::F32).unwrap();
         assert_eq!(seat.read(&mine), [(previous.index() * 100 + round) as f32; 100]);
         shared.main().signal(previous, 1).unwrap();
     }
     shared.main().barrier().unwrap();
-    let theirs = shared.buffer(next, 4096, [100], DType::F32).unwrap();
+    let theirs = shared.p2p_buffer(next, 4096, [100], DType::F32).unwrap();
     assert_eq!(seat.read(&theirs), [(own * 100 + 49) as f32; 100]);
     // The last to leave is another each time; nobody's reads fail.
     shared.main().barrier().unwrap();

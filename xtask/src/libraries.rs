@@ -82,7 +82,7 @@ const WHEELS: [Wheel; 6] = [
         version: "12.8.93",
         sha256: "a7756528852ef889772a84c6cd89d41dfa74667e24cca16bb31f8f061e3e9994",
         kept: "nvidia/cuda_nvrtc",
-        is_long: true,
+        is_long: false,
     },
 ];
 

@@ -44,7 +44,7 @@ pub use memory::STATE_BYTES;
 pub use options::bytes_of;
 pub use peers::{Export, Peers};
 pub use rendezvous::{Found, Introduction, Offer, Rendezvous};
-pub use shortcut::{Kernels, Preparation, Prepared, Shortcut, Vendor};
+pub use shortcut::{Kernels, Preparation, Prepared, Shortcut, Unfit, Vendor};
 pub use survey::{Site, Survey, host};
 pub use topology::{Ends, Mesh, RANKS, Topology};
 pub use words::SLOTS;

@@ -1,10 +1,10 @@
 //! What a communicator does without its library, where ranks reach each other's memory.
 
-use std::fmt::{self, Debug};
+use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::{Abort, Communicator, Error, Op, Result};
+use disco_core::{Abort, Communicator, DType, Error, Op, OpKind, Reduction, Result};
 
 use super::bus::BusId;
 use super::options;
@@ -54,7 +54,7 @@ pub trait Kernels: Debug + Send + Sync {
     ///
     /// # Errors
     /// The driver's own.
-    fn launch(&self, op: &Op) -> Result<Result<(), String>>;
+    fn launch(&self, op: &Op) -> Result<Result<(), Unfit>>;
 
     /// Whether all launches so far have gone well, as far as is known.
     ///
@@ -64,6 +64,24 @@ pub trait Kernels: Debug + Send + Sync {
 
     /// Has launches give up. From any thread.
     fn abort(&self, cause: &Arc<str>);
+}
+
+/// Why no kernel is for an operation.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// There is none for such.
+    Kind(OpKind),
+    /// They sum.
+    Reduction(Reduction),
+    /// They are for other elements.
+    DType(DType),
+    /// It has so many bytes, which are no multiple of what a thread moves at once.
+    Multiple(usize),
+    /// It has so many bytes, for which the library is faster, or the buffers too small.
+    Bytes(usize),
+    /// Ranks that share a device have no room on it at once.
+    Room,
 }
 
 /// A communicator's way around its library.
@@ -149,24 +167,22 @@ impl Shortcut {
 
     /// Launches an operation without the library, if that is to be. All ranks come to the same answer.
     pub(crate) fn launch(&self, op: &Op) -> Result<bool> {
-        let launched = match &self.parts {
-            Ok(parts) => match &parts.kernels {
-                Ok(kernels) => kernels.launch(op)?,
-                Err(why) => Err(why.clone()),
-            },
-            Err(_) => return Ok(false),
-        };
-        match &launched {
+        let Some(kernels) = self.kernels() else { return Ok(false) };
+        let launched = kernels.launch(op)?;
+        match launched {
             Ok(()) => tracing::trace!(operation = %op.kind(), "by a kernel over peers' memory"),
-            Err(why) => tracing::trace!(operation = %op.kind(), why, "by the library"),
+            Err(why) => tracing::trace!(operation = %op.kind(), %why, "by the library"),
         }
         Ok(launched.is_ok())
     }
 
     /// Whether all launches so far have gone well.
     pub(crate) fn check(&self) -> Result<()> {
-        let kernels = self.parts.as_ref().ok().and_then(|parts| parts.kernels.as_ref().ok());
-        kernels.map_or(Ok(()), |kernels| kernels.check())
+        self.kernels().map_or(Ok(()), Kernels::check)
+    }
+
+    fn kernels(&self) -> Option<&dyn Kernels> {
+        self.parts.as_ref().ok().and_then(|parts| parts.kernels.as_deref().ok())
     }
 
     /// What a stream is held up by, as far as is known.
@@ -227,6 +243,19 @@ fn agree(notes: &[Vec<u8>]) -> Result<u32, String> {
         return Err(format!("rank 0 has {}, and rank {rank} {}", all[0].1, all[rank].1));
     }
     all.iter().map(|(resident, _)| *resident).min().ok_or_else(|| "there are no ranks".to_owned())
+}
+
+impl Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind(kind) => write!(f, "no kernel does {kind}"),
+            Self::Reduction(reduction) => write!(f, "kernels sum, and this is {reduction}"),
+            Self::DType(dtype) => write!(f, "no kernel sums {dtype}"),
+            Self::Multiple(bytes) => write!(f, "{bytes} bytes are no multiple of 16"),
+            Self::Bytes(bytes) => write!(f, "no kernel is for {bytes} bytes"),
+            Self::Room => f.write_str("ranks that share a device have no room on it at once"),
+        }
+    }
 }
 
 impl Debug for Shortcut {

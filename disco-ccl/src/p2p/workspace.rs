@@ -21,7 +21,7 @@ use super::topology::{Ends, Mesh, RANKS};
 use crate::runtime::Runtime;
 
 /// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](Lane), by kernels, or as tensors
-/// ([`Workspace::buffer`]). Who uses it sees to the order itself, with signals, barriers or collectives.
+/// ([`Workspace::p2p_buffer`]). Who uses it sees to the order itself, with signals, barriers or collectives.
 ///
 /// Dropping it waits for nothing: peers' memory is closed when this rank's streams are done, and own memory is freed when all peers have
 /// closed it, whoever drops theirs first. Tensors of it keep it.
@@ -119,7 +119,7 @@ impl Workspace {
     ///
     /// # Errors
     /// There is no such rank, or not so much room; the offset does not fit the dtype.
-    pub fn buffer(&self, rank: Rank, offset: usize, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+    pub fn p2p_buffer(&self, rank: Rank, offset: usize, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         if !offset.is_multiple_of(dtype.size()) {
             return Err(Error::invalid(format!("p2p_buffer: byte {offset} is none where a {dtype} may begin")));
         }

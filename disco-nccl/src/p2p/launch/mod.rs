@@ -20,9 +20,9 @@ use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
 };
-use disco_ccl::p2p::{self, Preparation, Prepared, STATE_BYTES, Topology, Workspace};
+use disco_ccl::p2p::{self, Preparation, Prepared, STATE_BYTES, Topology, Unfit, Workspace};
 use disco_ccl::{Runtime, Way};
-use disco_core::{DType, Error, Op, Reduction, Result};
+use disco_core::{Error, Op, Reduction, Result};
 
 use self::module::Module;
 use self::words::Words;
@@ -130,22 +130,18 @@ impl Prepared for Ready {
 
 impl Kernels {
     /// Which kernel sums this, and the launch of it: all ranks come to the same. Or why none does.
-    fn choose(&self, op: &Op) -> Result<(module::Function, grid::Grid, Params), String> {
-        let Op::AllReduce { src, dst, reduction } = op else {
-            return Err(format!("no kernel of ours does {}", op.kind()));
-        };
+    fn choose(&self, op: &Op) -> Result<(module::Function, grid::Grid, Params), Unfit> {
+        let Op::AllReduce { src, dst, reduction } = op else { return Err(Unfit::Kind(op.kind())) };
         let (input, world, bytes) = (src.as_ref().unwrap_or(dst), self.params.world as usize, dst.byte_len());
         if *reduction != Reduction::Sum {
-            return Err(format!("kernels sum, and this is {reduction}"));
+            return Err(Unfit::Reduction(*reduction));
         }
-        if !matches!(dst.dtype(), DType::F32 | DType::F16 | DType::BF16) {
-            return Err(format!("kernels sum f32, f16 and bf16, and this is {}", dst.dtype()));
+        if !bytes.is_multiple_of(VECTOR) {
+            return Err(Unfit::Multiple(bytes));
         }
-        let algorithm = self.thresholds.choose(self.topology, bytes, world, self.buffer);
-        let algorithm = algorithm.ok_or_else(|| self.too_large(bytes))?;
-        let function = self.tools.module.find(algorithm, dst.dtype()).ok_or("there is no such kernel")?;
-        let grid = grid::grid(algorithm, bytes / VECTOR, world, self.room);
-        let grid = grid.ok_or("ranks that share a device have no room on it at once")?;
+        let algorithm = self.thresholds.choose(self.topology, bytes, world, self.buffer).ok_or(Unfit::Bytes(bytes))?;
+        let function = self.tools.module.find(algorithm, dst.dtype()).ok_or(Unfit::DType(dst.dtype()))?;
+        let grid = grid::grid(algorithm, bytes / VECTOR, world, self.room).ok_or(Unfit::Room)?;
         let (input, output) = (input.data() as usize as u64, dst.data() as usize as u64);
         let params = Params { input, output, count: (bytes / VECTOR) as u32, ..self.params };
         Ok((function, grid, params))
@@ -161,15 +157,6 @@ impl Kernels {
         // SAFETY: both are so many bytes of the device's, which the runtime keeps until the stream got there.
         unsafe { self.runtime.driver().copy(to, from, bytes, Way::OnDevice) }
     }
-
-    fn too_large(&self, bytes: usize) -> String {
-        match bytes.is_multiple_of(VECTOR) {
-            true => {
-                format!("no kernel is for {bytes} bytes over {} by buffers of {} bytes", self.topology, self.buffer)
-            }
-            false => format!("{bytes} bytes are no multiple of {VECTOR}"),
-        }
-    }
 }
 
 fn bytes_of(params: &Params) -> usize {
@@ -177,7 +164,7 @@ fn bytes_of(params: &Params) -> usize {
 }
 
 impl p2p::Kernels for Kernels {
-    fn launch(&self, op: &Op) -> Result<Result<(), String>> {
+    fn launch(&self, op: &Op) -> Result<Result<(), Unfit>> {
         let (function, grid, params) = match self.choose(op) {
             Ok(launch) => launch,
             Err(why) => return Ok(Err(why)),

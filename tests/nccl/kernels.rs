@@ -1,0 +1,289 @@
+//! Sums by kernels over memory that ranks share: what the double makes of them (real NVRTC's machine code is loaded there, and
+//! what it stands for is done by the host).
+
+use std::time::{Duration, Instant};
+
+use disco::session::LaneSession;
+use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, Tensor, WorkerContext, block_on};
+use half::{bf16, f16};
+
+use crate::alone::{nvrtc, text, works_again};
+use crate::costs::counts;
+use crate::on_the_double;
+use crate::p2p::{call, patient, reason, sharing};
+
+/// Whole numbers of a rank that any dtype here sums exactly.
+fn number(rank: usize, at: usize, seed: usize) -> f32 {
+    ((rank * 7 + at * 3 + seed) % 13) as f32 - 6.0
+}
+
+fn encode(dtype: DType, numbers: &[f32]) -> Tensor {
+    let shape = [numbers.len() as i64];
+    match dtype {
+        DType::F16 => Tensor::from_slice(&numbers.iter().map(|&n| f16::from_f32(n)).collect::<Vec<_>>(), shape),
+        DType::BF16 => Tensor::from_slice(&numbers.iter().map(|&n| bf16::from_f32(n)).collect::<Vec<_>>(), shape),
+        _ => Tensor::from_slice(numbers, shape),
+    }
+    .unwrap()
+}
+
+fn decode(tensor: &Tensor) -> Vec<f32> {
+    match tensor.dtype() {
+        DType::F16 => tensor.to_vec::<f16>().unwrap().into_iter().map(f16::to_f32).collect(),
+        DType::BF16 => tensor.to_vec::<bf16>().unwrap().into_iter().map(bf16::to_f32).collect(),
+        _ => tensor.to_vec().unwrap(),
+    }
+}
+
+/// Sums of so many elements from one element on, in place or not, against loops over f64.
+fn check_sum(ctx: &mut WorkerContext, dtype: DType, len: usize, offset: usize, in_place: bool) -> disco::Result<()> {
+    let (ranks, own, seed) = (ctx.world().size(), ctx.worker().index(), len);
+    let mine: Vec<f32> = (0..len).map(|at| number(own, at, seed)).collect();
+    let window = |ctx: &mut WorkerContext| ctx.empty(dtype, [(offset + len) as i64])?.window(offset, [len as i64]);
+    let (src, dst) = (window(ctx)?, window(ctx)?);
+    let from = if in_place { &dst } else { &src };
+    ctx.queue().copy_in(from, &encode(dtype, &mine))?;
+    let comm = ctx.comm()?;
+    match in_place {
+        true => comm.all_reduce_in_place(&dst, Reduction::Sum)?,
+        false => comm.all_reduce(&src, &dst, Reduction::Sum)?,
+    }
+    let host = Tensor::zeros(dtype, [len as i64])?;
+    ctx.queue().copy_out(&host, &dst)?;
+    ctx.comm()?.synchronize()?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    let expected: Vec<f32> =
+        (0..len).map(|at| (0..ranks).map(|rank| f64::from(number(rank, at, seed))).sum::<f64>() as f32).collect();
+    assert_eq!(decode(&host), expected, "{dtype} x {len} from {offset} on worker {own}");
+    Ok(())
+}
+
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Sums of each dtype, of so many vectors of 16 bytes.
+fn sums(ctx: &mut WorkerContext, vectors: String) -> disco::Result<()> {
+    for dtype in DTYPES {
+        for (index, vectors) in vectors.split(' ').enumerate() {
+            let bytes = 16 * vectors.parse::<usize>().unwrap();
+            check_sum(ctx, dtype, bytes / dtype.size(), 0, index % 2 == 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where tensors start is each rank's own.
+fn anywhere(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let own = ctx.worker().index();
+    for in_place in [false, true] {
+        check_sum(ctx, DType::F32, 256, own, in_place)?;
+        check_sum(ctx, DType::BF16, 512, 3 * own, in_place)?;
+    }
+    Ok(())
+}
+
+/// What no kernel is for.
+fn others(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let (short, odd) = (ctx.empty(DType::F32, [4])?, ctx.empty(DType::F32, [5])?);
+    let (whole, large) = (ctx.empty(DType::I32, [4])?, ctx.empty(DType::F32, [2048])?);
+    let all = |dst: &Tensor, reduction| Op::AllReduce { src: None, dst: dst.clone(), reduction };
+    let comm = ctx.comm()?;
+    comm.enqueue(&[all(&short, Reduction::Max)])?;
+    comm.enqueue(&[all(&odd, Reduction::Sum)])?;
+    comm.enqueue(&[all(&whole, Reduction::Sum)])?;
+    comm.enqueue(&[all(&large, Reduction::Sum)])?;
+    comm.enqueue(&[Op::Broadcast { src: None, dst: short, root: 0.into() }])?;
+    comm.synchronize()
+}
+
+/// A sum that worker 1 skips.
+fn skip(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let tensor = ctx.empty(DType::F32, [64])?;
+    match ctx.worker().index() {
+        1 => Ok(()),
+        _ => {
+            let comm = ctx.comm()?;
+            comm.all_reduce_in_place(&tensor, Reduction::Sum)?;
+            comm.synchronize()
+        }
+    }
+}
+
+/// A sum that worker 1 comes to with a panic.
+fn panics(ctx: &mut WorkerContext) -> disco::Result<()> {
+    assert!(ctx.worker().index() != 1, "worker 1 has had enough");
+    skip(ctx)
+}
+
+disco::register_function!("tests.kernels.sums", sums);
+disco::register_function!("tests.kernels.anywhere", anywhere);
+disco::register_function!("tests.kernels.others", others);
+disco::register_function!("tests.kernels.skip", skip);
+disco::register_function!("tests.kernels.panics", panics);
+
+/// NVRTC, or nothing where it was not fetched.
+macro_rules! with_nvrtc {
+    () => {
+        if !crate::alone::has_nvrtc() {
+            return;
+        }
+    };
+}
+
+/// Calls to NCCL that a function makes on all workers.
+fn calls(session: &LaneSession, name: &str, args: impl disco::session::IntoArgs) -> u64 {
+    let before = counts().calls;
+    block_on(call(session, name, args)).unwrap();
+    counts().calls - before
+}
+
+/// Sizes around those of slices, lines, warps and blocks; beyond 64 vectors by two-shot.
+const SIZES: &str = "1 2 3 7 8 9 31 32 33 63 64 65 72 127 129 160 511 512 513 1000";
+
+on_the_double!(
+    kernels_sum_where_devices_are_connected,
+    [
+        "GPU_DOUBLE_DEVICES" = "8",
+        "GPU_DOUBLE_NVLINK" = "h100",
+        "DISCO_P2P_ONE_SHOT" = "1024",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+    ],
+    {
+        with_nvrtc!();
+        for workers in [2, 3, 5, 8] {
+            let session = sharing(workers);
+            assert_eq!(reason(&session), "kernels are launched");
+            assert_eq!(calls(&session, "tests.kernels.sums", (SIZES,)), 0, "{workers} workers");
+        }
+    }
+);
+
+on_the_double!(
+    kernels_sum_over_relays_in_a_hybrid_cube_mesh,
+    ["GPU_DOUBLE_DEVICES" = "8", "GPU_DOUBLE_NVLINK" = "dgx1", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        with_nvrtc!();
+        let session = sharing(8);
+        assert_eq!(calls(&session, "tests.kernels.sums", (SIZES,)), 0);
+    }
+);
+
+on_the_double!(
+    devices_in_another_order_have_other_relays,
+    ["GPU_DOUBLE_DEVICES" = "8", "GPU_DOUBLE_NVLINK" = "dgx1", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        with_nvrtc!();
+        let session = patient(8);
+        block_on(session.init_ccl("cuda_p2p", &[0, 4, 1, 5, 2, 6, 3, 7])).unwrap();
+        assert_eq!(calls(&session, "tests.kernels.sums", (SIZES,)), 0);
+    }
+);
+
+on_the_double!(
+    tensors_may_start_anywhere,
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        with_nvrtc!();
+        assert_eq!(calls(&sharing(3), "tests.kernels.anywhere", ()), 0);
+    }
+);
+
+on_the_double!(
+    what_no_kernel_is_for_goes_by_nccl,
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_P2P_BUFFER" = "4096", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        with_nvrtc!();
+        assert_eq!(calls(&sharing(2), "tests.kernels.others", ()), 2 * 5);
+    }
+);
+
+on_the_double!(
+    a_rank_that_skips_a_sum_is_named,
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        with_nvrtc!();
+        let session = sharing(3);
+        let error = text(block_on(call(&session, "tests.kernels.skip", ())));
+        // The kernel says so, or the roll of ranks, whichever comes first.
+        let expected = "no end after 500ms: rank 1 has not come";
+        assert!(error.contains(expected) && error.contains("all_reduce"), "{error}");
+        block_on(session.recover()).unwrap();
+        block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+        assert_eq!(calls(&session, "tests.kernels.sums", ("8 64",)), 0);
+    }
+);
+
+on_the_double!(
+    a_panic_ends_the_sums_of_others,
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        with_nvrtc!();
+        let session = disco::Builder::threads(3).collective_deadline(Duration::from_secs(30)).start().unwrap();
+        block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+        let start = Instant::now();
+        let error = text(block_on(call(&session, "tests.kernels.panics", ())));
+        assert!(error.contains("worker 1 has had enough"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(20), "the others wait for their deadline");
+        works_again(&session);
+    }
+);
+
+on_the_double!(
+    kernels_leave_nothing_on_the_devices,
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        with_nvrtc!();
+        for _ in 0..3 {
+            let session = sharing(3);
+            block_on(async {
+                call(&session, "tests.kernels.sums", ("8 64",)).await.unwrap();
+                call(&session, "tests.p2p.at_the_side", ()).await.unwrap();
+                session.shutdown().await.unwrap();
+            });
+        }
+        crate::costs::check_nothing_is_left();
+    }
+);
+
+on_the_double!(
+    without_nvrtc_sums_go_by_nccl,
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = "/nowhere/libnvrtc.so"],
+    {
+        let session = sharing(2);
+        let why = reason(&session);
+        assert!(why.starts_with("rank 0: NVRTC is not available; tried /nowhere/libnvrtc.so: "), "{why}");
+        works_again(&session);
+    }
+);
+
+on_the_double!(
+    machine_code_that_the_driver_refuses_leaves_sums_to_nccl,
+    [
+        "DISCO_P2P_TOPOLOGY" = "fully_connected",
+        "GPU_DOUBLE_FAULTS" = "cuModuleLoadData:1:1=209",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+    ],
+    {
+        with_nvrtc!();
+        let session = sharing(2);
+        let why = reason(&session);
+        assert!(why.starts_with("rank 1: cuda: cuModuleLoadData returned 209: "), "{why}");
+        works_again(&session);
+    }
+);
+
+on_the_double!(
+    a_launch_that_fails_is_an_error,
+    [
+        "DISCO_P2P_TOPOLOGY" = "fully_connected",
+        "GPU_DOUBLE_FAULTS" = "cuLaunchKernel:1:2=701",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+    ],
+    {
+        with_nvrtc!();
+        let session = sharing(2);
+        let error = text(block_on(call(&session, "tests.kernels.sums", ("8",))));
+        assert!(error.contains("cuda: cuLaunchKernel returned 701: "), "{error}");
+        works_again(&session);
+    }
+);
