@@ -308,7 +308,7 @@ impl Builder {
             workers: SessionKind::Threads,
             apart: true,
             names: ranks.names(),
-            listen: self.nodes.listen.or(listen).or_else(|| Some(everywhere().to_owned())),
+            listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| everywhere().to_owned())),
             announce: Some(ranks.announce(&token, self.start_deadline)),
             token: Some(token),
         };
