@@ -6,7 +6,7 @@ use disco_gpu_double::controls::Counts;
 use crate::alone::{session, works_again};
 use crate::on_the_double;
 
-fn counts() -> Counts {
+pub(crate) fn counts() -> Counts {
     #![allow(unsafe_code, reason = "a function of the double's")]
     let library = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).unwrap();
     let mut counts = Counts::default();
