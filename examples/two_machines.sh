@@ -31,5 +31,5 @@ on() {
 
 "$disco" token "$folder/session.token"
 on "$b" "$disco" worker --connect 10.77.0.1:4567 --token-file "$folder/session.token" -- "$program" &
-on "$a" "$disco" run --nodes 2 --workers 4 --listen 10.77.0.1:4567 --token-file "$folder/session.token" -- "$program"
+on "$a" "$disco" run --nodes 2 --workers 4 --listen 0.0.0.0:4567 --token-file "$folder/session.token" -- "$program"
 wait $!

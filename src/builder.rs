@@ -247,7 +247,8 @@ impl Builder {
         if self.kind == SessionKind::Nodes {
             world = world.on_nodes(self.nodes.count)?;
         }
-        if self.pulse().is_zero() || 2 * self.pulse() > self.silence {
+        let beats = self.kind != SessionKind::Threads;
+        if beats && (self.pulse().is_zero() || self.pulse() > self.silence / 2) {
             let (heartbeat, silence) = (self.pulse(), self.silence);
             return Err(Error::invalid(format!(
                 "a heartbeat every {heartbeat:?} where {silence:?} of silence are allowed: it is to come at least twice"
@@ -307,7 +308,7 @@ impl Builder {
             workers: SessionKind::Threads,
             apart: true,
             names: ranks.names(),
-            listen: self.nodes.listen.or(listen).or_else(|| Some(everywhere().to_owned())),
+            listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| everywhere().to_owned())),
             announce: Some(ranks.announce(&token, self.start_deadline)),
             token: Some(token),
         };
@@ -358,7 +359,8 @@ impl Builder {
                 crate::init::check()?;
                 let token = options.token.clone().map_or_else(Token::random, Ok)?;
                 options.token = Some(token.clone());
-                Announce::new(move |announcement| crate::node::start_here(announcement, &token))
+                let start = self.start_deadline;
+                Announce::new(move |announcement| crate::node::start_here(announcement, &token, start))
             }
         };
         let shared = if options.processes { shared_with_processes() } else { Arc::default() };

@@ -72,13 +72,16 @@ fn lane(assignment: &Assignment, shared: Arc<Shared>, output: processes::Sink) -
     Ok(Arc::new(ProcessLane::new(workers, shared, options)))
 }
 
-/// Starts all nodes on this machine, as this program once more. They end with their session.
-pub(crate) fn start_here(announcement: &Announcement, token: &Token) -> Result<()> {
+/// Starts all nodes on this machine, as this program once more. They end with their session; where that does not start, they
+/// look for it for about `start`, at least a second.
+pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Duration) -> Result<()> {
+    let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
     for id in 1..=announcement.nodes {
         // The running file itself, also after something else was put in its place.
         let mut command = Command::new("/proc/self/exe");
         command.args(env::args_os().skip(1)).stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
+        command.env(SECONDS, seconds.to_string());
         token.pass_on(&mut command);
         let refused = |error| Error::invalid(format!("node {id} can't be started: {error}"));
         let mut child = command.spawn().map_err(refused)?;

@@ -182,11 +182,8 @@ impl Handle {
 
     /// Ends what is under way and the communicator, and waits until the library has done so, as long as it is waited for; also
     /// where somebody else has started that. Whether it is over: nothing of it touches memory then. What is `kept` is so until then.
-    pub(crate) fn end_and_wait(&self, kept: Vec<Registration>) -> bool {
-        if let Some(comm) = self.take() {
-            self.end(comm, kept);
-        }
-        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+    pub(crate) fn end_and_wait(&self, mut kept: Vec<Registration>) -> bool {
+        let ending = self.end(self.lock(), &mut kept).take();
         ending.is_none_or(Ending::wait)
     }
 
@@ -205,9 +202,7 @@ impl Handle {
     fn check_left(&self) -> Result<()> {
         fence(Ordering::SeqCst);
         self.check().inspect_err(|_| {
-            if let Some(comm) = self.take() {
-                self.end(comm, Vec::new());
-            }
+            drop(self.end(self.lock(), &mut Vec::new()));
         })
     }
 
@@ -220,10 +215,17 @@ impl Handle {
         Error::Aborted { cause: self.cause.get().cloned().unwrap_or_else(|| "the communicator was given up".into()) }
     }
 
-    /// Ends what the communicator has under way, and itself, without waiting for that.
-    fn end(&self, comm: Owned, kept: Vec<Registration>) {
-        let ending = Ending::abort(self.library, &self.runtime, comm, kept);
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(ending);
+    /// Ends what the communicator has under way, and itself, without waiting for that, if it is there. `kept` goes along.
+    ///
+    /// Whoever finds it taken out finds its ending: that is locked before the communicator is let go, and held by nobody who waits.
+    fn end(&self, mut place: MutexGuard<'_, Owned>, kept: &mut Vec<Registration>) -> MutexGuard<'_, Option<Ending>> {
+        let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        let comm = self.take_from(&mut place);
+        drop(place);
+        if let Some(comm) = comm {
+            *ending = Some(Ending::abort(self.library, &self.runtime, comm, std::mem::take(kept)));
+        }
+        ending
     }
 
     fn lock(&self) -> MutexGuard<'_, Owned> {
@@ -233,9 +235,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Some(comm) = self.take() {
-            self.end(comm, Vec::new());
-        }
+        drop(self.end(self.lock(), &mut Vec::new()));
         if *self.is_place_free.get_mut() {
             // SAFETY: the library writes there no more, and nobody looks.
             unsafe { ManuallyDrop::drop(&mut self.place) };
@@ -250,12 +250,10 @@ impl Abort for Handle {
         fence(Ordering::SeqCst);
         self.children.abort(0, cause);
         let comm = match self.comm.try_lock() {
-            Ok(mut comm) => self.take_from(&mut comm),
-            Err(TryLockError::Poisoned(poisoned)) => self.take_from(&mut poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+            Ok(comm) => comm,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
         };
-        if let Some(comm) = comm {
-            self.end(comm, Vec::new());
-        }
+        drop(self.end(comm, &mut Vec::new()));
     }
 }

@@ -87,7 +87,9 @@ impl<A: Abi> Communicator<A> {
         mpi.return_errors(comm)?;
         let (rank, size) = mpi.place_in(comm)?;
         host::watch(&flag);
-        let spins = if size <= launcher::processors() { SPINS } else { 0 };
+        // Of ranks that a launcher has started, others may be on other machines.
+        let here = if launcher::is_launched() { size.min(launcher::ranks_here()) } else { size };
+        let spins = if here <= launcher::processors() { SPINS } else { 0 };
         let rank = Rank::new(rank as u32);
         let is_blocking = env::var(BLOCKING).is_ok_and(|value| value == "1");
         let (wrong, calls, since, broken, scratch) = (Wrong::default(), 0, Cell::default(), None, Vec::new());

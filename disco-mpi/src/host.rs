@@ -297,8 +297,10 @@ impl<A: Abi> Launched<A> {
         if size == 1 {
             return Ok(None);
         }
+        // Before a communicator is made, which can't be given up.
+        let machines = Self::locate(mpi, size)?;
         let mut comm = mpi.constants.comm_null;
-        // SAFETY: all ranks call this first.
+        // SAFETY: all ranks have come here, and call this next.
         let code = unsafe { (mpi.table.comm_dup)(mpi.constants.comm_world, &mut comm) };
         mpi.about.check("MPI_Comm_dup", code)?;
         mpi.return_errors(comm)?;
@@ -306,21 +308,20 @@ impl<A: Abi> Launched<A> {
             Self::call_at_end(mpi, is_ours)?;
         }
         let (process, world) = (process::id(), Box::leak(Box::new(Self { mpi, comm })));
-        let machines = world.locate(size)?;
         Ok(Some(Host { rank, size, process, machines, world }))
     }
 
-    /// Each rank's machine. All ranks call this.
-    fn locate(&self, size: usize) -> Result<Vec<Machine>> {
-        let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
+    /// Each rank's machine. All ranks call this first, over MPI's world, whose errors stay with whoever has initialised MPI.
+    fn locate(mpi: &Installed<A>, size: usize) -> Result<Vec<Machine>> {
+        let mut request = mpi.constants.request_null;
         let (count, byte) = (RECORD as c_int, mpi.constants.byte);
         // Kept, since nothing takes a collective back.
         let (mine, all) = (Machine::this().write().to_vec().leak(), vec![0; size * RECORD].leak());
-        let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+        let (from, to, comm) = (mine.as_ptr().cast(), all.as_mut_ptr().cast(), mpi.constants.comm_world);
         // SAFETY: both stay for ever, and nobody looks at them until the request is done, below.
-        let code = unsafe { (mpi.table.iallgather)(from, count, byte, to, count, byte, self.comm, &mut request) };
+        let code = unsafe { (mpi.table.iallgather)(from, count, byte, to, count, byte, comm, &mut request) };
         mpi.about.check("MPI_Iallgather", code)?;
-        match self.wait(&mut request, Some(LOCATE))? {
+        match Self::wait(mpi, &mut request, Some(LOCATE))? {
             true => Ok(all.chunks_exact(RECORD).map(Machine::read).collect()),
             false => {
                 let (operation, state) =
@@ -348,13 +349,13 @@ impl<A: Abi> Launched<A> {
     }
 
     /// Waits until a request is done, for at most so long. Says whether it is.
-    fn wait(&self, request: &mut A::Handle, limit: Option<Duration>) -> Result<bool> {
+    fn wait(mpi: &Installed<A>, request: &mut A::Handle, limit: Option<Duration>) -> Result<bool> {
         let (start, mut looks) = (Instant::now(), 0);
         loop {
             let mut done = 0;
-            // SAFETY: the request was started, and its letter stays until it is done.
-            let code = unsafe { (self.mpi.table.test)(request, &mut done, self.mpi.status_ignore()) };
-            self.mpi.about.check("MPI_Test", code)?;
+            // SAFETY: the request was started, and what it touches stays until it is done.
+            let code = unsafe { (mpi.table.test)(request, &mut done, mpi.status_ignore()) };
+            mpi.about.check("MPI_Test", code)?;
             if done != 0 {
                 return Ok(true);
             }
@@ -378,7 +379,7 @@ impl<A: Abi> World for Launched<A> {
         // SAFETY: the letter stays until the request is done, which may be never.
         let code = unsafe { (mpi.table.isend)(data, bytes, byte, to as c_int, TAG, self.comm, &mut request) };
         mpi.about.check("MPI_Isend", code)?;
-        let is_done = self.wait(&mut request, Some(limit))?;
+        let is_done = Self::wait(mpi, &mut request, Some(limit))?;
         if is_done {
             drop(ManuallyDrop::into_inner(letter));
         }
@@ -391,7 +392,7 @@ impl<A: Abi> World for Launched<A> {
         // SAFETY: the letter stays until the request is done, below.
         let code = unsafe { (mpi.table.irecv)(data, bytes, byte, 0, TAG, self.comm, &mut request) };
         mpi.about.check("MPI_Irecv", code)?;
-        self.wait(&mut request, None).map(drop)
+        Self::wait(mpi, &mut request, None).map(drop)
     }
 
     fn finalize(&self) -> Result<()> {

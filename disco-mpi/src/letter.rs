@@ -53,7 +53,8 @@ impl Joining {
     }
 
     fn write(&self) -> String {
-        let mut text = format!("{} {}", self.start.as_millis(), self.token);
+        let millis = u64::try_from(self.start.as_millis()).unwrap_or(u64::MAX);
+        let mut text = format!("{millis} {}", self.token);
         for (index, address) in self.addresses.iter().enumerate() {
             if text.len() + 1 + address.len() > TEXT {
                 tracing::debug!(left = self.addresses.len() - index, "addresses that no letter has room for");
@@ -136,6 +137,13 @@ mod tests {
             assert_eq!(Post::read(&post.write().unwrap()).unwrap(), post);
         }
         assert_eq!(Post::read(&Post::End(false).write().unwrap()).unwrap(), Post::End(false));
+    }
+
+    #[test]
+    fn joining_may_take_for_ever() {
+        let post = Post::Letter(Letter::Joining(Joining { start: Duration::MAX, ..joining(1) }));
+        let Post::Letter(Letter::Joining(read)) = Post::read(&post.write().unwrap()).unwrap() else { panic!() };
+        assert_eq!(read.start, Duration::from_millis(u64::MAX));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use disco::{CommunicatorExt as _, DataPlane, Session, SessionExt, Tensor, WorkerContext, block_on};
 
 use crate::alone::{session, sum, text, works_again};
+use crate::costs::counts;
 use crate::on_the_double;
 
 /// A barrier that one worker does not enter.
@@ -48,6 +49,29 @@ fn copy_behind(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.queue().synchronize(deadline)
 }
 
+/// Communicators that another thread aborts while this one waits: what waits comes back when the library has ended them.
+fn abort_from_outside(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let tensor = ctx.empty(disco::DType::F32, [4])?;
+    let mut seen = 0;
+    for _ in 0..100 {
+        let Some(mut comm) = ctx.comm()?.split(Some(0), 0)? else { panic!() };
+        let (aborter, before) = (comm.aborter(), counts().comms);
+        comm.all_reduce_in_place(&tensor, disco::Reduction::Sum)?;
+        let aborts = std::thread::spawn(move || aborter.abort(&"on purpose".into()));
+        let ended = comm.synchronize();
+        let after = counts().comms;
+        aborts.join().unwrap();
+        // Else it came too early or too late.
+        if matches!(ended, Err(disco::Error::Aborted { .. })) {
+            assert_eq!(after, before - 1, "the library has it still");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0);
+    Ok(())
+}
+
+disco::register_function!("tests.nccl.abort_from_outside", abort_from_outside);
 disco::register_function!("tests.nccl.copy_behind", copy_behind);
 disco::register_function!("tests.nccl.barrier_without", barrier_without);
 disco::register_function!("tests.nccl.all_reduce_without", all_reduce_without);
@@ -76,6 +100,16 @@ on_the_double!(work_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" =
     let error = text(block_on(sum(&session)));
     assert!(error.contains("no end after 500ms: "), "{error}");
     works_again(&session);
+});
+
+on_the_double!(what_is_aborted_from_outside_is_over_when_its_rank_says_so, ["GPU_DOUBLE_DELAY_US" = "2000"], {
+    let session = session(1);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.abort_from_outside").await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        session.sync_all().await.unwrap();
+    });
 });
 
 on_the_double!(whoever_does_not_come_is_named, [], {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::wire::{Join, Message};
+use disco::wire::{Join, Message, Packet};
 use disco::{Session, Token, block_on};
 use disco_channel::nodes::handshake::{ANSWER, GREETING, Guest, Request, VERDICT};
 
@@ -23,6 +23,8 @@ crate::tests!(
     a_peer_that_claims_2_to_the_60_bytes_is_refused,
     a_node_of_another_program_ends_the_start,
     the_same_node_does_not_join_twice,
+    a_node_that_froze_while_it_waited_joins_again,
+    a_node_that_waits_need_not_speak_as_often_as_one_that_works,
     a_node_that_there_is_not_is_refused,
     strangers_that_say_nothing_are_sent_away_at_the_deadline,
     a_thousand_strangers_keep_no_node_out,
@@ -58,6 +60,14 @@ impl Stranger {
         stranger.0.write_all(&answer).unwrap();
         guest.judge(&token, &stranger.read::<VERDICT>()).unwrap();
         stranger
+    }
+
+    /// The next message.
+    fn hear(&mut self) -> Message {
+        let length = Packet::content_len(self.read()).unwrap();
+        let mut content = vec![0; length];
+        self.0.read_exact(&mut content).unwrap();
+        Message::decode(Packet::read(&content).unwrap()).unwrap()
     }
 
     /// Says something else than join, or more, and returns why it is refused.
@@ -210,12 +220,18 @@ fn a_peer_that_claims_2_to_the_60_bytes_is_refused() {
     stranger.say(&part);
 }
 
-/// A stranger that has joined as a node, says that it is ready, and is silent from then on.
-fn joined(address: SocketAddr, request: Request) -> Stranger {
+/// A stranger that has joined as a node, and is silent from then on.
+fn waiting(address: SocketAddr, request: Request) -> Stranger {
     let mut stranger = Stranger::enter(address, TOKEN, request);
     let functions = disco::function::names().into_iter().map(str::to_owned).collect();
     let join = Message::Join(Join { name: "stranger".into(), functions });
     stranger.0.write_all(&join.encode().unwrap()).unwrap();
+    stranger
+}
+
+/// One that has also said that it is ready.
+fn joined(address: SocketAddr, request: Request) -> Stranger {
+    let mut stranger = waiting(address, request);
     stranger.0.write_all(&Message::Ready.encode().unwrap()).unwrap();
     stranger
 }
@@ -247,6 +263,39 @@ fn the_same_node_does_not_join_twice() {
     assert_eq!(ask(&session, "tests.pid", 1), i64::from(nodes[0].id()));
     block_on(session.shutdown()).unwrap();
     nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
+}
+
+fn a_node_that_froze_while_it_waited_joins_again() {
+    let session = builder(3, 1);
+    let (session, (_frozen, nodes)) = with(session, |address| {
+        let frozen = waiting(address, Request { node: Some(1), per_node: None });
+        thread::sleep(Duration::from_millis(2300));
+        (frozen, ["1", "2"].map(|id| node(address).env("DISCO_NODE_ID", id).spawn().unwrap()))
+    });
+    let session = session.unwrap();
+    assert_eq!(
+        [1, 2].map(|worker| ask(&session, "tests.pid", worker)),
+        nodes.each_ref().map(|node| i64::from(node.id()))
+    );
+    block_on(session.shutdown()).unwrap();
+    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
+}
+
+fn a_node_that_waits_need_not_speak_as_often_as_one_that_works() {
+    let session = builder(3, 1).silence(Duration::from_millis(700));
+    let (session, (first, second)) = with(session, |address| {
+        let mut first = waiting(address, Request { node: Some(1), per_node: None });
+        thread::sleep(Duration::from_millis(900));
+        let second = node(address).spawn().unwrap();
+        while !matches!(first.hear(), Message::Assign(_)) {}
+        // Its workers take their time to start.
+        thread::sleep(Duration::from_millis(300));
+        first.0.write_all(&Message::Ready.encode().unwrap()).unwrap();
+        (first, second)
+    });
+    drop(session.unwrap());
+    assert!(end(second).status.success());
+    drop(first);
 }
 
 fn a_node_that_there_is_not_is_refused() {

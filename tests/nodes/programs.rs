@@ -112,6 +112,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     match env::var(PROGRAM).ok()?.as_str() {
         "printer" => printer(),
         "controller" => controller(),
+        "late" => late(),
         other => panic!("there is no program `{other}`"),
     }
     Some(ExitCode::SUCCESS)
@@ -125,6 +126,15 @@ fn printer() {
         session.call(&session.function("tests.print").await.unwrap(), ()).await.unwrap();
         session.shutdown().await.unwrap();
     });
+}
+
+/// Prints why it has no session: its node comes too late.
+fn late() {
+    if env::var_os("DISCO_CONNECT").is_some() {
+        thread::sleep(Duration::from_millis(1500));
+    }
+    disco::init();
+    println!("{}", Builder::nodes(2, 1).start_deadline(Duration::from_secs(1)).start().unwrap_err());
 }
 
 /// Prints the processes of its nodes and their workers, and waits to be killed.

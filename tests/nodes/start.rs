@@ -2,12 +2,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::process::Stdio;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco::{Builder, Session, SessionKind, Token, block_on};
 
-use crate::programs::{TOKEN, ask, builder, complaint, end, node, with};
+use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
 
 crate::tests!(
     an_address_in_use_is_named,
@@ -15,6 +16,7 @@ crate::tests!(
     a_session_without_a_token_takes_nodes_of_this_machine,
     nodes_that_do_not_come_are_named_at_the_deadline,
     a_node_that_waits_for_others_says_so,
+    nodes_of_a_session_that_does_not_start_end_soon,
     a_node_waits_for_its_controller_and_says_so,
     a_controller_that_does_not_come_is_an_error,
     a_name_that_does_not_resolve_is_an_error,
@@ -82,6 +84,17 @@ fn a_node_that_waits_for_others_says_so() {
     let [first, second] = nodes.map(|node| String::from_utf8(end(node).stderr).unwrap());
     assert!(first.starts_with("disco: joined the controller at 127.0.0.1:"), "{first}");
     assert!(first.ends_with(", waiting for other nodes\n") && second.is_empty(), "{first}{second}");
+}
+
+fn nodes_of_a_session_that_does_not_start_end_soon() {
+    let start = Instant::now();
+    let late = command("late").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // With all that has its standard error.
+    let output = end(late);
+    let [said, told] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(said, "start: no end after 1s: node 1 did not join\n");
+    assert!(told.contains("disco: joining the controller at ") && told.contains(": no end after 1s: "), "{told}");
+    assert!(start.elapsed() < Duration::from_secs(15), "after {:?}", start.elapsed());
 }
 
 fn a_node_waits_for_its_controller_and_says_so() {
@@ -211,6 +224,10 @@ fn heartbeats_that_are_too_rare_are_refused() {
     let text = "a heartbeat every 3s where 5s of silence are allowed: it is to come at least twice";
     assert_eq!(start(Duration::from_secs(3)), text);
     assert!(start(Duration::ZERO).starts_with("a heartbeat every 0ns "));
+    assert!(start(Duration::MAX).starts_with("a heartbeat every 18446744073709551615.999999999s "));
+    // Threads have none.
+    let session = Builder::threads(2).heartbeat(Duration::MAX).start().unwrap();
+    block_on(session.shutdown()).unwrap();
 }
 
 fn a_node_of_another_size_is_refused_on_both_ends() {

@@ -15,10 +15,12 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 
 use super::waker::Waker;
-use super::{CHUNK, PART};
+use super::{CHUNK, PACKET, PART};
 
-/// Bytes that may wait to be sent. More means that the other end does not read.
+/// Bytes that may wait to be sent, at least. More means that the other end does not read.
 const BACKLOG: usize = 1 << 30;
+/// What may wait beside a large packet of each worker.
+const SLACK: usize = 64 << 20;
 /// How many packets go at once.
 const SLICES: usize = 64;
 /// One end of a connected socket that streams bytes: what it sends, and the socket. Never waits.
@@ -39,6 +41,8 @@ struct Outbox {
     /// Packets that go when there are no others, in parts if they are large.
     last: VecDeque<Parcel>,
     bytes: usize,
+    /// Bytes that may wait beyond [`BACKLOG`].
+    more: usize,
     /// Something was refused: the other end has no longer got everything.
     is_full: bool,
     is_cut: bool,
@@ -62,6 +66,12 @@ impl Connection {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self { socket, outbox: Mutex::default(), waker })
+    }
+
+    /// So many workers send by it, each of which may have its largest packet under way.
+    pub(crate) fn serve(&self, workers: usize) {
+        let bytes = workers.saturating_mul(PACKET).saturating_add(SLACK);
+        self.outbox().more = bytes.saturating_sub(BACKLOG);
     }
 
     /// Sends a packet and a descriptor, ahead of frames and of what is left of large packets. Large ones queue behind these
@@ -107,7 +117,7 @@ impl Connection {
     /// Room for a packet of so many bytes.
     fn take(&self, bytes: usize) -> Result<MutexGuard<'_, Outbox>> {
         let mut outbox = self.outbox();
-        if outbox.bytes.saturating_add(bytes) > BACKLOG {
+        if outbox.bytes.saturating_add(bytes) > BACKLOG + outbox.more {
             outbox.is_full = true;
             return Err(Error::invalid(format!("the other end has left {} bytes unread", outbox.bytes)));
         }

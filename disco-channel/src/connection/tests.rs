@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use disco_core::wire::{Message, WireError};
 
-use super::{CHUNK, Connection, Incoming, Waker};
+use super::{CHUNK, Connection, Incoming, PACKET, Waker};
 
 fn pair() -> (Connection, Connection) {
     let (a, b) = UnixStream::pair().unwrap();
@@ -143,4 +143,16 @@ fn what_may_wait_goes_with_what_follows() {
     a.hold_last(bye("fifth")).unwrap();
     a.flush().unwrap();
     assert_eq!(came(), ["fifth"]);
+}
+
+#[test]
+fn the_largest_packets_of_all_workers_may_wait_at_once() {
+    // Nobody reads; they share their bytes.
+    let packet: Arc<[u8]> = vec![0; PACKET / 4].into();
+    let waiting = |workers| {
+        let (a, _b) = pair();
+        a.serve(workers);
+        (0..100).take_while(|_| a.send_last(packet.clone()).is_ok()).count()
+    };
+    assert_eq!([0, 1, 8].map(waiting), [16, 16, 33]);
 }

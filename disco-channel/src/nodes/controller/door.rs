@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World};
 
+use super::refused::Standing;
 use crate::connection::{Connection, Incoming, Waker};
 use crate::nodes::handshake::{ANSWER, Host, Judgement, Request};
 use crate::nodes::token::Token;
@@ -60,11 +61,11 @@ pub(super) struct Guest {
 /// What came of a stranger.
 pub(super) enum Arrival {
     Node(Guest),
-    /// It is no node of ours; whether it spoke as one.
+    /// It is no node of ours; how far it came.
     Refused {
         address: SocketAddr,
         error: Error,
-        is_kin: bool,
+        standing: Standing,
     },
     /// The system lets nobody in, for now.
     Closed(io::Error),
@@ -107,11 +108,11 @@ impl Door {
         }
         for stranger in std::mem::take(&mut self.strangers) {
             let address = stranger.address;
-            let mut is_kin = stranger.has_proved();
-            match stranger.listen(&self.token, &self.world, waker, &mut is_kin) {
+            let mut standing = if stranger.has_proved() { Standing::Proved } else { Standing::Stranger };
+            match stranger.listen(&self.token, &self.world, waker, &mut standing) {
                 Ok(Progress::Stays(stranger)) => self.strangers.push_back(stranger),
                 Ok(Progress::Comes(guest)) => arrivals.push(Arrival::Node(guest)),
-                Err(error) => arrivals.push(Arrival::Refused { address, error, is_kin }),
+                Err(error) => arrivals.push(Arrival::Refused { address, error, standing }),
             }
         }
         arrivals
@@ -144,6 +145,18 @@ impl Door {
     }
 }
 
+impl Guest {
+    /// Whether it is there: it waits, and has been silent for less than `silence`.
+    pub(super) fn is_there(&mut self, silence: Duration) -> bool {
+        let Self { connection, incoming, .. } = self;
+        let said = incoming.listen(connection, |_, message| match message {
+            Message::Alive => Ok(None),
+            other => Ok(Some(other)),
+        });
+        matches!(said, Ok(None)) && !incoming.is_closed() && incoming.silence() < silence
+    }
+}
+
 impl Stranger {
     fn has_proved(&self) -> bool {
         matches!(self.phase, Phase::Introduction { .. })
@@ -158,12 +171,16 @@ enum Progress {
 }
 
 impl Stranger {
-    fn listen(mut self, token: &Token, world: &World, waker: &Arc<Waker>, is_kin: &mut bool) -> Result<Progress> {
+    fn listen(mut self, token: &Token, world: &World, waker: &Arc<Waker>, standing: &mut Standing) -> Result<Progress> {
         if let Phase::Proof { stream, host, answer, came } = &mut self.phase {
             read(stream, answer, came)?;
             if *came == ANSWER {
                 let Judgement { request, verdict } = host.judge(token, world, answer);
-                *is_kin = verdict.is_some();
+                *standing = match (&request, &verdict) {
+                    (Ok(_), _) => Standing::Proved,
+                    (Err(_), Some(_)) => Standing::Unproved,
+                    (Err(_), None) => Standing::Stranger,
+                };
                 // It may be gone, which shows.
                 _ = verdict.map(|verdict| stream.write_all(&verdict));
                 let request = request?;

@@ -1,6 +1,5 @@
 //! The lane, as a session has it.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::net::TcpListener;
 use std::ops::Range;
@@ -20,6 +19,7 @@ use super::announce::{Announce, Announcement};
 use super::crew::Crew;
 use super::door::Door;
 use super::printer::Printer;
+use super::refused::Refused;
 use super::roster::Roster;
 use super::service::Service;
 use crate::connection::Waker;
@@ -146,7 +146,7 @@ impl Channel for NodeLane {
             door: Some(Door::new(listener, secret, config.world).map_err(refused)?),
             guests: Vec::new(),
             peers: Vec::new(),
-            refused: VecDeque::new(),
+            refused: Refused::default(),
             assignment: Assignment {
                 node: 0,
                 workers: self.workers.clone(),

@@ -7,6 +7,7 @@ mod door;
 mod lane;
 mod peer;
 mod printer;
+mod refused;
 mod roster;
 mod service;
 

@@ -11,6 +11,8 @@ use crate::{ending, hearing};
 
 /// Bytes that may wait to be printed.
 const WAITING: usize = 16 << 20;
+/// What a line takes beside its bytes, about.
+const ENTRY: usize = 128;
 /// How long the last ones may take.
 const REST: Duration = Duration::from_millis(600);
 
@@ -50,11 +52,13 @@ impl Printer {
 
     /// Prints a line, in one piece.
     pub(super) fn print(&self, prefix: String, is_err: bool, line: Arc<[u8]>) {
-        let waiting = self.counts.waiting.fetch_add(line.len(), Ordering::Relaxed);
-        let goes = waiting < WAITING && self.lines.send(Line { prefix, is_err, line: line.clone() }).is_ok();
+        let line = Line { prefix, is_err, line };
+        let size = line.size();
+        let waiting = self.counts.waiting.fetch_add(size, Ordering::Relaxed);
+        let goes = waiting < WAITING && self.lines.send(line).is_ok();
         if !goes {
             // Nothing is said of it on this thread, which must not wait for those who read.
-            self.counts.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            self.counts.waiting.fetch_sub(size, Ordering::Relaxed);
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -68,13 +72,35 @@ impl Printer {
     }
 }
 
+impl Line {
+    /// What it takes while it waits.
+    fn size(&self) -> usize {
+        self.line.len() + self.prefix.len() + ENTRY
+    }
+}
+
 fn print(lines: &Receiver<Line>, counts: &Counts) {
-    for Line { prefix, is_err, line } in lines {
-        hearing::print(&prefix, is_err, &line);
-        counts.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+    for line in lines {
+        hearing::print(&line.prefix, line.is_err, &line.line);
+        counts.waiting.fetch_sub(line.size(), Ordering::Relaxed);
         let lost = counts.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             tracing::warn!(lines = lost, "output of workers is lost: this program's is read too slowly");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_lines_that_nobody_reads_are_lost_in_the_end() {
+        let ((lines, _receiver), counts) = (mpsc::channel(), Arc::new(Counts::default()));
+        let printer = Printer { lines, counts: counts.clone(), thread: thread::spawn(|| {}) };
+        let most = WAITING / ENTRY;
+        (0..most + 100).for_each(|_| printer.print("node 1 worker 0".into(), false, [].into()));
+        assert!(counts.lost.load(Ordering::Relaxed) >= 100);
+        assert!(counts.waiting.load(Ordering::Relaxed) < WAITING + 2 * ENTRY);
     }
 }

@@ -1,6 +1,5 @@
 //! The controller's side of what goes on beside the commands: one thread for all nodes of a lane.
 
-use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,13 +16,11 @@ use rustix::event::{PollFd, PollFlags};
 use super::door::{Arrival, Door, Guest};
 use super::peer::Peer;
 use super::printer::Printer;
+use super::refused::{Refused, Standing};
 use super::roster::Roster;
 use crate::connection::{PACKET, Vigil};
 use crate::hearing;
 use crate::nodes::ALIVE;
-
-/// How many of those who were sent away are told of.
-const TOLD: usize = 3;
 
 /// The service thread of one lane.
 pub(super) struct Service {
@@ -36,8 +33,7 @@ pub(super) struct Service {
     pub(super) guests: Vec<Guest>,
     /// All nodes, once they have come.
     pub(super) peers: Vec<Peer>,
-    /// Those who were sent away last and why, and whether they spoke as nodes.
-    pub(super) refused: VecDeque<(String, bool)>,
+    pub(super) refused: Refused,
     /// What nodes are told; which one it is, is each one's own.
     pub(super) assignment: Assignment,
     /// When it started.
@@ -160,23 +156,18 @@ impl Service {
         for arrival in arrivals.into_iter().flatten() {
             match arrival {
                 Arrival::Node(guest) => self.take(guest),
-                Arrival::Refused { address, error, is_kin } => self.send_away(&address.to_string(), &error, is_kin),
+                Arrival::Refused { address, error, standing } => {
+                    self.refused.add(&address.to_string(), &error, standing);
+                }
                 Arrival::Closed(error) => {
                     let error = Error::invalid(format!("nobody can connect: {error}"));
-                    self.send_away("the system", &error, true);
+                    self.refused.add("the system", &error, Standing::Proved);
                 }
             }
         }
         let silence = self.assignment.silence.max(ALIVE * 5);
         // Whoever leaves meanwhile may come again.
-        self.guests.retain_mut(|guest| {
-            let Guest { connection, incoming, .. } = guest;
-            let said = incoming.listen(connection, |_, message| match message {
-                Message::Alive => Ok(None),
-                other => Ok(Some(other)),
-            });
-            matches!(said, Ok(None)) && !incoming.is_closed() && incoming.silence() < silence
-        });
+        self.guests.retain_mut(|guest| guest.is_there(silence));
         if self.door.is_some() && self.guests.len() == self.roster.len() {
             self.door = None;
             self.assign();
@@ -198,6 +189,10 @@ impl Service {
             hearing::refuse(&guest.connection, &error);
             return self.give_up(&Error::Lost { workers: name, why: error.to_string() });
         }
+        if guest.request.node.is_some() {
+            // One that froze and came back finds its seat free.
+            self.guests.retain_mut(|other| other.request.node != guest.request.node || other.is_there(ALIVE * 2));
+        }
         let nodes = self.roster.len();
         let taken = |id| self.guests.iter().find(|other| other.request.node == Some(id));
         let refused = match guest.request.node {
@@ -212,28 +207,13 @@ impl Service {
             Some(why) => {
                 let error = Error::Invalid(why);
                 hearing::refuse(&guest.connection, &error);
-                self.send_away(&name, &error, true);
+                self.refused.add(&name, &error, Standing::Proved);
             }
             None => {
                 tracing::info!(node = name, "has come");
                 self.guests.push(guest);
             }
         }
-    }
-
-    /// Somebody was sent away. Of those who spoke as nodes it is told; others may be many.
-    fn send_away(&mut self, name: &str, error: &Error, is_kin: bool) {
-        match is_kin {
-            true => tracing::warn!(from = name, %error, "sent away"),
-            false => tracing::debug!(from = name, %error, "sent away"),
-        }
-        let last = self.refused.iter().rposition(|(_, is_kin)| !is_kin);
-        match (self.refused.len() == TOLD, last) {
-            (true, None) if !is_kin => return,
-            (true, last) => _ = self.refused.remove(last.unwrap_or(0)),
-            (false, _) => {}
-        }
-        self.refused.push_back((format!("{name}: {error}"), is_kin));
     }
 
     /// All have come: tells each which node it is. Those that did not say fill what is left, in the order of their names, so
@@ -271,6 +251,8 @@ impl Service {
     fn place(&mut self, index: usize, guest: Guest) {
         let Guest { join, connection, mut incoming, .. } = guest;
         incoming.set_limit(PACKET);
+        // So far it had only to speak as often as a guest.
+        incoming.excuse();
         let seat = self.roster.seat(index);
         // Set once: nobody else gets this seat.
         _ = seat.name.set(self.roster.name(index, Some(&join.name)));
@@ -331,8 +313,7 @@ impl Service {
             false => format!("{missing} of {} did not join", free.join(", ")),
         };
         if !self.refused.is_empty() {
-            let refused: Vec<&str> = self.refused.iter().map(|(why, _)| why.as_str()).collect();
-            text += &format!("; sent away: {}", refused.join("; "));
+            text += &format!("; sent away: {}", self.refused);
         }
         text
     }

@@ -77,6 +77,7 @@ impl Bridge {
     ) -> Self {
         let workers = assignment.workers.start.index()..assignment.workers.end.index();
         let workers: Vec<WorkerId> = workers.map(|index| WorkerId::new(index as u32)).collect();
+        connection.serve(workers.len());
         Self {
             connection,
             incoming,

@@ -24,13 +24,15 @@ const SHARE: Duration = Duration::from_millis(500);
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long others may take to join until it is said that they are waited for.
 const QUIET: Duration = Duration::from_secs(1);
+/// Why it may have been refused.
+const NO_TOKEN: &str = "this node was given no token";
 
 /// How a node joins.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
     /// Where the controller listens: `HOST:PORT`, or several of these, parted by commas, of which one will do.
     pub address: String,
-    /// The session's token; without it, a controller that has none.
+    /// The session's token; without it, a controller of this machine that has none.
     pub token: Option<Token>,
     /// Which node this is; else the controller says.
     pub node: Option<u32>,
@@ -123,6 +125,11 @@ fn enter(options: &JoinOptions, left: Duration) -> Result<(TcpStream, World), Fa
 
 fn enter_at(address: &str, options: &JoinOptions, limit: Duration) -> Result<(TcpStream, World), Failed> {
     let mut stream = connect(address, limit).map_err(Failed::ForNow)?;
+    let peer = stream.peer_addr().map_err(|error| Failed::ForNow(error.to_string()))?;
+    // As a controller without a token takes nodes of this machine only: elsewhere anybody could be one.
+    if options.token.is_none() && !peer.ip().to_canonical().is_loopback() {
+        return Err(Failed::ForGood(lost(format!("{peer} may be another machine; {NO_TOKEN}"))));
+    }
     let world = prove(options, &mut stream)?;
     Ok((stream, world))
 }
@@ -142,6 +149,10 @@ fn connect(address: &str, left: Duration) -> Result<TcpStream, String> {
 
 /// The addresses of a name: the system's resolver knows no deadline, and is left behind at ours.
 fn resolve(address: &str, left: Duration) -> Result<Vec<SocketAddr>, String> {
+    // No name, for which there is no need to wait.
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
     let (tell, told) = mpsc::channel();
     let name = address.to_owned();
     let resolver = thread::Builder::new().name("disco-resolver".into());
@@ -162,7 +173,7 @@ fn prove(options: &JoinOptions, stream: &mut TcpStream) -> Result<World, Failed>
             _ => error.to_string(),
         })
     };
-    let hint = if options.token.is_none() { "; this node was given no token" } else { "" };
+    let hint = if options.token.is_none() { format!("; {NO_TOKEN}") } else { String::new() };
     let refused = |error: Error| Failed::ForGood(lost(format!("{error}{hint}")));
     let end = Instant::now() + HANDSHAKE;
     let mut greeting = [0; GREETING];
@@ -240,9 +251,10 @@ pub(super) fn lost(why: String) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{IpAddr, TcpListener};
 
     use super::*;
+    use crate::nodes::addresses;
 
     #[test]
     fn of_several_addresses_each_says_why_it_would_not_do() {
@@ -259,5 +271,19 @@ mod tests {
         assert!(error.contains(&format!("{closed}: Connection refused")), "{error}");
         let why = "the controller lost: it is no controller of Disco; this node was given no token";
         assert!(error.ends_with(&format!("; {other}: {why}")), "{error}");
+    }
+
+    #[test]
+    fn without_a_token_only_a_controller_of_this_machine_will_do() {
+        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+        let addresses = addresses::of_this_machine().into_iter().filter(IpAddr::is_ipv4);
+        for address in addresses.map(|ip| SocketAddr::new(ip, listener.local_addr().unwrap().port())) {
+            let error = join(&JoinOptions::new(address.to_string()), &Arc::new(Waker::new().unwrap())).err().unwrap();
+            let why = format!("{address} may be another machine; this node was given no token");
+            assert_eq!(error.to_string(), format!("the controller lost: {why}"));
+            let mut said = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut said).unwrap();
+            assert!(said.is_empty(), "{said:?}");
+        }
     }
 }
