@@ -14,6 +14,7 @@ mod devices;
 mod failure;
 mod kernels;
 mod order;
+mod overlap;
 mod p2p;
 mod processes;
 

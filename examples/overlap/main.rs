@@ -1,0 +1,34 @@
+//! A matrix product whose operand is spread over ranks, and one whose result is: the communication goes by the copy engine, block by
+//! block, while other blocks are multiplied.
+//!
+//! ```text
+//! cargo run --release --features nccl --example overlap
+//! ```
+
+#![cfg_attr(not(feature = "nccl"), allow(unused))]
+
+#[cfg(feature = "nccl")]
+mod overlap;
+
+#[cfg(feature = "nccl")]
+fn main() -> disco::Result<()> {
+    use disco::{DataPlane as _, DeviceApi as _, Session as _, SessionExt as _};
+
+    let devices = disco::nccl::cuda::Cuda.count()?;
+    let session = disco::Builder::threads(devices.min(8)).start()?;
+    disco::block_on(async {
+        session.init_ccl("cuda_p2p", &[]).await?;
+        for name in ["example.all_gather_matmul", "example.matmul_reduce_scatter"] {
+            let function = session.function(name).await?;
+            session.call(&function, (96, 64, 48)).await?;
+            session.sync_all().await?;
+            println!("{name}: as without overlap, on {} workers", devices.min(8));
+        }
+        session.shutdown().await
+    })
+}
+
+#[cfg(not(feature = "nccl"))]
+fn main() {
+    eprintln!("this takes the feature nccl");
+}

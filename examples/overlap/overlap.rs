@@ -1,0 +1,153 @@
+//! The two products, each checked against what comes of a collective and a product after it.
+//!
+//! A block is multiplied on the host here, in plain loops, so that the example needs nothing else. On a GPU a GEMM on the worker's
+//! stream stands in their place, and nothing else changes: the worker's stream waits for the block that it needs, while the lane at
+//! its side has copies of the next ones under way.
+
+use disco::nccl::disco_ccl::p2p::{Shortcut, Workspace};
+use disco::{CommunicatorExt as _, DType, Rank, Reduction, Tensor, WorkerContext};
+
+disco::register_function!("example.all_gather_matmul", all_gather_matmul);
+disco::register_function!("example.matmul_reduce_scatter", matmul_reduce_scatter);
+
+/// Rows, columns, in this order.
+struct Matrix {
+    columns: usize,
+    numbers: Vec<f32>,
+}
+
+impl Matrix {
+    /// Whole numbers, whose products are exact in any order.
+    fn new(rows: usize, columns: usize, seed: usize) -> Self {
+        let number = |at: usize| ((at * 7 + seed * 5) % 11) as f32 - 5.0;
+        Self { columns, numbers: (0..rows * columns).map(number).collect() }
+    }
+
+    fn rows(&self) -> usize {
+        self.numbers.len() / self.columns
+    }
+
+    fn times(&self, other: &Self) -> Self {
+        let mut numbers = vec![0.0; self.rows() * other.columns];
+        for (row, out) in self.numbers.chunks_exact(self.columns).zip(numbers.chunks_exact_mut(other.columns)) {
+            for (factor, line) in row.iter().zip(other.numbers.chunks_exact(other.columns)) {
+                out.iter_mut().zip(line).for_each(|(out, number)| *out += factor * number);
+            }
+        }
+        Self { columns: other.columns, numbers }
+    }
+
+    /// Some of its rows.
+    fn block(&self, from: usize, rows: usize) -> Self {
+        let range = from * self.columns..(from + rows) * self.columns;
+        Self { columns: self.columns, numbers: self.numbers[range].to_vec() }
+    }
+
+    fn to_device(&self, ctx: &mut WorkerContext) -> disco::Result<Tensor> {
+        let shape = [self.numbers.len() as i64];
+        let tensor = ctx.empty(DType::F32, shape)?;
+        ctx.queue().copy_in(&tensor, &Tensor::from_slice(&self.numbers, shape)?).map(|()| tensor)
+    }
+
+    /// When the worker's stream has got here.
+    fn from_device(ctx: &mut WorkerContext, tensor: &Tensor, columns: usize) -> disco::Result<Self> {
+        let host = Tensor::zeros(DType::F32, tensor.shape().clone())?;
+        ctx.queue().copy_out(&host, tensor)?;
+        let deadline = ctx.deadline();
+        ctx.queue().synchronize(deadline)?;
+        Ok(Self { columns, numbers: host.to_vec()? })
+    }
+}
+
+/// The memory that ranks share, in which blocks of so many bytes have room.
+fn workspace(ctx: &mut WorkerContext, blocks: usize, bytes: usize) -> disco::Result<Workspace> {
+    let shared = Shortcut::of(ctx.comm()?)?.workspace()?.clone();
+    match blocks * bytes <= shared.bytes() {
+        true => Ok(shared),
+        false => Err(disco::Error::Invalid(format!("set DISCO_P2P_BUFFER to {} at least", blocks * bytes))),
+    }
+}
+
+fn rank(index: usize) -> Rank {
+    Rank::new(index as u32)
+}
+
+/// Each rank has some rows of A, and a B of its own: it wants all rows of A times B. While a block is multiplied, the next one comes.
+fn all_gather_matmul(ctx: &mut WorkerContext, rows: usize, inner: usize, columns: usize) -> disco::Result<()> {
+    let (own, size) = (ctx.worker().index(), ctx.world().size());
+    let (a, b) = (Matrix::new(rows, inner, own), Matrix::new(inner, columns, 100 + own));
+    let shared = workspace(ctx, 1, rows * inner * size_of::<f32>())?;
+    let mine = a.to_device(ctx)?;
+    let (main, side) = (shared.main(), shared.side()?);
+
+    main.put(&mine, rank(own), 0)?;
+    main.barrier()?;
+    side.after(&main)?;
+    // This rank's block is here; the others come one after the other, each from another rank than the other ranks' next.
+    let order: Vec<usize> = (1..size).map(|step| (own + step) % size).collect();
+    let blocks: Vec<Tensor> =
+        order.iter().map(|_| ctx.empty(DType::F32, [(rows * inner) as i64])).collect::<disco::Result<_>>()?;
+    // What is given to the side comes after the worker's stream has cleared it.
+    side.after(&main)?;
+    let fetch = |step: usize| match order.get(step) {
+        Some(peer) => side.get(&blocks[step], rank(*peer), 0),
+        None => Ok(()),
+    };
+    let mut product = vec![Vec::new(); size];
+    fetch(0)?;
+    product[own] = a.times(&b).numbers;
+    for (step, peer) in order.iter().enumerate() {
+        main.after(&side)?;
+        fetch(step + 1)?;
+        product[*peer] = Matrix::from_device(ctx, &blocks[step], inner)?.times(&b).numbers;
+    }
+    // Nobody writes to its buffer before all have read it.
+    main.barrier()?;
+
+    let all = ctx.empty(DType::F32, [(size * rows * inner) as i64])?;
+    ctx.comm()?.all_gather(&mine, &all)?;
+    let expected = Matrix::from_device(ctx, &all, inner)?.times(&b);
+    check("all_gather and product", &product.concat(), &expected.numbers)
+}
+
+/// Each rank has some columns of A and the same rows of B: each wants its share of the rows of the sum of all products. While a block is
+/// multiplied, the one before goes to the rank that wants it.
+fn matmul_reduce_scatter(ctx: &mut WorkerContext, rows: usize, inner: usize, columns: usize) -> disco::Result<()> {
+    let (own, size) = (ctx.worker().index(), ctx.world().size());
+    let (a, b) = (Matrix::new(size * rows, inner, own), Matrix::new(inner, columns, 100 + own));
+    let bytes = rows * columns * size_of::<f32>();
+    let shared = workspace(ctx, size, bytes)?;
+    let (main, side) = (shared.main(), shared.side()?);
+
+    // All are done with what was in their buffers.
+    main.barrier()?;
+    side.after(&main)?;
+    let part = |peer: usize| a.block(peer * rows, rows).times(&b);
+    for peer in (1..size).map(|step| (own + step) % size) {
+        let block = part(peer).to_device(ctx)?;
+        side.after(&main)?;
+        // To where that rank expects this one's.
+        side.put(&block, rank(peer), own * bytes)?;
+        side.signal(rank(peer), 0)?;
+    }
+    let mut sum = part(own);
+    for peer in (1..size).map(|step| (own + size - step) % size) {
+        main.wait(rank(peer), 0)?;
+        let theirs = shared.p2p_buffer(rank(own), peer * bytes, [(rows * columns) as i64], DType::F32)?;
+        let theirs = Matrix::from_device(ctx, &theirs, columns)?;
+        sum.numbers.iter_mut().zip(theirs.numbers).for_each(|(sum, number)| *sum += number);
+    }
+
+    let product = a.times(&b).to_device(ctx)?;
+    let scattered = ctx.empty(DType::F32, [(rows * columns) as i64])?;
+    ctx.comm()?.reduce_scatter(&product, &scattered, Reduction::Sum)?;
+    let expected = Matrix::from_device(ctx, &scattered, columns)?;
+    check("product and reduce_scatter", &sum.numbers, &expected.numbers)
+}
+
+fn check(what: &str, found: &[f32], expected: &[f32]) -> disco::Result<()> {
+    match found.iter().zip(expected).position(|(found, expected)| found != expected) {
+        None if found.len() == expected.len() => Ok(()),
+        at => Err(disco::Error::Invalid(format!("{what} differ from what they are in one from element {at:?} on"))),
+    }
+}
