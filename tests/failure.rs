@@ -356,10 +356,10 @@ fn a_collective_before_init_ccl_says_what_to_call() {
 fn an_unknown_backend_lists_the_ones_there_are() {
     let session = threads(1);
     let error = text(block_on(session.init_ccl("ucc", &[])));
-    let has = ["local", "mpi", "nccl", "rccl"].into_iter().filter(|name| match *name {
+    let has = ["cuda_p2p", "local", "mpi", "nccl", "rccl", "rocm_p2p"].into_iter().filter(|name| match *name {
         "mpi" => cfg!(feature = "mpi"),
-        "nccl" => cfg!(feature = "nccl"),
-        "rccl" => cfg!(feature = "rccl"),
+        "nccl" | "cuda_p2p" => cfg!(feature = "nccl"),
+        "rccl" | "rocm_p2p" => cfg!(feature = "rccl"),
         _ => true,
     });
     let has = has.collect::<Vec<_>>().join(", ");

@@ -32,6 +32,16 @@ struct Finding {
     why: Vec<String>,
     /// What carries it; null without devices.
     all_reduce: Option<String>,
+    /// Whether kernels can be made; null without devices.
+    kernels: Option<Kernels>,
+}
+
+/// Kernels, as JSON.
+#[derive(Serialize)]
+struct Kernels {
+    ready: bool,
+    /// By what, or why not.
+    detail: String,
 }
 
 /// One device, as JSON.
@@ -74,6 +84,10 @@ impl Finding {
             forced: decision.is_forced,
             why: decision.why,
             all_reduce: Some(all_reduce(topology, sites.len())),
+            kernels: Some(match p2p::readiness() {
+                Ok(detail) => Kernels { ready: true, detail },
+                Err(detail) => Kernels { ready: false, detail },
+            }),
             devices: sites.into_iter().map(Device::of).collect(),
         }
     }
@@ -81,7 +95,8 @@ impl Finding {
     fn none(absent: &Unavailable) -> Self {
         let (devices, why) = (Vec::new(), vec![absent.to_string()]);
         let topology = Topology::Unknown.name();
-        Self { host: p2p::host(), devices, links: None, topology, relays: None, forced: false, why, all_reduce: None }
+        let (host, links, relays, forced, all_reduce, kernels) = (p2p::host(), None, None, false, None, None);
+        Self { host, devices, links, topology, relays, forced, why, all_reduce, kernels }
     }
 }
 
@@ -94,13 +109,13 @@ impl Device {
 fn all_reduce(topology: Topology, devices: usize) -> String {
     match topology.has_kernels() {
         false => "NCCL alone".to_owned(),
-        true if RANKS.contains(&devices) => "own kernels possible".to_owned(),
-        true => format!("own kernels possible among {} to {} devices", RANKS.start(), RANKS.end()),
+        true if RANKS.contains(&devices) => "kernels possible (backend cuda_p2p)".to_owned(),
+        true => format!("kernels possible (backend cuda_p2p) among {} to {} devices", RANKS.start(), RANKS.end()),
     }
 }
 
 fn print(finding: &Finding, out: &mut impl Write) -> io::Result<()> {
-    let Finding { host, devices, links, topology, why, all_reduce, .. } = finding;
+    let Finding { host, devices, links, topology, why, all_reduce, kernels, .. } = finding;
     writeln!(out, "{:<10} {host}", "host")?;
     for Device { device, name, bus_id } in devices {
         writeln!(out, "{device:<10} {bus_id}  {name}")?;
@@ -113,7 +128,8 @@ fn print(finding: &Finding, out: &mut impl Write) -> io::Result<()> {
         None => writeln!(out, "{:<10} none", "devices")?,
     }
     why.iter().try_for_each(|why| writeln!(out, "{:<10} {why}", ""))?;
-    all_reduce.iter().try_for_each(|all_reduce| writeln!(out, "{:<10} {all_reduce}", "all_reduce"))
+    all_reduce.iter().try_for_each(|all_reduce| writeln!(out, "{:<10} {all_reduce}", "all_reduce"))?;
+    kernels.iter().try_for_each(|kernels| writeln!(out, "{:<10} {}", "kernels", kernels.detail))
 }
 
 fn matrix(links: &[Vec<u32>], out: &mut impl Write) -> io::Result<()> {

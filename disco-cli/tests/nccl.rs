@@ -16,6 +16,16 @@ fn it_conforms() {
     conforms("nccl", &folder, &[], &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
 }
 
+/// With kernels beside NCCL, where they are for the sum.
+#[test]
+fn sums_by_kernels_conform() {
+    let nvrtc =
+        std::env::var("DISCO_TEST_CACHE").map(|cache| cache + "/nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12");
+    let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", &nvrtc.unwrap_or_default())];
+    let runs = [("2", "f32"), ("4", "all_reduce"), ("3", "abort::")];
+    conforms("cuda_p2p", &disco_gpu_double::folder(), &variables, &runs);
+}
+
 /// Without delays, launches and their ends would seem to be one.
 #[test]
 fn it_conforms_where_work_takes_its_time() {

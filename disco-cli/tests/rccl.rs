@@ -12,6 +12,7 @@ use double::{absent, conforms, disco, text};
 #[test]
 fn it_conforms() {
     conforms("rccl", &hip_folder(), &[], &[("2", ""), ("4", "f32"), ("3", "abort::"), ("1", "f32")]);
+    conforms("rocm_p2p", &hip_folder(), &[], &[("2", "all_reduce")]);
 }
 
 /// 2.13 has neither non-blocking communicators nor split.

@@ -45,7 +45,8 @@ fn why(shown: &Value) -> Vec<&str> {
 
 #[test]
 fn a_dgx_1_is_drawn_with_its_relays() {
-    let variables = [("GPU_DOUBLE_NVLINK", "dgx1"), ("GPU_DOUBLE_DEVICES", "8")];
+    let nowhere = ("DISCO_NVRTC_LIBRARY", "/nowhere/libnvrtc.so");
+    let variables = [("GPU_DOUBLE_NVLINK", "dgx1"), ("GPU_DOUBLE_DEVICES", "8"), nowhere];
     let expected = "\
 cuda:0     0000:01:00.0  GPU double
 cuda:1     0000:02:00.0  GPU double
@@ -66,14 +67,23 @@ links       0  1  2  3  4  5  6  7
          7  0  0  0  1  2  1  2  -
 topology   hybrid_cube_mesh
            each of 8 devices has links to 4 others, and shares no neighbour with one of them, its relay: 0-4 1-5 2-6 3-7
-all_reduce own kernels possible
+all_reduce kernels possible (backend cuda_p2p)
+kernels    NVRTC is not available; tried /nowhere/libnvrtc.so: cannot open shared object file: No such file or directory
 ";
     assert_eq!(topo(&disco_gpu_double::folder(), &variables), expected);
     let shown = on("dgx1", 8);
     assert_eq!((&shown["topology"], &shown["relays"]), (&json!("hybrid_cube_mesh"), &json!([4, 5, 6, 7, 0, 1, 2, 3])));
     assert_eq!(shown["links"][3], json!([2, 1, 2, 0, 0, 0, 0, 1]));
     assert_eq!(shown["devices"][7], json!({"device": "cuda:7", "name": "GPU double", "bus_id": "0000:08:00.0"}));
-    assert_eq!((&shown["forced"], &shown["all_reduce"]), (&json!(false), &json!("own kernels possible")));
+    assert_eq!(
+        (&shown["forced"], &shown["all_reduce"]),
+        (&json!(false), &json!("kernels possible (backend cuda_p2p)"))
+    );
+    let off = topo_json(&disco_gpu_double::folder(), &[("DISCO_P2P", "0")]);
+    assert_eq!(off["kernels"], json!({"ready": false, "detail": "DISCO_P2P=0"}));
+    let lacking = with("gpu-double-no-launch", &NAMES, |object| hide(object, "cuLaunchKernel"));
+    let lacking = topo_json(&lacking, &[]);
+    assert_eq!(lacking["kernels"], json!({"ready": false, "detail": "the CUDA driver lacks cuLaunchKernel"}));
 }
 
 /// Links to GPUs that CUDA does not show are none.
@@ -91,13 +101,16 @@ fn a_part_of_a_dgx_1_has_the_links_within_it() {
 #[test]
 fn gpus_on_switches_are_fully_connected() {
     let h100 = on("h100", 8);
-    assert_eq!((&h100["topology"], &h100["all_reduce"]), (&json!("fully_connected"), &json!("own kernels possible")));
+    assert_eq!(
+        (&h100["topology"], &h100["all_reduce"]),
+        (&json!("fully_connected"), &json!("kernels possible (backend cuda_p2p)"))
+    );
     assert_eq!(h100["links"][1], json!([18, 0, 18, 18, 18, 18, 18, 18]));
     assert_eq!(why(&h100), ["each two devices have links both ways, 18 of them"]);
     assert_eq!(h100.get("relays"), None);
     let dgx2 = on("dgx2", 16);
     assert_eq!(dgx2["topology"], "fully_connected");
-    assert_eq!(dgx2["all_reduce"], "own kernels possible among 2 to 8 devices");
+    assert_eq!(dgx2["all_reduce"], "kernels possible (backend cuda_p2p) among 2 to 8 devices");
     assert_eq!((dgx2["links"].as_array().unwrap().len(), &dgx2["links"][15][0]), (16, &json!(6)));
     let variables = [("GPU_DOUBLE_NVLINK", "h100"), ("GPU_DOUBLE_DEVICES", "2")];
     let shown = topo(&disco_gpu_double::folder(), &variables);
@@ -116,7 +129,10 @@ fn gpus_without_links_have_no_topology() {
     let one = on("h100", 1);
     assert_eq!((&one["topology"], why(&one)), (&json!("unknown"), vec!["a link takes two devices"]));
     let shown = topo(&disco_gpu_double::folder(), &[]);
-    assert!(shown.ends_with("\nall_reduce NCCL alone\n") && shown.contains("\ntopology   unknown\n"), "{shown}");
+    assert!(
+        shown.contains("\nall_reduce NCCL alone\nkernels    ") && shown.contains("\ntopology   unknown\n"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -166,7 +182,7 @@ cuda:0     0000:01:00.0  GPU double
 cuda:1     0000:02:00.0  GPU double
 topology   unknown
            the links are not known: NVML is not available; tried libnvidia-ml.so.1: cannot open shared object file";
-    assert!(shown.starts_with(expected) && shown.ends_with("\nall_reduce NCCL alone\n"), "{shown}");
+    assert!(shown.starts_with(expected) && shown.contains("\nall_reduce NCCL alone\nkernels    "), "{shown}");
     let lacks = |object: &mut Vec<u8>| hide(object, "nvmlDeviceGetNvLinkState");
     let shown = topo_json(&with("gpu-double-old-nvml", &NAMES, lacks), &[]);
     assert!(why(&shown)[0].ends_with("tried libnvidia-ml.so.1: it lacks nvmlDeviceGetNvLinkState"), "{shown}");

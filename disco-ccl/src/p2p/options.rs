@@ -5,10 +5,10 @@ use std::env;
 use disco_core::{Error, Result};
 
 /// All goes by the vendor's library.
-pub(super) const OFF: &str = "DISCO_P2P=0";
+pub const OFF: &str = "DISCO_P2P=0";
 
 /// Whether users want no peer-to-peer memory.
-pub(super) fn is_off() -> bool {
+pub fn is_off() -> bool {
     env::var_os("DISCO_P2P").is_some_and(|value| value == "0")
 }
 

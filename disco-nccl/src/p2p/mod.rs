@@ -16,6 +16,7 @@ mod survey;
 
 use disco_ccl::p2p::Vendor;
 pub use disco_ccl::p2p::{BusId, Decision, Mesh, RANKS, Site, Survey, Topology, host};
+pub use launch::readiness;
 pub use nvml::mesh;
 pub use survey::{site, topology};
 

@@ -78,7 +78,11 @@ pub fn compile(nvrtc: &Nvrtc, architecture: Architecture, options: &[&str]) -> R
     nvrtc.compile(MAIN, &HEADERS, &options)
 }
 
-fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
+/// NVRTC, looked for once.
+///
+/// # Errors
+/// Every candidate and why it will not do.
+pub fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
     static NVRTC: OnceLock<Result<Nvrtc, Unavailable>> = OnceLock::new();
     NVRTC.get_or_init(|| Nvrtc::find(candidates())).as_ref().map_err(Clone::clone)
 }

@@ -46,7 +46,7 @@ mod params;
 mod status;
 
 pub use choice::{Algorithm, Thresholds, choose};
-pub use compile::{Architecture, compile, cubin};
+pub use compile::{Architecture, compile, cubin, nvrtc};
 pub use grid::Grid;
 pub use name::{BARRIER, KERNELS, name};
 pub use nvrtc::{Compiled, Nvrtc};

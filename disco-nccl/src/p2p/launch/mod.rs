@@ -31,6 +31,21 @@ use crate::p2p::kernels::{self, Architecture, Cause, Failure, Params, Thresholds
 
 const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "kernels' state has room in what ranks share");
 
+/// Whether the driver and NVRTC are there for kernels, and which. Compiles nothing.
+///
+/// # Errors
+/// What is missing.
+pub fn readiness() -> Result<String, String> {
+    if p2p::is_off() {
+        return Err(p2p::OFF.to_owned());
+    }
+    driver::check_has(driver::SHARING)?;
+    driver::check_has(driver::LAUNCHING)?;
+    let nvrtc = kernels::nvrtc().map_err(|unavailable| unavailable.to_string())?;
+    let (major, minor) = nvrtc.version();
+    Ok(format!("NVRTC {major}.{minor} ({})", nvrtc.file()))
+}
+
 /// Kernels for a runtime's device.
 ///
 /// # Errors
