@@ -45,10 +45,10 @@
 //!
 //! # Memory of several processes
 //!
-//! Device memory is in files in memory, one for each device, which another process of the double may open (`cuIpcOpenMemHandle_v2`):
-//! both see what the other writes. It opens them through `/proc`, as far as the two may look at each other there. Device 0 of one
-//! process is device 0 of all. A handle of a process that has ended, or has freed the memory, is `CUDA_ERROR_INVALID_HANDLE`; what is
-//! open stays when its process ends.
+//! Device memory is in files in memory, one for each device, which another process of the double may open (`cuIpcOpenMemHandle_v2`,
+//! `hipIpcOpenMemHandle`): both see what the other writes. It opens them through `/proc`, as far as the two may look at each other
+//! there. Device 0 of one process is device 0 of all. A handle of a process that has ended, or has freed the memory, is
+//! `CUDA_ERROR_INVALID_HANDLE`; what is open stays when its process ends.
 //!
 //! # Kernels
 //!

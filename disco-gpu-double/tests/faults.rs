@@ -4,13 +4,15 @@
 
 mod common;
 
-use std::ffi::CStr;
 use std::ptr;
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use common::{OK, async_error, at, failed, free, init, last_error, on_ranks, ready, set, split, unique_id, use_device};
+use common::{
+    OK, async_error, at, failed, free, init, last_error, on_ranks, ready, set, split, unique_id, use_device,
+    with_faults,
+};
 use disco_gpu_double::cuda::abi::Code as CudaCode;
 use disco_gpu_double::cuda::exports::memory::cuMemAlloc_v2;
 use disco_gpu_double::cuda::exports::stream::cuStreamQuery;
@@ -26,16 +28,6 @@ use disco_gpu_double::nccl::exports::communicator::{
 };
 use disco_gpu_double::nccl::exports::group::{ncclGroupEnd, ncclGroupStart};
 use disco_gpu_double::nccl::exports::rccl::{ncclAllToAll, ncclAllToAllv};
-
-/// Has rules while a test runs.
-fn with(rules: &CStr, test: impl FnOnce()) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    set(c"GPU_DOUBLE_FAULTS", rules);
-    test();
-    set(c"GPU_DOUBLE_FAULTS", c"");
-    drop(turn);
-}
 
 fn reduce(rank: &common::Rank, pointer: u64) -> Code {
     let pair = at(pointer, 0);
@@ -53,7 +45,7 @@ fn abort_soon(comm: CommHandle) -> thread::JoinHandle<Code> {
 
 #[test]
 fn a_call_returns_a_code() {
-    with(c"ncclAllReduce:1:2=3, cuMemAlloc_v2:0:2=2", || {
+    with_faults(c"ncclAllReduce:1:2=3, cuMemAlloc_v2:0:2=2", || {
         on_ranks(2, true, |rank| {
             let pointer = rank.floats(&[1.0]);
             assert_eq!(reduce(rank, pointer), Code::SUCCESS);
@@ -71,7 +63,7 @@ fn a_call_returns_a_code() {
 
 #[test]
 fn work_fails_when_it_is_reached() {
-    with(c"ncclAllReduce:0:1=async:6", || {
+    with_faults(c"ncclAllReduce:0:1=async:6", || {
         on_ranks(2, true, |rank| {
             let pointer = rank.floats(&[1.0]);
             assert_eq!(reduce(rank, pointer), Code::SUCCESS);
@@ -89,7 +81,7 @@ fn work_fails_when_it_is_reached() {
 
 #[test]
 fn work_hangs_until_it_is_aborted() {
-    with(c"ncclGroupEnd:*:1=hang", || {
+    with_faults(c"ncclGroupEnd:*:1=hang", || {
         on_ranks(2, true, |rank| {
             let pointer = rank.floats(&[1.0]);
             assert_eq!(ncclGroupStart(), Code::SUCCESS);
@@ -107,7 +99,7 @@ fn work_hangs_until_it_is_aborted() {
 
 #[test]
 fn a_call_blocks_until_another_thread_aborts() {
-    with(c"ncclAllReduce:0:1=block", || {
+    with_faults(c"ncclAllReduce:0:1=block", || {
         on_ranks(1, true, |rank| {
             let pointer = rank.floats(&[1.0]);
             let aborter = abort_soon(rank.comm);
@@ -120,7 +112,7 @@ fn a_call_blocks_until_another_thread_aborts() {
 
 #[test]
 fn functions_of_hip_fail() {
-    with(c"hipSetDevice:1:2=101,hipMalloc:1:1=2,hipEventCreateWithFlags:1:2=3", || {
+    with_faults(c"hipSetDevice:1:2=101,hipMalloc:1:1=2,hipEventCreateWithFlags:1:2=3", || {
         let (mut pointer, mut event) = (ptr::null_mut(), ptr::null_mut());
         assert_eq!([hipSetDevice(0), hipSetDevice(1), hipSetDevice(1)], [HipCode(0), HipCode(0), HipCode(101)]);
         assert_eq!(hipMalloc(Some(&mut pointer), 8), HipCode(2));
@@ -133,7 +125,7 @@ fn functions_of_hip_fail() {
 
 #[test]
 fn functions_of_rccl_fail() {
-    with(c"ncclAllToAll:0:1=2,ncclAllToAllv:0:1=3,ncclSend:0:1=5,ncclAllToAllv:0:4=async:6", || {
+    with_faults(c"ncclAllToAll:0:1=2,ncclAllToAllv:0:1=3,ncclSend:0:1=5,ncclAllToAllv:0:4=async:6", || {
         on_ranks(1, true, |rank| {
             let pointer = rank.floats(&[1.0, 2.0]);
             let (send, recv, f32) = (at(pointer, 0), at(pointer, 4), DataType::F32);
@@ -154,7 +146,7 @@ fn functions_of_rccl_fail() {
 
 #[test]
 fn communicators_fail_to_begin() {
-    with(c"ncclCommInitRank:0:1=2,ncclCommInitRankConfig:0:1=async:3,ncclCommInitRankConfig:0:2=hang", || {
+    with_faults(c"ncclCommInitRank:0:1=2,ncclCommInitRankConfig:0:1=async:3,ncclCommInitRankConfig:0:2=hang", || {
         use_device(0);
         let mut comm = ptr::null_mut();
         assert_eq!(ncclCommInitRank(Some(&mut comm), 1, unique_id(), 0), Code::SYSTEM_ERROR);
@@ -174,7 +166,7 @@ fn communicators_fail_to_begin() {
 #[test]
 fn communicators_fail_to_split_and_to_end() {
     let rules = c"ncclCommSplit:0:1=5,ncclCommSplit:0:2=hang,ncclCommFinalize:0:1=async:2,ncclCommDestroy:0:1=1";
-    with(rules, || {
+    with_faults(rules, || {
         use_device(0);
         let begin = || ready(init(unique_id(), 1, 0, false).1);
         let comm = begin();
@@ -196,7 +188,7 @@ fn communicators_fail_to_split_and_to_end() {
 
 #[test]
 fn every_launch_is_in_progress_if_it_is_to_be() {
-    with(c"", || {
+    with_faults(c"", || {
         set(c"GPU_DOUBLE_CONNECT", c"2");
         on_ranks(2, false, |rank| {
             let pointer = rank.floats(&[1.0]);
@@ -213,7 +205,7 @@ fn every_launch_is_in_progress_if_it_is_to_be() {
 
 #[test]
 fn peers_hear_of_an_abort_if_they_are_to() {
-    with(c"", || {
+    with_faults(c"", || {
         set(c"GPU_DOUBLE_REMOTE_ERRORS", c"1");
         let aborted = Barrier::new(2);
         on_ranks(2, true, |rank| {

@@ -7,7 +7,7 @@ mod common;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::child::{self, Child, to_bytes, to_text};
-use common::{OK, allocate, free, set, use_device};
+use common::{OK, allocate, enter, free, set, use_device};
 use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::cuda::abi::{Code, IpcHandle, Stream};
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
@@ -230,7 +230,7 @@ fn work_on_memory_that_was_closed_since_fails() {
     set(c"GPU_DOUBLE_DELAY_US", c"0");
     assert_eq!(child.ask("read"), "a5a5a5a5a5a5a5a5");
     assert_eq!(cuDevicePrimaryCtxRelease_v2(3), OK);
-    use_device(0);
+    enter(0);
     [stream, broken].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use std::ptr;
 
-use common::{OK, allocate, free, set, use_device};
+use common::{OK, allocate, enter, free, set, use_device};
 use disco_gpu_double::cuda::abi::{Code, Context};
 use disco_gpu_double::cuda::exports::context::{cuCtxGetCurrent, cuDevicePrimaryCtxRelease_v2};
 use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoDAsync_v2;
@@ -52,9 +52,9 @@ fn devices_have_access_once_it_is_enabled() {
     assert_eq!(cuStreamWriteValue32_v2(peers, own, 1, 0), OK, "the peer has none");
     assert_eq!([cuStreamSynchronize(stream), cuCtxDisablePeerAccess(peer)], [OK; 2]);
 
-    use_device(1);
+    enter(1);
     assert_eq!(cuStreamSynchronize(peers), Code::ILLEGAL_ADDRESS);
-    use_device(0);
+    enter(0);
     assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 1, 0), OK);
     assert_eq!(cuStreamSynchronize(stream), Code::ILLEGAL_ADDRESS, "it was disabled");
 

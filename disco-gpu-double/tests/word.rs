@@ -7,7 +7,7 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use common::{LONG, OK, allocate, enable_access, free, new_stream, use_device, wait_until};
+use common::{LONG, OK, allocate, enable_access, enter, free, new_stream, use_device, wait_until};
 use disco_gpu_double::cuda::abi::{Code, Stream};
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
 use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoHAsync_v2;
@@ -98,7 +98,7 @@ fn a_wait_ends_with_the_context() {
     assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
     assert_eq!(cuDevicePrimaryCtxRelease_v2(2), OK);
     thread::sleep(LONG / 200);
-    use_device(2);
+    enter(2);
     wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
     free(pointer);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
@@ -116,6 +116,6 @@ fn a_wait_for_memory_that_is_freed_fails() {
     free(pointer);
     assert_eq!(cuStreamSynchronize(watcher), Code::ILLEGAL_ADDRESS);
     assert_eq!(cuDevicePrimaryCtxRelease_v2(3), OK);
-    use_device(1);
+    enter(1);
     [other, stream, watcher].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
 }

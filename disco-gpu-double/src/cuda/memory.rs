@@ -210,7 +210,7 @@ impl Span {
     }
 
     /// Where the allocation begins.
-    fn base(&self) -> usize {
+    pub(crate) fn base(&self) -> usize {
         self.allocation.block.base().addr().get()
     }
 }

@@ -22,12 +22,18 @@ impl Code {
     pub const NO_DEVICE: Self = Self(100);
     /// `hipErrorInvalidDevice`
     pub const INVALID_DEVICE: Self = Self(101);
+    /// `hipErrorInvalidContext`
+    pub const INVALID_CONTEXT: Self = Self(201);
     /// `hipErrorInvalidHandle`
     pub const INVALID_HANDLE: Self = Self(400);
     /// `hipErrorNotReady`
     pub const NOT_READY: Self = Self(600);
     /// `hipErrorIllegalAddress`
     pub const ILLEGAL_ADDRESS: Self = Self(700);
+    /// `hipErrorPeerAccessAlreadyEnabled`
+    pub const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
+    /// `hipErrorPeerAccessNotEnabled`
+    pub const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
 }
 
 /// Those that the double returns have the same numbers.
@@ -45,6 +51,8 @@ pub type Stream = *mut c_void;
 pub type Event = *mut c_void;
 /// `hipUUID`
 pub type Uuid = cuda::abi::Uuid;
+/// `hipIpcMemHandle_t`
+pub type IpcHandle = cuda::abi::IpcHandle;
 
 /// `hipMemcpyKind`
 #[repr(transparent)]
@@ -62,6 +70,8 @@ impl CopyKind {
     pub const DEFAULT: Self = Self(4);
 }
 
+/// `hipIpcMemLazyEnablePeerAccess`: the one way to open memory of another process.
+pub const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = cuda::abi::IPC_LAZY_ENABLE_PEER_ACCESS;
 /// `hipStreamNonBlocking`: a stream that the default stream neither waits for nor holds up.
 pub const STREAM_NON_BLOCKING: u32 = 1;
 /// `hipEventDisableTiming`

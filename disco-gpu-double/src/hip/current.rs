@@ -5,7 +5,6 @@ use std::ffi::c_int;
 
 use super::abi::Code;
 use crate::cuda::device::{self, Device};
-use crate::faults::{self, Action};
 
 /// All devices. That there are none is an error.
 pub(crate) fn devices() -> Result<&'static [Device], Code> {
@@ -23,9 +22,7 @@ pub(crate) fn find(ordinal: c_int) -> Result<&'static Device, Code> {
 /// `hipSetDevice`: of this thread alone.
 pub(crate) fn choose(ordinal: c_int) -> Result<(), Code> {
     let device = find(ordinal)?;
-    if let Some(Action::Code(code)) = faults::next("hipSetDevice", device.ordinal) {
-        return Err(Code(code));
-    }
+    device.fault("hipSetDevice")?;
     make(device);
     Ok(())
 }
@@ -42,6 +39,12 @@ pub(crate) fn current() -> Result<&'static Device, Code> {
 pub(crate) fn enter(function: &str) -> Result<&'static Device, Code> {
     current()?;
     Ok(device::enter(function)?)
+}
+
+/// The same for functions that give back what there is, even if something has failed before.
+pub(crate) fn enter_failed(function: &str) -> Result<&'static Device, Code> {
+    current()?;
+    Ok(device::enter_failed(function)?)
 }
 
 fn make(device: &'static Device) {

@@ -12,7 +12,7 @@ use disco_gpu_double::cuda::exports::module::{cuLaunchKernel, cuModuleGetFunctio
 use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamSynchronize};
 
 use super::params::{MAX_BLOCKS, MAX_WORLD, Params, STATE_BYTES};
-use super::{OK, allocate, enable_access, set, use_device};
+use super::{OK, allocate, enable_access, enter, set, use_device};
 
 /// Where counts are in a state, and the status.
 pub(crate) const COUNTS: usize = 128 * MAX_BLOCKS * MAX_WORLD;
@@ -49,9 +49,8 @@ pub(crate) fn devices() -> MutexGuard<'static, ()> {
 
 /// Gives a device access to all others.
 pub(crate) fn connect(device: c_int) {
-    let stream = use_device(device);
+    enter(device);
     (0..8).filter(|&peer| peer != device).for_each(enable_access);
-    assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
 
 /// Ranks that know each other, with room for so many vectors.
@@ -86,7 +85,7 @@ impl Member {
 
     /// Makes its device this thread's.
     pub(crate) fn enter(&self) {
-        assert_eq!(cuStreamDestroy_v2(use_device(self.rank as c_int)), OK);
+        enter(self.rank as c_int);
     }
 
     /// Launches with its parameters.

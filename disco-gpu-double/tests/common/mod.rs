@@ -10,6 +10,7 @@ pub(crate) mod params;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -132,13 +133,28 @@ pub(crate) fn set(name: &CStr, value: &CStr) {
     assert_eq!(unsafe { gpu_double_set(name.as_ptr(), value.as_ptr()) }, 1, "{name:?} {value:?}");
 }
 
+/// Has rules of faults while a test runs, one at a time.
+pub(crate) fn with_faults(rules: &CStr, test: impl FnOnce()) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    set(c"GPU_DOUBLE_FAULTS", rules);
+    test();
+    set(c"GPU_DOUBLE_FAULTS", c"");
+    drop(turn);
+}
+
 /// Makes a device this thread's, and a stream on it.
 pub(crate) fn use_device(device: c_int) -> Stream {
+    enter(device);
+    new_stream()
+}
+
+/// Makes a device this thread's, whether it has failed or not.
+pub(crate) fn enter(device: c_int) {
     assert_eq!(cuInit(0), OK);
     let mut context = ptr::null_mut();
     assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), device), OK);
     assert_eq!(cuCtxSetCurrent(context), OK);
-    new_stream()
 }
 
 /// Gives this thread's device access to another's memory.

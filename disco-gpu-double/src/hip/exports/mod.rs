@@ -6,9 +6,12 @@
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod ipc;
 pub mod memory;
+pub mod peer;
 pub mod stream;
 pub mod text;
+pub mod word;
 
 use super::abi::Code;
 

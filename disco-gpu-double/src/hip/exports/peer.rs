@@ -1,0 +1,41 @@
+//! Access to other devices' memory.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{c_int, c_uint};
+
+use super::put;
+use crate::cuda::peer;
+use crate::hip::abi::Code;
+use crate::hip::{current, last};
+
+/// `hipError_t hipDeviceCanAccessPeer(int *canAccessPeer, int device, int peer)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipDeviceCanAccessPeer(can: Option<&mut c_int>, device: c_int, peer: c_int) -> Code {
+    last::note(current::find(device).and_then(|device| {
+        let peer = current::find(peer)?;
+        device.fault("hipDeviceCanAccessPeer")?;
+        put(can, peer::can_access(device, peer).into())
+    }))
+}
+
+/// `hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags)`: of this thread's device to the peer's memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code {
+    last::note(current::enter("hipDeviceEnablePeerAccess").and_then(|device| {
+        let peer = current::find(peer)?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        Ok(peer::enable(device, peer)?)
+    }))
+}
+
+/// `hipError_t hipDeviceDisablePeerAccess(int peer)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> Code {
+    last::note(current::enter("hipDeviceDisablePeerAccess").and_then(|device| {
+        let peer = current::find(peer)?;
+        Ok(peer::disable(device, peer)?)
+    }))
+}

@@ -1,0 +1,47 @@
+//! Words that streams write, and wait for.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{c_uint, c_void};
+
+use crate::cuda::abi::DevicePointer;
+use crate::cuda::{stream, word};
+use crate::hip::abi::{Code, Stream};
+use crate::hip::{current, last};
+
+/// `hipError_t hipStreamWriteValue32(hipStream_t, void *, uint32_t value, unsigned int flags)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamWriteValue32(stream: Stream, pointer: *mut c_void, value: u32, flags: c_uint) -> Code {
+    last::note(current::enter("hipStreamWriteValue32").and_then(|device| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let stream = stream::find(stream, device)?;
+        Ok(word::write(&stream, pointer.addr() as DevicePointer, value)?)
+    }))
+}
+
+/// `hipError_t hipStreamWaitValue32(hipStream_t, void *, uint32_t value, unsigned int flags, uint32_t mask)`: `hipStreamWaitValueGte`,
+/// `Eq`, `And` and `Nor`, of the bits in the mask. Unlike CUDA's, the first knows nothing of numbers that start again from 0: HIP's
+/// kernel for it (`__amd_streamOpsWait`) compares numbers without a sign.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamWaitValue32(
+    stream: Stream,
+    pointer: *mut c_void,
+    value: u32,
+    flags: c_uint,
+    mask: u32,
+) -> Code {
+    last::note(current::enter("hipStreamWaitValue32").and_then(|device| {
+        let is_there: fn(u32, u32) -> bool = match flags {
+            0 => |word, value| word >= value,
+            1 => |word, value| word == value,
+            2 => |word, value| word & value != 0,
+            3 => |word, value| !(word | value) != 0,
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        let stream = stream::find(stream, device)?;
+        let is_there = move |word| is_there(word & mask, value);
+        Ok(word::wait(&stream, pointer.addr() as DevicePointer, is_there)?)
+    }))
+}

@@ -1,0 +1,157 @@
+//! HIP's access to peers, to memory of other processes, and to words.
+
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use common::child::{self, Child, to_bytes, to_text};
+use disco_gpu_double::controls::{Counts, gpu_double_counts};
+use disco_gpu_double::hip::abi::{Code, CopyKind, IPC_LAZY_ENABLE_PEER_ACCESS, IpcHandle, STREAM_NON_BLOCKING, Stream};
+use disco_gpu_double::hip::exports::copy::hipMemcpyAsync;
+use disco_gpu_double::hip::exports::device::hipSetDevice;
+use disco_gpu_double::hip::exports::ipc::{hipIpcCloseMemHandle, hipIpcGetMemHandle, hipIpcOpenMemHandle};
+use disco_gpu_double::hip::exports::memory::{hipFree, hipMalloc};
+use disco_gpu_double::hip::exports::peer::{
+    hipDeviceCanAccessPeer, hipDeviceDisablePeerAccess, hipDeviceEnablePeerAccess,
+};
+use disco_gpu_double::hip::exports::stream::{
+    hipStreamCreateWithFlags, hipStreamDestroy, hipStreamQuery, hipStreamSynchronize,
+};
+use disco_gpu_double::hip::exports::text::hipGetLastError;
+use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
+
+const OK: Code = Code::SUCCESS;
+const CHILD: &str = "child_that_has_memory";
+const ALL: u32 = u32::MAX;
+
+fn use_device(device: c_int) -> Stream {
+    assert_eq!(hipSetDevice(device), OK);
+    let mut stream = ptr::null_mut();
+    assert_eq!(hipStreamCreateWithFlags(Some(&mut stream), STREAM_NON_BLOCKING), OK);
+    stream
+}
+
+fn allocate(bytes: usize) -> *mut c_void {
+    let mut pointer = ptr::null_mut();
+    assert_eq!(hipMalloc(Some(&mut pointer), bytes), OK);
+    pointer
+}
+
+fn write(stream: Stream, pointer: *mut c_void, value: u32) {
+    assert_eq!([hipStreamWriteValue32(stream, pointer, value, 0), hipStreamSynchronize(stream)], [OK; 2]);
+}
+
+fn read(stream: Stream, pointer: *mut c_void) -> u32 {
+    let mut word = 0_u32;
+    // SAFETY: there is room.
+    let code = unsafe { hipMemcpyAsync((&raw mut word).cast(), pointer, 4, CopyKind::DEVICE_TO_HOST, stream) };
+    assert_eq!([code, hipStreamSynchronize(stream)], [OK; 2]);
+    word
+}
+
+/// Has two words, and writes 7 to the second once that is 6.
+#[test]
+fn child_that_has_memory() {
+    if !child::is(CHILD) {
+        return;
+    }
+    let stream = use_device(1);
+    let pointer = allocate(8).cast::<u32>();
+    let (first, second) = (pointer.cast(), pointer.wrapping_add(1).cast());
+    [first, second].iter().for_each(|&word| write(stream, word, 5));
+    let mut handle = IpcHandle { reserved: [0; 64] };
+    assert_eq!(hipIpcGetMemHandle(Some(&mut handle), second), OK);
+    child::answer(&to_text(&handle.reserved));
+    assert_eq!(hipStreamWaitValue32(stream, second, 6, 1, ALL), OK);
+    assert_eq!(hipStreamWriteValue32(stream, second, 7, 0), OK);
+    child::wishes().for_each(drop);
+}
+
+#[test]
+fn memory_of_another_process_is_opened_where_it_was_exported() {
+    let mut child = Child::start(CHILD);
+    let handle = IpcHandle { reserved: to_bytes(&child.answer()).try_into().unwrap() };
+    let stream = use_device(0);
+    let mut word = ptr::null_mut();
+    assert_eq!(hipIpcOpenMemHandle(Some(&mut word), handle, 0), Code::INVALID_VALUE);
+    assert_eq!(hipIpcOpenMemHandle(Some(&mut word), handle, IPC_LAZY_ENABLE_PEER_ACCESS), OK);
+    let first = word.cast::<u32>().wrapping_sub(1).cast();
+    assert_eq!([read(stream, first), read(stream, word)], [5, 5]);
+    write(stream, first, 8);
+    assert_eq!(hipStreamWriteValue32(stream, word, 6, 0), OK);
+    assert_eq!(hipStreamWaitValue32(stream, word, 7, 1, ALL), OK);
+    assert_eq!([read(stream, first), read(stream, word)], [8, 7]);
+    assert_eq!([hipIpcCloseMemHandle(word), hipIpcCloseMemHandle(word)], [OK, Code::INVALID_VALUE]);
+    let mut counts = Counts::default();
+    gpu_double_counts(Some(&mut counts));
+    assert_eq!(counts.opened, 0);
+    child.kill();
+    assert_eq!(hipIpcOpenMemHandle(Some(&mut word), handle, 1), Code::INVALID_HANDLE);
+    assert_eq!([hipGetLastError(), hipStreamDestroy(stream)], [Code::INVALID_HANDLE, OK]);
+
+    let own = allocate(4);
+    let mut handle = handle;
+    assert_eq!(hipIpcGetMemHandle(Some(&mut handle), own), OK);
+    assert_eq!(hipIpcOpenMemHandle(Some(&mut word), handle, 1), Code::INVALID_CONTEXT);
+    assert_eq!(hipFree(own), OK);
+}
+
+#[test]
+fn devices_have_access_once_it_is_enabled() {
+    let peers = use_device(3);
+    let word = allocate(4);
+    let stream = use_device(2);
+    let can = |device, peer| {
+        let mut can = 9;
+        (hipDeviceCanAccessPeer(Some(&mut can), device, peer), can)
+    };
+    assert_eq!([can(2, 3), can(3, 3), can(0, 4)], [(OK, 1), (OK, 0), (Code::INVALID_DEVICE, 9)]);
+    assert_eq!([hipDeviceEnablePeerAccess(3, 1), hipDeviceEnablePeerAccess(2, 0)].map(|code| code.0), [1, 101]);
+    assert_eq!(hipDeviceEnablePeerAccess(4, 0), Code::INVALID_DEVICE);
+    assert_eq!(hipDeviceEnablePeerAccess(3, 0), OK);
+    assert_eq!(hipDeviceEnablePeerAccess(3, 0), Code::PEER_ACCESS_ALREADY_ENABLED);
+    write(stream, word, 1);
+    assert_eq!(hipDeviceDisablePeerAccess(3), OK);
+    assert_eq!(hipDeviceDisablePeerAccess(3), Code::PEER_ACCESS_NOT_ENABLED);
+    assert_eq!(hipStreamWriteValue32(stream, word, 2, 0), OK);
+    assert_eq!(hipStreamSynchronize(stream), Code::ILLEGAL_ADDRESS);
+    assert_eq!(hipSetDevice(3), OK);
+    assert_eq!((read(peers, word), hipFree(word)), (1, OK));
+    [peers, stream].into_iter().for_each(|stream| _ = hipStreamDestroy(stream));
+}
+
+/// Whether a wait ends: for one that does not, the word is written.
+fn ends(word: u32, value: u32, flags: u32, mask: u32, end: u32) -> bool {
+    let stream = use_device(0);
+    let (writer, pointer) = (use_device(0), allocate(4));
+    write(writer, pointer, word);
+    assert_eq!(hipStreamWaitValue32(stream, pointer, value, flags, mask), OK);
+    thread::sleep(Duration::from_millis(20));
+    let ends = hipStreamQuery(stream) == OK;
+    write(writer, pointer, end);
+    assert_eq!([hipStreamSynchronize(stream), hipFree(pointer)], [OK; 2]);
+    [writer, stream].into_iter().for_each(|stream| assert_eq!(hipStreamDestroy(stream), OK));
+    ends
+}
+
+#[test]
+fn waits_end_when_the_word_is_as_it_is_to_be() {
+    let (gte, eq, and, nor) = (0, 1, 2, 3);
+    assert_eq!([7, 8, 6].map(|word| ends(word, 7, gte, ALL, 7)), [true, true, false]);
+    assert!(!ends(3, ALL - 3, gte, ALL, ALL), "numbers do not start again");
+    assert_eq!([0x107, 0x106].map(|word| ends(word, 7, eq, 0xff, 7)), [true, false], "of the bits in the mask");
+    assert_eq!([0x30, 0x0f].map(|word| ends(word, 0x10, and, ALL, 0x10)), [true, false]);
+    assert_eq!([0xf0, ALL].map(|word| ends(word, 0x0f, nor, ALL, 0)), [true, false]);
+    let stream = use_device(0);
+    let pointer = allocate(8);
+    let inside = pointer.cast::<u8>().wrapping_add(2).cast();
+    assert_eq!(hipStreamWaitValue32(stream, pointer, 0, 4, ALL), Code::INVALID_VALUE);
+    assert_eq!(hipStreamWriteValue32(stream, pointer, 0, 1), Code::INVALID_VALUE);
+    assert_eq!(hipStreamWriteValue32(stream, inside, 0, 0), Code::INVALID_VALUE);
+    assert_eq!([hipFree(pointer), hipStreamDestroy(stream)], [OK; 2]);
+}
