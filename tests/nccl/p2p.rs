@@ -298,3 +298,15 @@ on_the_double!(groups_share_memory_of_their_own, [], {
         call(&session, "tests.p2p.in_groups", ()).await.unwrap();
     });
 });
+
+#[cfg(feature = "rccl")]
+on_the_double!(amd_s_devices_share_memory_too_and_sums_go_by_rccl, ["GPU_DOUBLE_DELAY_US" = "100"], {
+    let session = patient(3);
+    block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+    assert_eq!(reason(&session), "rank 0: the links between devices have no shape that kernels are written for");
+    block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
+    block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
+    assert_eq!(block_on(sum(&session)).unwrap(), 6.0);
+    let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", ())));
+    assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");
+});

@@ -31,6 +31,19 @@ pub extern "C" fn hipEventRecord(event: Event, stream: Stream) -> Code {
     }))
 }
 
+/// `hipError_t hipStreamWaitEvent(hipStream_t, hipEvent_t, unsigned flags)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) -> Code {
+    if flags != 0 {
+        return last::note(Err(Code::INVALID_VALUE));
+    }
+    last::note(current::enter("hipStreamWaitEvent").and_then(|device| {
+        let stream = stream::find(stream, device)?;
+        event::find(event)?.hold_up(&stream);
+        Ok(())
+    }))
+}
+
 /// `hipError_t hipEventQuery(hipEvent_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventQuery(event: Event) -> Code {
