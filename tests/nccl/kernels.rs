@@ -13,11 +13,11 @@ use crate::on_the_double;
 use crate::p2p::{call, patient, reason, sharing};
 
 /// Whole numbers of a rank that any dtype here sums exactly.
-fn number(rank: usize, at: usize, seed: usize) -> f32 {
+pub(crate) fn number(rank: usize, at: usize, seed: usize) -> f32 {
     ((rank * 7 + at * 3 + seed) % 13) as f32 - 6.0
 }
 
-fn encode(dtype: DType, numbers: &[f32]) -> Tensor {
+pub(crate) fn encode(dtype: DType, numbers: &[f32]) -> Tensor {
     let shape = [numbers.len() as i64];
     match dtype {
         DType::F16 => Tensor::from_slice(&numbers.iter().map(|&n| f16::from_f32(n)).collect::<Vec<_>>(), shape),
@@ -27,7 +27,7 @@ fn encode(dtype: DType, numbers: &[f32]) -> Tensor {
     .unwrap()
 }
 
-fn decode(tensor: &Tensor) -> Vec<f32> {
+pub(crate) fn decode(tensor: &Tensor) -> Vec<f32> {
     match tensor.dtype() {
         DType::F16 => tensor.to_vec::<f16>().unwrap().into_iter().map(f16::to_f32).collect(),
         DType::BF16 => tensor.to_vec::<bf16>().unwrap().into_iter().map(bf16::to_f32).collect(),
@@ -59,7 +59,7 @@ fn check_sum(ctx: &mut WorkerContext, dtype: DType, len: usize, offset: usize, i
     Ok(())
 }
 
-const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+pub(crate) const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// Sums of each dtype, of so many vectors of 16 bytes.
 fn sums(ctx: &mut WorkerContext, vectors: String) -> disco::Result<()> {
@@ -138,7 +138,7 @@ fn calls(session: &LaneSession, name: &str, args: impl disco::session::IntoArgs)
 }
 
 /// Sizes around those of slices, lines, warps and blocks; beyond 64 vectors by two-shot.
-const SIZES: &str = "1 2 3 7 8 9 31 32 33 63 64 65 72 127 129 160 511 512 513 1000";
+pub(crate) const SIZES: &str = "1 2 3 7 8 9 31 32 33 63 64 65 72 127 129 160 511 512 513 1000";
 
 on_the_double!(
     kernels_sum_where_devices_are_connected,

@@ -9,7 +9,7 @@ use std::{env, fs, process, thread};
 use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::p2p::{Found, Met, Rendezvous, Workspace};
 use disco::nccl::disco_ccl::{self, Runtime};
-use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Queue, Rank, Store, Tensor};
+use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Op, Queue, Rank, Reduction, Store, Tensor};
 
 /// How long ranks wait for each other.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -21,6 +21,8 @@ const SIZE: &str = "DISCO_TEST_SIZE";
 const FOLDER: &str = "DISCO_TEST_FOLDER";
 /// When rank 1 dies.
 const DIES: &str = "DISCO_TEST_DIES";
+/// Whether all ranks are on one device.
+const SHARED: &str = "DISCO_TEST_SHARED";
 
 /// A store whose values are files: what ranks of no session have.
 #[derive(Debug)]
@@ -118,25 +120,33 @@ impl Store for Mortal {
     }
 }
 
-/// This process's rank.
-struct Seat {
-    queue: Box<dyn Queue>,
-    runtime: Arc<Runtime>,
-    rank: usize,
-    size: usize,
+/// A rank, which has a device of its own, or the one that all have.
+pub(crate) struct Seat {
+    pub(crate) queue: Box<dyn Queue>,
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    store: Arc<dyn Store>,
+    is_shared: bool,
 }
 
 impl Seat {
+    /// That of this process.
     fn take() -> Self {
-        let (rank, size) = (number(RANK), number(SIZE));
-        let mut queue = Cuda.bind(Device::new(DeviceKind::Cuda, rank as i32)).unwrap();
-        let runtime = disco_ccl::Queue::of(&mut *queue, DeviceKind::Cuda).unwrap().runtime().clone();
-        Self { queue, runtime, rank, size }
+        let store = Arc::new(Mortal(Files(env::var_os(FOLDER).unwrap().into())));
+        Self::new(number(RANK), number(SIZE), store, env::var_os(SHARED).is_some())
     }
 
-    fn meet(&self) -> disco::Result<Found<Met>> {
-        let store = Arc::new(Mortal(Files(env::var_os(FOLDER).unwrap().into())));
-        let rendezvous = Rendezvous::new(store, "p2p".into(), (self.rank, self.size), LIMIT);
+    pub(crate) fn new(rank: usize, size: usize, store: Arc<dyn Store>, is_shared: bool) -> Self {
+        let device = if is_shared { 0 } else { rank as i32 };
+        let mut queue = Cuda.bind(Device::new(DeviceKind::Cuda, device)).unwrap();
+        let runtime = disco_ccl::Queue::of(&mut *queue, DeviceKind::Cuda).unwrap().runtime().clone();
+        Self { queue, runtime, rank, size, store, is_shared }
+    }
+
+    pub(crate) fn meet(&self) -> disco::Result<Found<Met>> {
+        let rendezvous = Rendezvous::new(self.store.clone(), "p2p".into(), (self.rank, self.size), LIMIT);
+        let rendezvous = if self.is_shared { rendezvous.sharing_devices() } else { rendezvous };
         Workspace::meet(&self.runtime, &rendezvous, 1 << 16, disco::nccl::p2p::mesh, |_| vec![self.rank as u8])
     }
 
@@ -150,7 +160,7 @@ impl Seat {
         }
     }
 
-    fn tensor(&mut self, numbers: &[f32]) -> Tensor {
+    pub(crate) fn tensor(&mut self, numbers: &[f32]) -> Tensor {
         let storage = self.queue.alloc(size_of_val(numbers)).unwrap();
         let tensor = Tensor::from_storage(storage, DType::F32, [numbers.len() as i64]).unwrap();
         let host = Tensor::from_slice(numbers, [numbers.len() as i64]).unwrap();
@@ -174,7 +184,10 @@ fn ranks(test: &str, size: usize, variables: &[(&str, &str)]) -> Vec<(bool, Stri
         .map(|rank| {
             let mut command = Command::new(env::current_exe().unwrap());
             command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-            command.env("LD_LIBRARY_PATH", disco_gpu_double::folder()).env(FOLDER, &folder);
+            if env::var_os("DISCO_TEST_GPU").is_none() {
+                command.env("LD_LIBRARY_PATH", disco_gpu_double::folder());
+            }
+            command.env(FOLDER, &folder);
             command.env(RANK, rank.to_string()).env(SIZE, size.to_string()).env("RUST_BACKTRACE", "0");
             command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         })
@@ -331,4 +344,52 @@ fn lose_one() {
     seat.queue.synchronize(LIMIT).unwrap();
     let refused = shared.main().barrier().unwrap_err().to_string();
     assert!(refused.contains("it is over"), "{refused}");
+}
+
+#[test]
+fn processes_sum_by_kernels() {
+    let nvrtc = crate::alone::nvrtc();
+    if nvrtc.is_empty() {
+        return;
+    }
+    let variables = [("DISCO_NVRTC_LIBRARY", &*nvrtc), ("DISCO_P2P_TOPOLOGY", "fully_connected")];
+    all_pass("processes::sum", 3, &variables);
+    all_pass("processes::sum", 2, &[variables[0], variables[1], (SHARED, "1"), ("GPU_DOUBLE_DEVICES", "1")]);
+}
+
+#[test]
+#[ignore = "a rank of its neighbour"]
+fn sum() {
+    crate::one_device::sums(&mut Seat::take());
+}
+
+#[test]
+fn a_process_that_dies_before_a_sum_is_named() {
+    let nvrtc = crate::alone::nvrtc();
+    if nvrtc.is_empty() {
+        return;
+    }
+    let variables = [("DISCO_NVRTC_LIBRARY", &*nvrtc), ("DISCO_P2P_TOPOLOGY", "fully_connected"), (DIES, "with all")];
+    let results = ranks("processes::sum_without_one", 3, &variables);
+    for rank in [0, 2] {
+        let (_, text) = &results[rank];
+        let why = "all_reduce by peer-to-peer memory: no end after 300ms: rank 1 has not come in time to the leading handshake";
+        assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
+    }
+}
+
+#[test]
+#[ignore = "a rank of its neighbour"]
+fn sum_without_one() {
+    let mut seat = Seat::take();
+    let (shared, kernels) = crate::one_device::start(&seat, Duration::from_millis(300));
+    let tensor = seat.tensor(&[1.0; 64]);
+    // A compiler takes its time, on each rank another.
+    shared.main().barrier().unwrap();
+    seat.queue.synchronize(HANGS).unwrap();
+    may_die("with all");
+    let op = Op::AllReduce { src: None, dst: tensor, reduction: Reduction::Sum };
+    assert_eq!(kernels.launch(&op).unwrap(), Ok(()));
+    seat.queue.synchronize(LIMIT).unwrap();
+    eprintln!("{}", kernels.check().unwrap_err());
 }

@@ -1,0 +1,93 @@
+//! Ranks that share one device, each with a stream of its own: what one GPU can show. On the double here; where there is a GPU,
+//! `DISCO_TEST_GPU=1` has the same tests run on that.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use disco::nccl::disco_ccl::p2p::{Found, Kernels, Workspace};
+use disco::nccl::p2p::VENDOR;
+use disco::store::MemoryStore;
+use disco::{DType, Op, Reduction, Tensor};
+
+use crate::alone::nvrtc;
+use crate::kernels::{DTYPES, SIZES, decode, encode, number};
+use crate::on_the_double;
+use crate::processes::Seat;
+
+/// The memory that a rank shares, and the kernels over it.
+pub(crate) fn start(seat: &Seat, patience: Duration) -> (Workspace, Box<dyn Kernels>) {
+    let met = match seat.meet().unwrap() {
+        Found::Together(met) => met,
+        Found::Apart(why) => panic!("apart: {why}"),
+    };
+    let prepared = (VENDOR.kernels)(&seat.runtime).unwrap();
+    let room = (prepared.resident(), met.sharing);
+    let kernels = prepared.start(&met.workspace, met.decision.topology, room, patience).unwrap();
+    (met.workspace, kernels)
+}
+
+/// Every kernel of the topology, dtype and size, against sums in f64; all ranks get the same bits.
+pub(crate) fn sums(seat: &mut Seat) {
+    let (shared, kernels) = start(seat, Duration::from_secs(20));
+    for dtype in DTYPES {
+        for vectors in SIZES.split(' ') {
+            let len = 16 * vectors.parse::<usize>().unwrap() / dtype.size();
+            let mine: Vec<f32> = (0..len).map(|at| number(seat.rank, at, len)).collect();
+            let dst = copy_in(seat, dtype, &mine);
+            let op = Op::AllReduce { src: None, dst: dst.clone(), reduction: Reduction::Sum };
+            assert_eq!(kernels.launch(&op).unwrap(), Ok(()), "{dtype} x {len}");
+            let host = Tensor::zeros(dtype, [len as i64]).unwrap();
+            seat.queue.copy_out(&host, &dst).unwrap();
+            seat.queue.synchronize(Duration::from_secs(30)).unwrap();
+            kernels.check().unwrap();
+            let sum = |at| (0..seat.size).map(|rank| f64::from(number(rank, at, len))).sum::<f64>() as f32;
+            assert_eq!(decode(&host), (0..len).map(sum).collect::<Vec<_>>(), "{dtype} x {len} on rank {}", seat.rank);
+        }
+    }
+    shared.main().barrier().unwrap();
+    seat.queue.synchronize(Duration::from_secs(30)).unwrap();
+}
+
+fn copy_in(seat: &mut Seat, dtype: DType, numbers: &[f32]) -> Tensor {
+    let storage = seat.queue.alloc(numbers.len() * dtype.size()).unwrap();
+    let tensor = Tensor::from_storage(storage, dtype, [numbers.len() as i64]).unwrap();
+    seat.queue.copy_in(&tensor, &encode(dtype, numbers)).unwrap();
+    tensor
+}
+
+/// Does something on so many ranks of one device, each on a thread.
+fn ranks(size: usize, work: fn(&mut Seat)) {
+    let store = Arc::new(MemoryStore::default());
+    let rank = |rank| {
+        let store = store.clone();
+        thread::spawn(move || work(&mut Seat::new(rank, size, store, true)))
+    };
+    let threads: Vec<_> = (0..size).map(rank).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+on_the_double!(
+    streams_of_one_device_sum,
+    [
+        "GPU_DOUBLE_DEVICES" = "1",
+        "DISCO_P2P_TOPOLOGY" = "fully_connected",
+        "DISCO_P2P_ONE_SHOT" = "1024",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+    ],
+    {
+        if crate::alone::has_nvrtc() {
+            [2, 3, 4, 5, 6, 7, 8].into_iter().for_each(|size| ranks(size, sums));
+        }
+    }
+);
+
+on_the_double!(
+    streams_of_one_device_sum_over_relays,
+    ["GPU_DOUBLE_DEVICES" = "1", "DISCO_P2P_TOPOLOGY" = "hybrid_cube_mesh", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        if crate::alone::has_nvrtc() {
+            ranks(8, sums);
+        }
+    }
+);
