@@ -4,7 +4,7 @@
 //! stream stands in their place, and nothing else changes: the worker's stream waits for the block that it needs, while the lane at
 //! its side has copies of the next ones under way.
 
-use disco::nccl::disco_ccl::p2p::{Shortcut, Workspace};
+use disco::nccl::p2p::{Shortcut, Workspace};
 use disco::{CommunicatorExt as _, DType, Rank, Reduction, Tensor, WorkerContext};
 
 disco::register_function!("example.all_gather_matmul", all_gather_matmul);

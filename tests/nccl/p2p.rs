@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use disco::nccl::disco_ccl::p2p::{Shortcut, Workspace};
+use disco::nccl::p2p::{Shortcut, Workspace};
 use disco::session::{IntoArgs, LaneSession};
 use disco::{Builder, DRef, DType, DataPlane, Rank, Session, SessionExt, Tensor, WorkerContext, block_on};
 

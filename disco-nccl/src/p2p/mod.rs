@@ -15,7 +15,9 @@ mod nvml;
 mod survey;
 
 use disco_ccl::p2p::Vendor;
-pub use disco_ccl::p2p::{BusId, Decision, Mesh, RANKS, Site, Survey, Topology, host};
+pub use disco_ccl::p2p::{
+    BusId, Decision, Lane, Mesh, RANKS, SLOTS, Shortcut, Site, Survey, Topology, Workspace, host,
+};
 pub use launch::readiness;
 pub use nvml::mesh;
 pub use survey::{site, topology};
