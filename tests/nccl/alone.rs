@@ -74,6 +74,13 @@ pub(crate) fn without(function: &str) -> String {
     with(&format!("gpu-double-without-{function}"), &NAMES, |object| hide(object, function)).display().to_string()
 }
 
+/// A folder without NVML.
+pub(crate) fn without_nvml() -> String {
+    use disco_gpu_double::folder::{NAMES, with};
+    let others: Vec<&str> = NAMES.into_iter().filter(|name| !name.contains("nvidia-ml")).collect();
+    with("gpu-double-without-nvml", &others, |_| {}).display().to_string()
+}
+
 /// A session of threads whose collectives and meetings end soon.
 pub(crate) fn session(workers: usize) -> LaneSession {
     let limit = Duration::from_millis(500);

@@ -91,3 +91,19 @@ on_the_double!(
         }
     }
 );
+
+/// The stream waits for a signal, and nobody has the memory any more.
+fn drop_early(seat: &mut Seat) {
+    let Found::Together(met) = seat.meet().unwrap() else { panic!("apart") };
+    if seat.rank == 0 {
+        met.workspace.main().wait(1.into(), 0).unwrap();
+    }
+    drop(met);
+    // Freed after the deadline of the meeting, by this rank itself.
+    seat.queue.synchronize(Duration::from_secs(30)).unwrap();
+}
+
+on_the_double!(a_wait_does_not_outlive_its_memory_for_long, ["GPU_DOUBLE_DEVICES" = "1"], {
+    ranks(3, drop_early);
+    crate::costs::check_nothing_is_left();
+});

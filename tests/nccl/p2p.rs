@@ -6,7 +6,7 @@ use disco::nccl::p2p::{Shortcut, Workspace};
 use disco::session::{IntoArgs, LaneSession};
 use disco::{Builder, DRef, DType, DataPlane, Rank, Session, SessionExt, Tensor, WorkerContext, block_on};
 
-use crate::alone::{session, sum, text, without, works_again};
+use crate::alone::{session, sum, text, without, without_nvml, works_again};
 use crate::on_the_double;
 
 const LEN: usize = 1000;
@@ -286,7 +286,16 @@ on_the_double!(
 
 on_the_double!(links_without_a_shape_leave_sums_to_nccl, [], {
     let session = sharing(2);
-    assert_eq!(reason(&session), "rank 0: the links between devices have no shape that kernels are written for");
+    let why = "devices 0 and 1 have no link; it is no hybrid cube mesh: there are 2 devices, not 8";
+    assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
+    assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+    block_on(call(&session, "tests.p2p.around", (3,))).unwrap();
+});
+
+on_the_double!(without_nvml_sums_go_by_nccl_and_memory_is_shared, ["LD_LIBRARY_PATH" = &without_nvml()], {
+    let session = sharing(2);
+    let why = reason(&session);
+    assert!(why.starts_with("rank 0: topology unknown: the links are not known: NVML is not available; "), "{why}");
     assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
     block_on(call(&session, "tests.p2p.around", (3,))).unwrap();
 });
@@ -303,7 +312,8 @@ on_the_double!(groups_share_memory_of_their_own, [], {
 on_the_double!(amd_s_devices_share_memory_too_and_sums_go_by_rccl, ["GPU_DOUBLE_DELAY_US" = "100"], {
     let session = patient(3);
     block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
-    assert_eq!(reason(&session), "rank 0: the links between devices have no shape that kernels are written for");
+    let why = "the links are not known: nobody looks for links between AMD's devices";
+    assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
     block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
     block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
     assert_eq!(block_on(sum(&session)).unwrap(), 6.0);

@@ -28,6 +28,9 @@ pub(super) const SIGNALS: usize = STATE_BYTES;
 pub(super) const PROOFS: usize = 100 << 10;
 pub(super) const DATA: usize = 128 << 10;
 
+/// What a driver shares is whole blocks of so many bytes, with whatever else is in them: so nothing else is.
+const WHOLE: usize = 2 << 20;
+
 /// How long a rank that has left waits, in the background, for peers to leave its memory.
 const FAREWELL: Duration = Duration::from_secs(60);
 
@@ -91,7 +94,7 @@ impl Memory {
         patience: Duration,
     ) -> Result<Self> {
         let no_room = || Error::invalid(format!("no room for a buffer of {bytes} bytes on {}", runtime.device()));
-        let all = bytes.checked_add(DATA).ok_or_else(no_room)?;
+        let all = bytes.checked_add(DATA).and_then(|all| all.checked_next_multiple_of(WHOLE)).ok_or_else(no_room)?;
         let own = runtime.driver().alloc(all)?.ok_or_else(no_room)?;
         let mut bases = vec![Base::direct(0); size];
         bases[rank] = Base::direct(own as usize);

@@ -118,11 +118,12 @@ impl Shortcut {
             Err(error) => rendezvous.refuse(error.to_string()),
             Ok(_) => {}
         }
-        let mut prepared = Err("the links between devices have no shape that kernels are written for".to_owned());
+        let mut prepared = Err("nobody has looked".to_owned());
         let found = Workspace::meet(runtime, &rendezvous, *bytes.as_ref().unwrap_or(&0), vendor.links, |decision| {
-            if decision.topology != Topology::Unknown {
-                prepared = (vendor.kernels)(runtime);
-            }
+            prepared = match decision.topology {
+                Topology::Unknown => Err(format!("topology unknown: {}", decision.why.join("; "))),
+                _ => (vendor.kernels)(runtime),
+            };
             note(&prepared)
         })?;
         bytes?;

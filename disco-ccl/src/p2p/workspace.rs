@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::collections::hash_map::RandomState;
+use std::fmt;
 use std::hash::BuildHasher as _;
 use std::sync::{Arc, OnceLock};
 
@@ -25,7 +26,7 @@ use crate::runtime::Runtime;
 ///
 /// Dropping it waits for nothing: peers' memory is closed when this rank's streams are done, and own memory is freed when all peers have
 /// closed it, whoever drops theirs first. Tensors of it keep it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Workspace {
     memory: Arc<Memory>,
 }
@@ -184,6 +185,12 @@ impl Workspace {
     pub fn is_idle(&self) -> Result<bool> {
         let is_side_idle = self.memory.side_if_used().map_or(Ok(true), |side| side.is_idle())?;
         Ok(is_side_idle && self.memory.runtime.is_idle()?)
+    }
+}
+
+impl fmt::Debug for Workspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.memory)
     }
 }
 
