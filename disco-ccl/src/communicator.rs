@@ -160,7 +160,7 @@ impl Communicator {
             // User code may have made another device current.
             self.runtime.enter()?;
             if shortcut.launch(first)? {
-                return Ok(());
+                return self.finish(first);
             }
         }
         self.prepare(unit)?;
@@ -194,8 +194,13 @@ impl Communicator {
                 unsafe { self.runtime.copy(to, from, bytes) }?;
             }
         }
-        match first {
-            Op::Barrier => self.wait_idle(|| first.signature(ranks)),
+        self.finish(first)
+    }
+
+    /// Waits for what the host is to wait for.
+    fn finish(&self, op: &Op) -> Result<()> {
+        match op {
+            Op::Barrier => self.wait_idle(|| op.signature(self.size)),
             _ => Ok(()),
         }
     }

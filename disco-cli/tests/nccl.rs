@@ -5,6 +5,9 @@
 
 mod double;
 
+use std::path::Path;
+
+use disco_conformance::Required;
 use disco_gpu_double::folder::{NAMES, hide, with};
 use double::{absent, conforms, disco, text};
 

@@ -1,6 +1,7 @@
 //! Sums by kernels over memory that ranks share: what the double makes of them (real NVRTC's machine code is loaded there, and
 //! what it stands for is done by the host).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use disco::session::LaneSession;
@@ -72,6 +73,18 @@ fn sums(ctx: &mut WorkerContext, vectors: String) -> disco::Result<()> {
     Ok(())
 }
 
+/// Nobody is through before all have come.
+fn barriers(ctx: &mut WorkerContext) -> disco::Result<()> {
+    static COME: AtomicUsize = AtomicUsize::new(0);
+    for round in 1..=20 {
+        COME.fetch_add(1, Ordering::SeqCst);
+        ctx.comm()?.barrier()?;
+        assert!(COME.load(Ordering::SeqCst) >= round * ctx.world().size());
+        ctx.comm()?.barrier()?;
+    }
+    Ok(())
+}
+
 /// Where tensors start is each rank's own.
 fn anywhere(ctx: &mut WorkerContext) -> disco::Result<()> {
     let own = ctx.worker().index();
@@ -115,6 +128,7 @@ fn panics(ctx: &mut WorkerContext) -> disco::Result<()> {
     skip(ctx)
 }
 
+disco::register_function!("tests.kernels.barriers", barriers);
 disco::register_function!("tests.kernels.sums", sums);
 disco::register_function!("tests.kernels.anywhere", anywhere);
 disco::register_function!("tests.kernels.others", others);
@@ -180,11 +194,13 @@ on_the_double!(
 );
 
 on_the_double!(
-    tensors_may_start_anywhere,
+    tensors_may_start_anywhere_and_barriers_need_none,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
     {
         with_nvrtc!();
-        assert_eq!(calls(&sharing(3), "tests.kernels.anywhere", ()), 0);
+        let session = sharing(3);
+        assert_eq!(calls(&session, "tests.kernels.anywhere", ()), 0);
+        assert_eq!(calls(&session, "tests.kernels.barriers", ()), 0);
     }
 );
 

@@ -15,7 +15,9 @@ use crate::driver::{Driver, Way};
 /// side. All calls return at once; what they are for happens in the order of the stream.
 ///
 /// Signals are counted: the n-th [`wait`](Lane::wait) for a slot of a peer's is for that peer's n-th [`signal`](Lane::signal) of it, from
-/// whichever lane. Nobody waits for a count on a graph that is replayed: they are for streams alone.
+/// whichever lane. They are counted by the host, so that a graph that is replayed can't have them.
+///
+/// Nothing but [`Lane::after`] orders the two: what one has to find written, or free to be written, was given to the other before.
 pub struct Lane<'w> {
     memory: &'w Memory,
     driver: &'w dyn Driver,
@@ -113,7 +115,9 @@ impl<'w> Lane<'w> {
         let word = self.memory.at(self.memory.rank, memory::signal(from, slot));
         // SAFETY: as above.
         unsafe { self.peers()?.wait_word(word.cast(), number) }?;
-        self.memory.words.hold(self.driver, Held::Wait(from, slot))
+        self.memory.words.hold(self.driver, Held::Wait(from, slot))?;
+        // An abort that came in between has not seen it.
+        self.memory.words.check("wait").inspect_err(|_| self.memory.release())
     }
 
     fn peers(&self) -> Result<&'w dyn Peers> {

@@ -116,6 +116,12 @@ impl Memory {
         self.bases[rank] = base;
     }
 
+    /// Ends all waits for signals. From any thread; waits for nothing.
+    pub(super) fn release(&self) {
+        let own = |from, slot| self.at(self.rank, signal(from, slot)).cast();
+        self.runtime.driver().visit(&mut || self.words.release(&self.runtime, own));
+    }
+
     /// Kept until the streams are done.
     pub(super) fn keep(&self, what: Box<dyn Any + Send>) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);

@@ -158,8 +158,7 @@ impl Workspace {
     /// Ends all waits for signals, now and to come: nothing is enqueued any more. From any thread; waits for nothing.
     pub fn abort(&self, cause: &Arc<str>) {
         self.memory.words.break_off(cause);
-        let own = |from, slot| self.memory.at(self.memory.rank, memory::signal(from, slot)).cast();
-        self.memory.runtime.driver().visit(&mut || self.memory.words.release(&self.memory.runtime, own));
+        self.memory.release();
     }
 
     /// Keeps something until the streams are done with all that is enqueued while anybody has this; then it is dropped with the

@@ -1,4 +1,4 @@
-//! Sums by kernels: which operations, and with what.
+//! Sums and barriers by kernels: which operations, and with what.
 //!
 //! ```text
 //! module   kernels as the driver has loaded them
@@ -146,7 +146,14 @@ impl Prepared for Ready {
 impl Kernels {
     /// Which kernel sums this, and the launch of it: all ranks come to the same. Or why none does.
     fn choose(&self, op: &Op) -> Result<(module::Function, grid::Grid, Params), Unfit> {
-        let Op::AllReduce { src, dst, reduction } = op else { return Err(Unfit::Kind(op.kind())) };
+        let (src, dst, reduction) = match op {
+            Op::AllReduce { src, dst, reduction } => (src, dst, reduction),
+            Op::Barrier => {
+                let grid = grid::barrier(self.room).ok_or(Unfit::Room)?;
+                return Ok((self.tools.module.barrier, grid, self.params));
+            }
+            other => return Err(Unfit::Kind(other.kind())),
+        };
         let (input, world, bytes) = (src.as_ref().unwrap_or(dst), self.params.world as usize, dst.byte_len());
         if *reduction != Reduction::Sum {
             return Err(Unfit::Reduction(*reduction));

@@ -18,6 +18,8 @@ use crate::p2p::kernels::{self, Algorithm, Grid, MAX_THREADS, Params};
 pub(super) struct Module {
     module: sys::CUmodule,
     functions: Vec<(Algorithm, DType, Function)>,
+    /// The one that only meets.
+    pub(super) barrier: Function,
 }
 
 /// A kernel of a module.
@@ -38,7 +40,8 @@ impl Module {
         let mut module = ptr::null_mut();
         // SAFETY: the image is whole, and the place is there.
         check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()).result() })?;
-        let mut loaded = Self { module, functions: Vec::new() };
+        let mut loaded = Self { module, functions: Vec::new(), barrier: Function(ptr::null_mut()) };
+        loaded.barrier = loaded.function(kernels::BARRIER)?;
         for (algorithm, dtype, name) in kernels::KERNELS {
             let function = loaded.function(name)?;
             loaded.functions.push((algorithm, dtype, function));
