@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::child::{self, Child, to_bytes, to_text};
+use common::wait_until;
 use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::hip::abi::{Code, CopyKind, IPC_LAZY_ENABLE_PEER_ACCESS, IpcHandle, STREAM_NON_BLOCKING, Stream};
 use disco_gpu_double::hip::exports::copy::hipMemcpyAsync;
@@ -125,28 +126,32 @@ fn devices_have_access_once_it_is_enabled() {
     [peers, stream].into_iter().for_each(|stream| _ = hipStreamDestroy(stream));
 }
 
-/// Whether a wait ends: for one that does not, the word is written.
-fn ends(word: u32, value: u32, flags: u32, mask: u32, end: u32) -> bool {
+/// A wait, which ends, or does not before the word is written once more.
+fn wait((word, value): (u32, u32), flags: u32, mask: u32, end: Option<u32>) {
     let stream = use_device(0);
     let (writer, pointer) = (use_device(0), allocate(4));
     write(writer, pointer, word);
     assert_eq!(hipStreamWaitValue32(stream, pointer, value, flags, mask), OK);
-    thread::sleep(Duration::from_millis(20));
-    let ends = hipStreamQuery(stream) == OK;
-    write(writer, pointer, end);
-    assert_eq!([hipStreamSynchronize(stream), hipFree(pointer)], [OK; 2]);
+    if let Some(end) = end {
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(hipStreamQuery(stream), Code::NOT_READY, "{word:#x} is not {value:#x} by {flags}");
+        write(writer, pointer, end);
+    }
+    wait_until(|| (hipStreamQuery(stream) == OK).then_some(()));
+    assert_eq!(hipFree(pointer), OK);
     [writer, stream].into_iter().for_each(|stream| assert_eq!(hipStreamDestroy(stream), OK));
-    ends
 }
 
 #[test]
 fn waits_end_when_the_word_is_as_it_is_to_be() {
     let (gte, eq, and, nor) = (0, 1, 2, 3);
-    assert_eq!([7, 8, 6].map(|word| ends(word, 7, gte, ALL, 7)), [true, true, false]);
-    assert!(!ends(3, ALL - 3, gte, ALL, ALL), "numbers do not start again");
-    assert_eq!([0x107, 0x106].map(|word| ends(word, 7, eq, 0xff, 7)), [true, false], "of the bits in the mask");
-    assert_eq!([0x30, 0x0f].map(|word| ends(word, 0x10, and, ALL, 0x10)), [true, false]);
-    assert_eq!([0xf0, ALL].map(|word| ends(word, 0x0f, nor, ALL, 0)), [true, false]);
+    [(7, None), (8, None), (6, Some(7))].into_iter().for_each(|(word, end)| wait((word, 7), gte, ALL, end));
+    // Numbers do not start again from 0.
+    wait((3, ALL - 3), gte, ALL, Some(ALL));
+    // Of the bits in the mask.
+    [(0x107, None), (0x106, Some(7))].into_iter().for_each(|(word, end)| wait((word, 7), eq, 0xff, end));
+    [(0x30, None), (0x0f, Some(0x10))].into_iter().for_each(|(word, end)| wait((word, 0x10), and, ALL, end));
+    [(0xf0, None), (ALL, Some(0))].into_iter().for_each(|(word, end)| wait((word, 0x0f), nor, ALL, end));
     let stream = use_device(0);
     let pointer = allocate(8);
     let inside = pointer.cast::<u8>().wrapping_add(2).cast();

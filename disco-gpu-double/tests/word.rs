@@ -7,7 +7,7 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use common::{LONG, OK, allocate, enable_access, enter, free, new_stream, use_device, wait_until};
+use common::{OK, allocate, enable_access, enter, free, new_stream, use_device, wait_until};
 use disco_gpu_double::cuda::abi::{Code, Stream};
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
 use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoHAsync_v2;
@@ -20,32 +20,32 @@ fn write(stream: Stream, pointer: u64, value: u32) {
     assert_eq!([cuStreamWriteValue32_v2(stream, pointer, value, 0), cuStreamSynchronize(stream)], [OK; 2]);
 }
 
-/// Whether a wait ends: of one that does not, the word is written for.
-fn ends(word: u32, value: u32, flags: u32) -> bool {
+/// A wait, which ends, or does not before the word is written once more.
+fn wait(word: u32, value: u32, flags: u32, ends: bool) {
     let stream = use_device(0);
     let (writer, pointer) = (new_stream(), allocate(4));
     write(writer, pointer, word);
     assert_eq!(cuStreamWaitValue32_v2(stream, pointer, value, flags), OK);
-    thread::sleep(Duration::from_millis(20));
-    let ends = cuStreamQuery(stream) == OK;
-    write(writer, pointer, value);
-    assert_eq!(cuStreamSynchronize(stream), OK);
+    if !ends {
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(cuStreamQuery(stream), Code::NOT_READY, "{word:#x} is not {value:#x} by {flags}");
+        write(writer, pointer, value);
+    }
+    wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
     free(pointer);
     [writer, stream].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
-    ends
 }
 
 #[test]
 fn waits_end_when_the_word_is_as_it_is_to_be() {
     let (geq, eq, and) = (0, 1, 2);
-    assert_eq!(
-        [(7, 7), (8, 7), (6, 7), (0, 7)].map(|(word, value)| ends(word, value, geq)),
-        [true, true, false, false]
-    );
-    let around = [(3, u32::MAX - 3), (u32::MAX, 0), (0x8000_0006, 7), (0x8000_0007, 7)];
-    assert_eq!(around.map(|(word, value)| ends(word, value, geq)), [true, false, true, false], "numbers start again");
-    assert_eq!([(7, 7), (8, 7), (0, 7)].map(|(word, value)| ends(word, value, eq)), [true, false, false]);
-    assert_eq!([(7, 1), (6, 1), (0x10, 0x30)].map(|(word, value)| ends(word, value, and)), [true, false, true]);
+    [(7, true), (8, true), (6, false), (0, false)].iter().for_each(|&(word, ends)| wait(word, 7, geq, ends));
+    // Numbers start again from 0.
+    [(0x8000_0006, true), (0x8000_0007, false)].iter().for_each(|&(word, ends)| wait(word, 7, geq, ends));
+    wait(3, u32::MAX - 3, geq, true);
+    wait(u32::MAX, 0, geq, false);
+    [(7, true), (8, false), (0, false)].iter().for_each(|&(word, ends)| wait(word, 7, eq, ends));
+    [(0x11, true), (0x21, true), (0x0f, false)].iter().for_each(|&(word, ends)| wait(word, 0x30, and, ends));
 }
 
 #[test]
@@ -94,11 +94,10 @@ fn a_wait_ends_with_the_context() {
     let pointer = allocate(4);
     assert_eq!(cuMemsetD8Async(pointer, 0, 4, stream), OK);
     assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 1, 0), OK);
-    thread::sleep(LONG / 200);
+    thread::sleep(Duration::from_millis(50));
     assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
     assert_eq!(cuDevicePrimaryCtxRelease_v2(2), OK);
-    thread::sleep(LONG / 200);
-    enter(2);
+    enter(0);
     wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
     free(pointer);
     assert_eq!(cuStreamDestroy_v2(stream), OK);

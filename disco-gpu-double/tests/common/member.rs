@@ -90,7 +90,12 @@ impl Member {
 
     /// Launches with its parameters.
     pub(crate) fn launch(&self, name: &CStr, blocks: u32, threads: u32) -> Code {
-        let params = ptr::from_ref(&self.params).cast::<c_void>();
+        self.launch_with(&self.params, name, blocks, threads)
+    }
+
+    /// Launches with others.
+    pub(crate) fn launch_with(&self, params: &Params, name: &CStr, blocks: u32, threads: u32) -> Code {
+        let params = ptr::from_ref(params).cast::<c_void>();
         let function = function(self.module, name).unwrap();
         // SAFETY: the parameters are there.
         unsafe { launch(function, [blocks, 1, 1], [threads, 1, 1], self.stream, &params) }
