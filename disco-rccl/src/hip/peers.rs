@@ -77,6 +77,7 @@ impl Peers for Stream {
         call!(self, "hipStreamWriteValue32", optional stream_write_value(self.stream, word.cast(), value, 0))
     }
 
+    /// HIP compares numbers without a sign: what wraps, after 2³² signals of one slot, ends a wait too early.
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
         let (word, all) = (word.cast_mut().cast(), u32::MAX);
         call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, AS_HIGH, all))
