@@ -137,6 +137,8 @@ impl Communicator {
         self.check_able(group)?;
         let Some(last) = group.last() else { return Ok(()) };
         self.check_unbroken(|| last.signature(self.size))?;
+        let checked = self.shortcut.as_ref().map_or(Ok(()), Shortcut::check);
+        checked.inspect_err(|error| _ = self.break_off(error))?;
         self.launches += 1;
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
         self.launch(group, factor).inspect_err(|error| _ = self.break_off(error))
@@ -149,20 +151,27 @@ impl Communicator {
             let independent = |end: &usize| rest[..*end].iter().all(|earlier| is_independent(earlier, &rest[*end]));
             let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
             let (unit, later) = rest.split_at(end);
-            self.launch_unit(unit, first, factor)?;
+            // Units depend on where this rank's tensors are, and what ranks choose must not.
+            if group.len() > 1 || factor.is_some() || !self.launch_aside(first)? {
+                self.launch_unit(unit, first, factor)?;
+            }
             rest = later;
         }
         Ok(())
     }
 
-    fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
-        if let (Some(shortcut), 1, None) = (&self.shortcut, unit.len(), factor) {
-            // User code may have made another device current.
-            self.runtime.enter()?;
-            if shortcut.launch(first)? {
-                return self.finish(first);
-            }
+    /// Launches an operation without the library, if it is one for that. All ranks come to the same answer.
+    fn launch_aside(&self, op: &Op) -> Result<bool> {
+        let Some(shortcut) = &self.shortcut else { return Ok(false) };
+        // User code may have made another device current.
+        self.runtime.enter()?;
+        match shortcut.launch(op)? {
+            true => self.finish(op).map(|()| true),
+            false => Ok(false),
         }
+    }
+
+    fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
         self.prepare(unit)?;
         let (me, ranks, stream) = (self.rank.index(), self.size, self.runtime.stream());
         let scratch = self.scratch.pointer();
@@ -200,7 +209,8 @@ impl Communicator {
     /// Waits for what the host is to wait for.
     fn finish(&self, op: &Op) -> Result<()> {
         match op {
-            Op::Barrier => self.wait_idle(|| op.signature(self.size)),
+            // Peers may owe the side a signal until they are through.
+            Op::Barrier => self.wait_idle(|| op.signature(self.size), Runtime::is_idle),
             _ => Ok(()),
         }
     }
@@ -230,11 +240,11 @@ impl Communicator {
     }
 
     /// Waits until all work on the stream is done.
-    fn wait_idle(&self, operation: impl Fn() -> String) -> Result<()> {
+    fn wait_idle(&self, operation: impl Fn() -> String, is_idle: fn(&Runtime) -> Result<bool>) -> Result<()> {
         self.wait(operation, || {
-            let is_idle = self.runtime.is_idle()?;
+            let is_idle = is_idle(&self.runtime)?;
             // An error may be what ended the work.
-            self.shortcut.as_ref().map_or(Ok(()), Shortcut::check)?;
+            self.runtime.check()?;
             self.handle.is_settled().map(|_| is_idle)
         })
     }
@@ -242,11 +252,9 @@ impl Communicator {
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
         let waited = |waited| self.roll.go_on(self.launches, waited, self.deadline, &operation);
-        patience::wait(&self.handle, holds, waited).map_err(|error| {
-            match (error, self.shortcut.as_ref().and_then(Shortcut::stuck)) {
-                (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
-                (error, _) => error,
-            }
+        patience::wait(&self.handle, holds, waited).map_err(|error| match (error, self.runtime.stuck()) {
+            (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
+            (error, _) => error,
         })
     }
 
@@ -366,7 +374,7 @@ impl disco_core::Communicator for Communicator {
         self.check_unbroken(|| "synchronize".into())?;
         let last = self.last;
         let operation = || last.map_or("synchronize".to_owned(), |last| last.to_string());
-        self.wait_idle(operation).inspect_err(|error| _ = self.break_off(error))
+        self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.break_off(error))
     }
 
     fn register(&mut self, tensor: &Tensor) -> Result<()> {
@@ -399,6 +407,11 @@ impl Drop for Communicator {
             Some(comm) => Ending::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),
             None => self.handle.end_and_wait(registrations),
         };
+        // Who has failed waits for nobody.
+        let is_whole = self.broken.is_none() && self.handle.cause().is_none();
+        if let Some(shortcut) = self.shortcut.take().filter(|_| is_whole) {
+            shortcut.leave();
+        }
     }
 }
 

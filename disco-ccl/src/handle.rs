@@ -248,12 +248,11 @@ impl Abort for Handle {
         self.cause.get_or_init(|| cause.clone());
         self.is_aborted.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        match self.comm.try_lock() {
+            Ok(comm) => drop(self.end(comm, &mut Vec::new())),
+            Err(TryLockError::Poisoned(poisoned)) => drop(self.end(poisoned.into_inner(), &mut Vec::new())),
+            Err(TryLockError::WouldBlock) => {}
+        }
         self.children.abort(0, cause);
-        let comm = match self.comm.try_lock() {
-            Ok(comm) => comm,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        drop(self.end(comm, &mut Vec::new()));
     }
 }

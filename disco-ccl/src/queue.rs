@@ -82,12 +82,13 @@ impl Queue {
         while !self.runtime.is_idle()? {
             looks += 1;
             if start.elapsed() > deadline {
-                let state = format!("work on {} is not done", self.runtime.device());
+                let state = self.runtime.stuck();
+                let state = state.unwrap_or_else(|| format!("work on {} is not done", self.runtime.device()));
                 return Err(Error::Deadline { operation: "synchronize".into(), after: deadline, state });
             }
             if looks > SPINS { thread::sleep(PAUSE) } else { thread::yield_now() }
         }
-        Ok(())
+        self.runtime.check()
     }
 }
 
@@ -150,6 +151,7 @@ impl disco_core::Queue for Queue {
         let passed = unsafe { self.runtime.driver().has_passed(self.open[at].1) };
         if !matches!(passed, Ok(false)) {
             self.spare.extend(self.open.remove(at).map(|(_, mark)| mark));
+            self.runtime.check()?;
         }
         passed
     }

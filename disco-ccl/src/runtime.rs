@@ -1,4 +1,4 @@
-//! One device with one stream on it, and the memory of tensors there.
+//! One device with one stream on it, and the memory of tensors there; and a second stream at its side, for who asks for it.
 //!
 //! A driver's own free waits for all that the device does, and so for peers that may never come. So what is dropped is kept: an
 //! allocation of the same size takes it, which needs no wait, since all uses are on the one stream, in order. It is freed when the
@@ -8,12 +8,13 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::tensor::Storage;
 use disco_core::{Device, Error, Result};
+use smallvec::SmallVec;
 
 use crate::abi::Stream;
 use crate::driver::{Driver, Way};
@@ -29,8 +30,22 @@ const LOOK: Duration = Duration::from_micros(50);
 /// But for [`Runtime::enter`], it is used on threads on which the device is current.
 pub struct Runtime {
     driver: Box<dyn Driver>,
+    /// The second stream, once somebody has asked for it.
+    side: OnceLock<Box<dyn Driver>>,
     /// What was dropped and is not freed.
     dropped: Mutex<Vec<Span>>,
+    /// Those who know of work what its stream does not tell.
+    watches: Mutex<Vec<Weak<dyn Watch>>>,
+}
+
+/// Who knows of work on a stream what the stream does not tell.
+pub(crate) trait Watch: Send + Sync {
+    /// # Errors
+    /// Work that is over has failed.
+    fn check(&self) -> Result<()>;
+
+    /// What streams are held up by, as far as is known.
+    fn stuck(&self) -> Option<String>;
 }
 
 #[derive(Clone, Copy)]
@@ -53,7 +68,45 @@ struct Block {
 impl Runtime {
     /// For a driver's device and stream.
     pub fn new(driver: impl Driver) -> Arc<Self> {
-        Arc::new(Self { driver: Box::new(driver), dropped: Mutex::default() })
+        let (driver, side) = (Box::new(driver), OnceLock::new());
+        Arc::new(Self { driver, side, dropped: Mutex::default(), watches: Mutex::default() })
+    }
+
+    /// The second stream.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub(crate) fn side(&self) -> Result<&dyn Driver> {
+        if let Some(side) = self.side.get() {
+            return Ok(&**side);
+        }
+        let made = self.driver.beside()?;
+        Ok(&**self.side.get_or_init(|| made))
+    }
+
+    /// Asks somebody from now on, who is held weakly, where work is waited for.
+    pub(crate) fn watch(&self, watch: Weak<dyn Watch>) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.retain(|watch| watch.strong_count() > 0);
+        watches.push(watch);
+    }
+
+    /// Whether work that is over has gone well, as far as is known.
+    ///
+    /// # Errors
+    /// What has not.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.watching().iter().try_for_each(|watch| watch.check())
+    }
+
+    /// What the streams are held up by, as far as is known.
+    pub(crate) fn stuck(&self) -> Option<String> {
+        self.watching().iter().find_map(|watch| watch.stuck())
+    }
+
+    fn watching(&self) -> SmallVec<[Arc<dyn Watch>; 2]> {
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The driver, for those who know its type.
@@ -126,6 +179,15 @@ impl Runtime {
         self.driver.is_idle()
     }
 
+    /// The same of the second stream, too, which may wait for peers while the first has nothing to do.
+    ///
+    /// # Errors
+    /// As [`Runtime::is_idle`].
+    pub(crate) fn is_all_idle(&self) -> Result<bool> {
+        let is_side_idle = self.side.get().map_or(Ok(true), |side| side.is_idle())?;
+        Ok(self.driver.is_idle()? && is_side_idle)
+    }
+
     /// Frees what was dropped where that is too much to be kept.
     pub(crate) fn trim(&self) {
         if self.dropped_bytes() > KEPT {
@@ -152,9 +214,9 @@ impl Runtime {
         data.map(|data| Span { data, bytes }).ok_or_else(no_room)
     }
 
-    /// Frees what was dropped, if the stream has nothing to do.
+    /// Frees what was dropped, if no stream has anything to do.
     fn free_dropped(&self) {
-        if !self.is_idle().unwrap_or_default() {
+        if !self.is_all_idle().unwrap_or_default() {
             return;
         }
         for span in mem::take(&mut *self.dropped()) {
@@ -167,7 +229,7 @@ impl Runtime {
 
     fn wait_idle(&self) {
         let start = Instant::now();
-        while matches!(self.is_idle(), Ok(false)) && start.elapsed() < LIMIT {
+        while matches!(self.is_all_idle(), Ok(false)) && start.elapsed() < LIMIT {
             thread::sleep(LOOK);
         }
     }

@@ -76,10 +76,12 @@ impl Staging {
         }
         self.spare.append(&mut self.going);
         self.spare.sort_by_key(|pinned| pinned.bytes);
+        // The driver's free may wait for all that the device does.
+        let may_free = self.spare.first().is_some_and(|one| one.runtime.is_all_idle().unwrap_or_default());
         let mut kept = 0;
         self.spare.retain(|pinned| {
             kept += pinned.bytes;
-            kept <= KEPT
+            kept <= KEPT || !may_free
         });
         outcome
     }

@@ -98,6 +98,7 @@ fn anywhere(ctx: &mut WorkerContext) -> disco::Result<()> {
 /// What no kernel is for.
 fn others(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (short, odd) = (ctx.empty(DType::F32, [4])?, ctx.empty(DType::F32, [5])?);
+    let another = ctx.empty(DType::F32, [4])?;
     let (whole, large) = (ctx.empty(DType::I32, [4])?, ctx.empty(DType::F32, [2048])?);
     let all = |dst: &Tensor, reduction| Op::AllReduce { src: None, dst: dst.clone(), reduction };
     let comm = ctx.comm()?;
@@ -105,7 +106,9 @@ fn others(ctx: &mut WorkerContext) -> disco::Result<()> {
     comm.enqueue(&[all(&odd, Reduction::Sum)])?;
     comm.enqueue(&[all(&whole, Reduction::Sum)])?;
     comm.enqueue(&[all(&large, Reduction::Sum)])?;
-    comm.enqueue(&[Op::Broadcast { src: None, dst: short, root: 0.into() }])?;
+    comm.enqueue(&[Op::Broadcast { src: None, dst: short.clone(), root: 0.into() }])?;
+    // Together they are one of the library's.
+    comm.enqueue(&[all(&short, Reduction::Sum), all(&another, Reduction::Sum)])?;
     comm.synchronize()
 }
 
@@ -122,6 +125,34 @@ fn skip(ctx: &mut WorkerContext) -> disco::Result<()> {
     }
 }
 
+/// A sum that worker 1 skips, and whose result the others want to copy.
+fn copy_what_failed(ctx: &mut WorkerContext) -> disco::Result<()> {
+    if ctx.worker().index() == 1 {
+        return Ok(());
+    }
+    let (tensor, host) = (ctx.empty(DType::F32, [64])?, Tensor::zeros(DType::F32, [64])?);
+    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+    ctx.queue().copy_out(&host, &tensor)?;
+    ctx.queue().synchronize(Duration::from_secs(20))
+}
+
+/// Users' memory is none of the kernels'.
+fn leave_alone(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let shared = disco::nccl::p2p::Shortcut::of(ctx.comm()?)?.workspace()?.clone();
+    let mine: Vec<f32> = (0..shared.bytes() / 4).map(|at| at as f32).collect();
+    let buffer = shared.p2p_buffer(shared.rank(), 0, [mine.len() as i64], DType::F32)?;
+    ctx.queue().copy_in(&buffer, &encode(DType::F32, &mine))?;
+    for _ in 0..2 {
+        check_sum(ctx, DType::F32, 256, 0, true)?;
+        check_sum(ctx, DType::F32, shared.bytes() / 4, 0, true)?;
+    }
+    let host = Tensor::zeros(DType::F32, [mine.len() as i64])?;
+    ctx.queue().copy_out(&host, &buffer)?;
+    ctx.queue().synchronize(Duration::from_secs(20))?;
+    assert_eq!(decode(&host), mine);
+    Ok(())
+}
+
 /// A sum that worker 1 comes to with a panic.
 fn panics(ctx: &mut WorkerContext) -> disco::Result<()> {
     assert!(ctx.worker().index() != 1, "worker 1 has had enough");
@@ -134,6 +165,8 @@ disco::register_function!("tests.kernels.anywhere", anywhere);
 disco::register_function!("tests.kernels.others", others);
 disco::register_function!("tests.kernels.skip", skip);
 disco::register_function!("tests.kernels.panics", panics);
+disco::register_function!("tests.kernels.copy_what_failed", copy_what_failed);
+disco::register_function!("tests.kernels.leave_alone", leave_alone);
 
 /// NVRTC, or nothing where it was not fetched.
 macro_rules! with_nvrtc {
@@ -205,11 +238,25 @@ on_the_double!(
 );
 
 on_the_double!(
+    kernels_leave_users_memory_alone,
+    [
+        "DISCO_P2P_TOPOLOGY" = "fully_connected",
+        "DISCO_P2P_BUFFER" = "16400",
+        "DISCO_P2P_ONE_SHOT" = "1024",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+    ],
+    {
+        with_nvrtc!();
+        assert_eq!(calls(&sharing(3), "tests.kernels.leave_alone", ()), 0);
+    }
+);
+
+on_the_double!(
     what_no_kernel_is_for_goes_by_nccl,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_P2P_BUFFER" = "4096", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
     {
         with_nvrtc!();
-        assert_eq!(calls(&sharing(2), "tests.kernels.others", ()), 2 * 5);
+        assert_eq!(calls(&sharing(2), "tests.kernels.others", ()), 2 * 7);
     }
 );
 
@@ -223,9 +270,14 @@ on_the_double!(
         // The kernel says so, or the roll of ranks, whichever comes first.
         let expected = "no end after 500ms: rank 1 has not come";
         assert!(error.contains(expected) && error.contains("all_reduce"), "{error}");
-        block_on(session.recover()).unwrap();
-        block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
-        assert_eq!(calls(&session, "tests.kernels.sums", ("8 64",)), 0);
+        for _ in 0..2 {
+            block_on(session.recover()).unwrap();
+            block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+            assert_eq!(calls(&session, "tests.kernels.sums", ("8 64",)), 0);
+            // Whoever waits for the stream hears of it, too.
+            let error = text(block_on(call(&session, "tests.kernels.copy_what_failed", ())));
+            assert!(error.contains("rank 1 has not come in time to the leading handshake"), "{error}");
+        }
     }
 );
 

@@ -30,6 +30,9 @@ pub(crate) fn start(seat: &Seat, patience: Duration) -> (Workspace, Box<dyn Kern
 /// Every kernel of the topology, dtype and size, against sums in f64; all ranks get the same bits.
 pub(crate) fn sums(seat: &mut Seat) {
     let (shared, kernels) = start(seat, Duration::from_secs(20));
+    // No kernel spins while a peer's is not loaded.
+    shared.main().barrier().unwrap();
+    seat.queue.synchronize(Duration::from_secs(30)).unwrap();
     for dtype in DTYPES {
         for vectors in SIZES.split(' ') {
             let len = 16 * vectors.parse::<usize>().unwrap() / dtype.size();

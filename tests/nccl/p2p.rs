@@ -104,12 +104,49 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
     Ok(all.into_iter().map(|result| result.err().map_or("fine".to_owned(), |error| error.to_string()) + "\n").collect())
 }
 
-/// A wait for a signal that never comes.
-fn wait_for_nothing(ctx: &mut WorkerContext) -> disco::Result<()> {
+/// A wait for a signal that never comes, on the worker's stream or at its side.
+fn wait_for_nothing(ctx: &mut WorkerContext, at_the_side: bool) -> disco::Result<()> {
+    let shared = workspace(ctx)?;
+    match (ctx.worker().index(), at_the_side) {
+        (0, false) => shared.main().wait(rank(1), 5)?,
+        (0, true) => shared.side()?.wait(rank(1), 5)?,
+        _ => {}
+    }
+    ctx.comm()?.synchronize()
+}
+
+/// A wait that the worker's queue is asked about.
+fn wait_by_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
     let shared = workspace(ctx)?;
     if ctx.worker().index() == 0 {
-        shared.main().wait(rank(1), 5)?;
+        shared.main().wait(rank(1), 6)?;
     }
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)
+}
+
+/// One slot is signalled by both lanes: whoever sees the first finds what was put before it.
+fn by_both_lanes(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let (shared, own) = (workspace(ctx)?, ctx.worker().index());
+    let other = rank(1 - own);
+    let (first, second) = (full(ctx, 1.0 + own as f32)?, full(ctx, 3.0 + own as f32)?);
+    let bytes = first.byte_len();
+    let side = shared.side()?;
+    side.after(&shared.main())?;
+    for _ in 0..20 {
+        side.put(&first, other, 0)?;
+    }
+    side.signal(other, 2)?;
+    shared.main().put(&second, other, bytes)?;
+    shared.main().signal(other, 2)?;
+    shared.main().wait(other, 2)?;
+    let theirs = shared.p2p_buffer(shared.rank(), 0, [LEN as i64], DType::F32)?;
+    check_full(ctx, &theirs, 2.0 - own as f32)?;
+    shared.main().wait(other, 2)?;
+    let theirs = shared.p2p_buffer(shared.rank(), bytes, [LEN as i64], DType::F32)?;
+    check_full(ctx, &theirs, 4.0 - own as f32)?;
+    shared.main().barrier()?;
+    side.after(&shared.main())?;
     ctx.comm()?.synchronize()
 }
 
@@ -148,6 +185,8 @@ disco::register_function!("tests.p2p.around", around);
 disco::register_function!("tests.p2p.at_the_side", at_the_side);
 disco::register_function!("tests.p2p.refusals", refusals);
 disco::register_function!("tests.p2p.wait_for_nothing", wait_for_nothing);
+disco::register_function!("tests.p2p.wait_by_queue", wait_by_queue);
+disco::register_function!("tests.p2p.by_both_lanes", by_both_lanes);
 disco::register_function!("tests.p2p.why_not", why_not);
 disco::register_function!("tests.p2p.use_late", use_late);
 disco::register_function!("tests.p2p.look_late", look_late);
@@ -197,6 +236,35 @@ on_the_double!(copies_at_the_side_are_ordered_with_the_worker_s_stream, ["GPU_DO
     }
 });
 
+on_the_double!(signals_of_two_lanes_come_in_order, ["GPU_DOUBLE_DELAY_US" = "500"], {
+    let session = sharing(2);
+    for _ in 0..3 {
+        block_on(call(&session, "tests.p2p.by_both_lanes", ())).unwrap();
+    }
+});
+
+on_the_double!(
+    a_word_that_does_not_come_leaves_all_to_nccl,
+    ["GPU_DOUBLE_FAULTS" = "cuStreamWriteValue32_v2:1:1=801"],
+    {
+        let session = sharing(2);
+        assert_eq!(reason(&session), "rank 0: words that peers' streams write do not come");
+        assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+    }
+);
+
+on_the_double!(
+    a_wait_that_the_host_can_t_end_leaves_all_to_nccl,
+    ["GPU_DOUBLE_FAULTS" = "cuStreamWriteValue32_v2:1:2=801"],
+    {
+        let session = sharing(2);
+        let why = reason(&session);
+        assert!(why.starts_with("rank 1: cuda: cuStreamWriteValue32 returned 801: "), "{why}");
+        // Its peer has ended the wait: the device is waited for where memory is freed.
+        works_again(&session);
+    }
+);
+
 on_the_double!(what_does_not_fit_is_refused, ["DISCO_P2P_BUFFER" = "4096"], {
     let session = sharing(2);
     let answer = block_on(call(&session, "tests.p2p.refusals", ())).unwrap();
@@ -219,8 +287,14 @@ on_the_double!(what_does_not_fit_is_refused, ["DISCO_P2P_BUFFER" = "4096"], {
 
 on_the_double!(a_signal_that_never_comes_is_named_and_the_stream_goes_on, [], {
     let session = sharing(2);
-    let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", ())));
-    assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");
+    for at_the_side in [false, true] {
+        let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", (at_the_side,))));
+        assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");
+        block_on(session.recover()).unwrap();
+        block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    }
+    let error = text(block_on(call(&session, "tests.p2p.wait_by_queue", ())));
+    assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 6"), "{error}");
     // The device is waited for where memory is freed: it has nothing more to wait for.
     works_again(&session);
     block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
@@ -317,6 +391,6 @@ on_the_double!(amd_s_devices_share_memory_too_and_sums_go_by_rccl, ["GPU_DOUBLE_
     block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
     block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
     assert_eq!(block_on(sum(&session)).unwrap(), 6.0);
-    let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", ())));
+    let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", (false,))));
     assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");
 });

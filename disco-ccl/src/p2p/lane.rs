@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::sync::Arc;
 
 use disco_core::{Error, Rank, Result, Tensor};
 
@@ -15,23 +16,23 @@ use crate::driver::{Driver, Way};
 /// side. All calls return at once; what they are for happens in the order of the stream.
 ///
 /// Signals are counted: the n-th [`wait`](Lane::wait) for a slot of a peer's is for that peer's n-th [`signal`](Lane::signal) of it, from
-/// whichever lane. They are counted by the host, so that a graph that is replayed can't have them.
+/// whichever lane: one that follows another lane's waits for that. They are counted by the host, so that a graph that is replayed can't have them.
 ///
 /// Nothing but [`Lane::after`] orders the two: what one has to find written, or free to be written, was given to the other before.
 pub struct Lane<'w> {
-    memory: &'w Memory,
+    memory: &'w Arc<Memory>,
     driver: &'w dyn Driver,
     is_side: bool,
 }
 
 impl<'w> Lane<'w> {
-    pub(super) fn main(memory: &'w Memory) -> Self {
+    pub(super) fn main(memory: &'w Arc<Memory>) -> Self {
         Self { memory, driver: memory.runtime.driver(), is_side: false }
     }
 
-    pub(super) fn side(memory: &'w Memory) -> Result<Self> {
+    pub(super) fn side(memory: &'w Arc<Memory>) -> Result<Self> {
         memory.runtime.enter()?;
-        Ok(Self { memory, driver: memory.side()?, is_side: true })
+        Ok(Self { memory, driver: memory.runtime.side()?, is_side: true })
     }
 
     /// Copies a tensor of this device into a rank's buffer, from a byte on.
@@ -76,9 +77,14 @@ impl<'w> Lane<'w> {
     /// [`Error::Broken`]; the driver's own.
     pub fn barrier(&self) -> Result<()> {
         self.enter("barrier")?;
+        self.meet(BARRIER)
+    }
+
+    /// A barrier by a slot of its own.
+    pub(super) fn meet(&self, slot: usize) -> Result<()> {
         let others = || (0..self.memory.size()).filter(|rank| *rank != self.memory.rank);
-        others().try_for_each(|peer| self.send(peer, BARRIER))?;
-        others().try_for_each(|peer| self.receive(peer, BARRIER))
+        others().try_for_each(|peer| self.send(peer, slot))?;
+        others().try_for_each(|peer| self.receive(peer, slot))
     }
 
     /// Lets what follows on this lane wait for all that the other one was given so far.
@@ -104,7 +110,13 @@ impl<'w> Lane<'w> {
     }
 
     fn send(&self, to: usize, slot: usize) -> Result<()> {
-        let number = self.memory.words.next_sent(to, slot);
+        let (number, is_by_another) = self.memory.words.next_sent(to, slot, self.is_side);
+        if is_by_another {
+            // No later number comes before it.
+            let runtime = &self.memory.runtime;
+            let other = if self.is_side { runtime.driver() } else { runtime.side()? };
+            self.memory.words.order(self.driver, other)?;
+        }
         let word = self.memory.at(to, memory::signal(self.memory.rank, slot));
         // SAFETY: the word is part of the rank's memory, which stays until the streams are done.
         unsafe { self.peers()?.write_word(word.cast(), number) }
@@ -117,7 +129,7 @@ impl<'w> Lane<'w> {
         unsafe { self.peers()?.wait_word(word.cast(), number) }?;
         self.memory.words.hold(self.driver, Held::Wait(from, slot))?;
         // An abort that came in between has not seen it.
-        self.memory.words.check("wait").inspect_err(|_| self.memory.release())
+        self.memory.words.check("wait").inspect_err(|_| Memory::release(self.memory))
     }
 
     fn peers(&self) -> Result<&'w dyn Peers> {

@@ -4,7 +4,7 @@
 //! of each rank      0   STATE    for kernels: zeros at first, and theirs from then on
 //!              96 KiB   SIGNALS  a word for each peer and slot, which that peer writes
 //!             100 KiB   PROOFS   what ranks write to find out whether they reach each other
-//!             128 KiB   DATA     the buffer
+//!             128 KiB   DATA     the buffer, and behind it as much for kernels, if there are any
 //! ```
 
 #![allow(unsafe_code)]
@@ -12,33 +12,38 @@
 use std::any::Any;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::{Error, Rank, Result, Store};
 
-use super::words::Words;
-use crate::driver::Driver;
+use super::words::{ROW, Words};
 use crate::ending::Ending;
 use crate::runtime::Runtime;
 
 /// Bytes that kernels have of each rank's memory, from its start on.
 pub const STATE_BYTES: usize = 96 << 10;
-pub(super) const SIGNALS: usize = STATE_BYTES;
+const SIGNALS: usize = STATE_BYTES;
 pub(super) const PROOFS: usize = 100 << 10;
-pub(super) const DATA: usize = 128 << 10;
+const DATA: usize = 128 << 10;
 
 /// What a driver shares is whole blocks of so many bytes, with whatever else is in them: so nothing else is.
 const WHOLE: usize = 2 << 20;
 
-/// How long a rank that has left waits, in the background, for peers to leave its memory.
+/// How long a rank that has left waits, in the background, for peers to leave its memory, where all can be asked and where not.
 const FAREWELL: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(5);
+/// How long who leaves waits for that.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// How often it is looked, and waits are ended again.
+const LOOK: Duration = Duration::from_micros(50);
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Memory of ranks.
 pub(super) struct Memory {
     pub(super) runtime: Arc<Runtime>,
-    /// The second stream, once somebody has asked for it.
-    side: OnceLock<Box<dyn Driver>>,
     pub(super) rank: usize,
     /// Of each rank's buffer.
     pub(super) bytes: usize,
@@ -51,6 +56,8 @@ pub(super) struct Memory {
     patience: Duration,
     /// Once peers may have it.
     farewell: Option<Farewell>,
+    /// Who waits for its end.
+    waiting: Mutex<Option<mpsc::Sender<()>>>,
 }
 
 /// Where a rank's memory starts, for this one's device.
@@ -83,7 +90,7 @@ impl Base {
 }
 
 impl Memory {
-    /// This rank's own: zeros.
+    /// This rank's own: zeros, when the stream has got there; with as much as the buffer for kernels, if there are to be any.
     ///
     /// # Errors
     /// No room; the driver's own.
@@ -91,16 +98,19 @@ impl Memory {
         runtime: &Arc<Runtime>,
         (rank, size): (usize, usize),
         bytes: usize,
+        has_kernels: bool,
         patience: Duration,
     ) -> Result<Self> {
         let no_room = || Error::invalid(format!("no room for a buffer of {bytes} bytes on {}", runtime.device()));
-        let all = bytes.checked_add(DATA).and_then(|all| all.checked_next_multiple_of(WHOLE)).ok_or_else(no_room)?;
+        let buffer = bytes.checked_next_multiple_of(ALIGNMENT);
+        let buffers = buffer.and_then(|buffer| buffer.checked_mul(1 + usize::from(has_kernels)));
+        let all = buffers.and_then(|buffers| buffers.checked_add(DATA)?.checked_next_multiple_of(WHOLE));
+        let all = all.ok_or_else(no_room)?;
         let own = runtime.driver().alloc(all)?.ok_or_else(no_room)?;
         let mut bases = vec![Base::direct(0); size];
         bases[rank] = Base::direct(own as usize);
-        let (runtime, side, words) = (runtime.clone(), OnceLock::new(), Words::default());
-        let memory =
-            Self { runtime, side, rank, bytes, bases, words, kept: Mutex::default(), patience, farewell: None };
+        let (runtime, words, kept, waiting) = (runtime.clone(), Words::default(), Mutex::default(), Mutex::default());
+        let memory = Self { runtime, rank, bytes, bases, words, kept, patience, farewell: None, waiting };
         // SAFETY: it was allocated just now.
         unsafe { memory.runtime.driver().clear(own, all) }?;
         Ok(memory)
@@ -116,20 +126,14 @@ impl Memory {
         self.bases[rank] = base;
     }
 
-    /// Ends all waits for signals. From any thread; waits for nothing.
-    pub(super) fn release(&self) {
-        let own = |from, slot| self.at(self.rank, signal(from, slot)).cast();
-        self.runtime.driver().visit(&mut || self.words.release(&self.runtime, own));
-    }
-
-    /// Kept until the streams are done.
-    pub(super) fn keep(&self, what: Box<dyn Any + Send>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
-    }
-
     /// An address in a rank's memory, for this one's device.
     pub(super) fn at(&self, rank: usize, offset: usize) -> *mut u8 {
         (self.bases[rank].address + offset) as *mut u8
+    }
+
+    /// Where kernels have a buffer of a rank's, as large as that of [`Memory::place`].
+    pub(super) fn kernels_buffer(&self, rank: usize) -> *mut u8 {
+        self.at(rank, DATA + self.bytes.next_multiple_of(ALIGNMENT))
     }
 
     /// An address in a rank's buffer, with room for so many bytes from there on.
@@ -159,54 +163,68 @@ impl Memory {
         self.bases.len()
     }
 
-    /// The second stream.
-    ///
-    /// # Errors
-    /// It can't be made.
-    pub(super) fn side(&self) -> Result<&dyn Driver> {
-        if let Some(side) = self.side.get() {
-            return Ok(&**side);
-        }
-        let made = self.runtime.driver().beside()?;
-        Ok(&**self.side.get_or_init(|| made))
+    /// Kept until the streams are done.
+    pub(super) fn keep(&self, what: Box<dyn Any + Send>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// The second stream, if somebody has asked for it.
-    pub(super) fn side_if_used(&self) -> Option<&dyn Driver> {
-        self.side.get().map(|side| &**side)
+    /// Ends all waits for signals. From any thread; waits for nothing. A peer may still signal, which undoes that: it is done until no
+    /// stream waits.
+    pub(super) fn release(this: &Arc<Self>) {
+        let memory = this.clone();
+        drop(Ending::spawn("the end of waits for peers", &this.runtime, move || {
+            let start = Instant::now();
+            let own = |from, slot| memory.at(memory.rank, signal(from, slot)).cast();
+            while memory.words.release(&memory.runtime, own) && start.elapsed() < memory.patience {
+                thread::sleep(AGAIN);
+            }
+        }));
+    }
+
+    /// Gives it up, and waits for its end if nobody else has it, and that does not take long.
+    pub(super) fn leave(this: Arc<Self>) {
+        let (tell, end) = mpsc::channel();
+        *this.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
+        if Arc::into_inner(this).is_some() {
+            // It is not told where the end takes longer.
+            _ = end.recv_timeout(LEAVING);
+        }
     }
 }
+
+/// Where buffers start, as an allocation would: kernels move whole vectors.
+const ALIGNMENT: usize = 512;
 
 /// Waits for nothing. What streams have to do is done, or ended; then peers' memory is closed, and then own memory is freed when
 /// peers have closed it.
 impl Drop for Memory {
     fn drop(&mut self) {
-        let (runtime, side, words) = (self.runtime.clone(), self.side.take(), mem::take(&mut self.words));
-        let (bases, farewell) = (mem::take(&mut self.bases), self.farewell.take());
-        let (rank, patience, kept) = (self.rank, self.patience, mem::take(&mut self.kept));
+        let (runtime, words, bases) = (self.runtime.clone(), mem::take(&mut self.words), mem::take(&mut self.bases));
+        let (kept, farewell) = (mem::take(&mut self.kept), self.farewell.take());
+        let (rank, patience) = (self.rank, self.patience);
+        let waiting = mem::take(&mut self.waiting);
         drop(Ending::spawn("the end of peer-to-peer memory", &self.runtime, move || {
-            let is_idle = || {
-                let is_side_idle = side.as_ref().is_none_or(|side| side.is_idle().unwrap_or(true));
-                is_side_idle && runtime.is_idle().unwrap_or(true)
-            };
+            let is_idle = || runtime.is_all_idle().unwrap_or(true);
             if !until(patience, is_idle) {
                 words.release(&runtime, |from, slot| (bases[rank].address + signal(from, slot)) as *mut u32);
                 if !until(patience, is_idle) {
-                    tracing::warn!(device = %runtime.device(), "peer-to-peer memory is left behind: its stream does not end");
-                    mem::forget((kept, side));
+                    let device = runtime.device();
+                    tracing::warn!(%device, "peer-to-peer memory is left behind: its stream does not end");
+                    mem::forget(kept);
                     return;
                 }
             }
             words.end(runtime.driver());
-            drop((kept, side));
+            drop(kept);
             end(&runtime, rank, &bases, farewell);
+            drop(waiting);
         }));
     }
 }
 
 /// Where a peer's signal of a slot is.
 pub(super) fn signal(from: usize, slot: usize) -> usize {
-    SIGNALS + (from * super::words::ROW + slot) * size_of::<u32>()
+    SIGNALS + (from * ROW + slot) * size_of::<u32>()
 }
 
 fn end(runtime: &Runtime, rank: usize, bases: &[Base], farewell: Option<Farewell>) {
@@ -229,18 +247,23 @@ fn end(runtime: &Runtime, rank: usize, bases: &[Base], farewell: Option<Farewell
 }
 
 impl Farewell {
-    /// Says that this rank has closed what it had of its peers, and waits until all have. Where there is no store any more, nor
-    /// is there a peer.
+    /// Says that this rank has closed what it had of its peers, and waits until all have. Where there is no store any more, the
+    /// session is over or aborted: peers end their work then, too.
     fn is_over(&self) -> bool {
         let (start, key) = (Instant::now(), |rank: usize| format!("{}: left by rank {rank}", self.name));
-        if self.store.set(&key(self.rank), &[]).is_err() {
-            return true;
-        }
-        let has_left = |rank: usize| {
+        let mut told = self.store.set(&key(self.rank), &[]).map(|()| Vec::new());
+        for rank in (0..self.size).filter(|rank| *rank != self.rank) {
             let left = FAREWELL.saturating_sub(start.elapsed());
-            !matches!(self.store.wait(&key(rank), left), Err(Error::Deadline { .. }))
-        };
-        (0..self.size).filter(|rank| *rank != self.rank).all(has_left)
+            told = told.and_then(|_| self.store.wait(&key(rank), left));
+        }
+        match told {
+            Ok(_) => true,
+            Err(Error::Deadline { .. }) => false,
+            Err(_) => {
+                thread::sleep(GRACE);
+                true
+            }
+        }
     }
 }
 
@@ -251,7 +274,7 @@ pub(super) fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
         if start.elapsed() > limit {
             return false;
         }
-        std::thread::sleep(Duration::from_micros(50));
+        thread::sleep(LOOK);
     }
     true
 }

@@ -1,14 +1,18 @@
-//! Whether a rank's memory is what it is taken for: links that are advertised may be broken. Each rank writes a pattern of its own
-//! into each peer's memory, reads it back from there, and looks for those of its peers in its own.
+//! Whether a rank's memory is what it is taken for: links that are advertised may be broken, and drivers differ in what streams do
+//! with words. Each rank writes a pattern of its own into each peer's memory, reads it back from there, and looks for those of its
+//! peers in its own. Then streams of all ranks meet by words, and each rank has a stream wait for what only the host can end.
 
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::Rank;
 
+use super::lane::Lane;
 use super::memory::{self, Memory, PROOFS};
 use super::topology::RANKS;
+use super::words::{self, PROOF};
 use crate::driver::Way;
 
 /// Of one pattern.
@@ -66,6 +70,55 @@ pub(super) fn check(memory: &Memory, nonces: &[u64], patience: Duration) -> Resu
     }
     Ok(())
 }
+
+/// Lets streams of all ranks meet.
+///
+/// # Errors
+/// They don't.
+pub(super) fn meet(memory: &Arc<Memory>, patience: Duration) -> Result<(), String> {
+    Lane::main(memory).meet(PROOF).map_err(|error| error.to_string())?;
+    if memory::until(patience.min(SOON), || memory.runtime.is_idle().unwrap_or(true)) {
+        return memory.runtime.is_idle().map(drop).map_err(|error| error.to_string());
+    }
+    Memory::release(memory);
+    Err("words that peers' streams write do not come".to_owned())
+}
+
+/// Lets a stream wait, and ends that from outside, as a deadline would.
+///
+/// # Errors
+/// The driver does not do that: the stream waits until somebody [does](unstick).
+pub(super) fn poke(memory: &Memory, patience: Duration) -> Result<(), String> {
+    let (own, words) = (memory.rank, |error: disco_core::Error| error.to_string());
+    let (word, side) = (memory.at(own, memory::signal(own, PROOF)).cast(), memory.runtime.side().map_err(words)?);
+    let peers = side.peers()?;
+    // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
+    unsafe { peers.wait_word(word, 1) }.map_err(words)?;
+    // SAFETY: as above.
+    unsafe { peers.poke(word, 1) }.map_err(words)?;
+    match memory::until(patience.min(SOON), || side.is_idle().unwrap_or(true)) {
+        true => Ok(()),
+        false => {
+            Err("a stream that waits holds up others, which were to end that; CUDA_DEVICE_MAX_CONNECTIONS=32 may help"
+                .into())
+        }
+    }
+}
+
+/// Ends what a peer's stream waits for in [`poke`].
+pub(super) fn unstick(memory: &Memory, peer: usize, patience: Duration) {
+    let word = memory.at(peer, memory::signal(peer, PROOF)).cast();
+    // SAFETY: the peer's memory stays until this rank has closed it.
+    let written = memory.runtime.driver().peers().map(|peers| unsafe { peers.write_word(word, 1) });
+    if matches!(written, Ok(Ok(()))) {
+        memory::until(patience, || memory.runtime.is_idle().unwrap_or(true));
+    }
+}
+
+/// How long words may take.
+const SOON: Duration = Duration::from_secs(2);
+
+const _: () = assert!(PROOF < words::ROW, "there is a word for it");
 
 fn peers(memory: &Memory) -> impl Iterator<Item = usize> {
     let own = memory.rank;

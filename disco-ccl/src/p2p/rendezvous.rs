@@ -9,8 +9,8 @@
 //!   another mesh or topology anywhere: they stay apart
 //! opens its peers' handles, writes to each
 //! REPORT        nothing, or why it can't                      ──▶ all ranks
-//! looks whether all that was written is there
-//! REPORT        nothing, or what is not                       ──▶ all ranks
+//! looks whether all that was written is there, and whether words end what streams wait for
+//! REPORT        nothing, or what is not, step by step         ──▶ all ranks
 //!   a peer that can't: all close what they have opened, and stay apart
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! What a communicator does without its library, where ranks reach each other's memory.
 
 use std::fmt::{self, Debug, Display};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use disco_core::{Abort, Communicator, DType, Error, Op, OpKind, Reduction, Result};
@@ -11,7 +11,7 @@ use super::options;
 use super::rendezvous::{Found, Rendezvous};
 use super::topology::{Mesh, Topology};
 use super::workspace::{BUFFER, Met, Workspace};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, Watch};
 
 /// What a vendor's crate knows of its devices.
 #[derive(Clone, Copy)]
@@ -128,7 +128,11 @@ impl Shortcut {
         })?;
         bytes?;
         let parts = match found {
-            Found::Together(met) => Ok(Arc::new(Parts::new(met, prepared, patience)?)),
+            Found::Together(met) => {
+                let parts = Arc::new(Parts::new(met, prepared, patience)?);
+                runtime.watch(Arc::downgrade(&parts) as Weak<dyn Watch>);
+                Ok(parts)
+            }
             Found::Apart(why) => Err(why),
         };
         let shortcut = Self { vendor, parts };
@@ -186,9 +190,12 @@ impl Shortcut {
         self.parts.as_ref().ok().and_then(|parts| parts.kernels.as_deref().ok())
     }
 
-    /// What a stream is held up by, as far as is known.
-    pub(crate) fn stuck(&self) -> Option<String> {
-        self.parts.as_ref().ok().and_then(|parts| parts.workspace.stuck())
+    /// Gives it up, as [`Workspace::leave`].
+    pub(crate) fn leave(self) {
+        if let Some(parts) = self.parts.ok().and_then(Arc::into_inner) {
+            drop(parts.kernels);
+            parts.workspace.leave();
+        }
     }
 
     /// What ends all that is under way.
@@ -210,6 +217,16 @@ impl Parts {
             Err(why) => Err(why),
         };
         Ok(Self { workspace: met.workspace, kernels })
+    }
+}
+
+impl Watch for Parts {
+    fn check(&self) -> Result<()> {
+        self.kernels.as_ref().map_or(Ok(()), |kernels| kernels.check())
+    }
+
+    fn stuck(&self) -> Option<String> {
+        self.workspace.stuck()
     }
 }
 

@@ -16,6 +16,8 @@ use crate::runtime::Runtime;
 pub const SLOTS: usize = 64;
 /// The one that barriers have.
 pub(super) const BARRIER: usize = SLOTS;
+/// The one by which ranks find out whether words come through.
+pub(super) const PROOF: usize = SLOTS + 1;
 /// Words of each peer.
 pub(super) const ROW: usize = 2 * SLOTS;
 
@@ -23,9 +25,10 @@ pub(super) const ROW: usize = 2 * SLOTS;
 #[derive(Default)]
 pub(super) struct Words(Mutex<State>);
 
-#[derive(Default)]
 struct State {
     sent: Counts,
+    /// Signals whose last one was sent by the lane at the side.
+    sent_by_side: [[bool; ROW]; *RANKS.end()],
     awaited: Counts,
     /// In the order in which they were enqueued.
     pending: Vec<Pending>,
@@ -54,9 +57,12 @@ pub(super) enum Held {
 }
 
 impl Words {
-    /// The number of the next signal to a rank.
-    pub(super) fn next_sent(&self, to: usize, slot: usize) -> u32 {
-        next(&mut self.state().sent.0[to][slot])
+    /// The number of the next signal to a rank, and whether the one before went by the other lane.
+    pub(super) fn next_sent(&self, to: usize, slot: usize, is_side: bool) -> (u32, bool) {
+        let mut state = self.state();
+        let by_side = std::mem::replace(&mut state.sent_by_side[to][slot], is_side);
+        let number = next(&mut state.sent.0[to][slot]);
+        (number, number > 1 && by_side != is_side)
     }
 
     /// The number of the next signal from a rank.
@@ -69,15 +75,11 @@ impl Words {
     /// # Errors
     /// The driver's own.
     pub(super) fn hold(&self, driver: &dyn Driver, what: Held) -> Result<()> {
-        let mut state = self.state();
-        state.forget_passed(driver);
-        let mark = match state.spare.pop() {
-            Some(mark) => mark,
-            None => driver.mark()?,
-        };
+        let mark = self.mark(driver)?;
+        // Not under the lock: a stream with too much to do has its callers wait.
         // SAFETY: it is there.
         let recorded = unsafe { driver.record(mark) };
-        state.pending.push(Pending { mark, what });
+        self.state().pending.push(Pending { mark, what });
         recorded
     }
 
@@ -86,17 +88,22 @@ impl Words {
     /// # Errors
     /// The driver's own.
     pub(super) fn order(&self, later: &dyn Driver, earlier: &dyn Driver) -> Result<()> {
-        let mut state = self.state();
-        let mark = match state.spare.pop() {
-            Some(mark) => mark,
-            None => earlier.mark()?,
-        };
+        let mark = self.mark(earlier)?;
         // SAFETY: it is there.
         let recorded = unsafe { earlier.record(mark) };
         // SAFETY: as above; a stream waits for what was recorded when it was told to.
         let ordered = recorded.and_then(|()| unsafe { later.wait_for(mark) });
-        state.spare.push(mark);
+        self.state().spare.push(mark);
         ordered
+    }
+
+    fn mark(&self, driver: &dyn Driver) -> Result<Mark> {
+        let mut state = self.state();
+        state.forget_passed(driver);
+        match state.spare.pop() {
+            Some(mark) => Ok(mark),
+            None => driver.mark(),
+        }
     }
 
     /// Refuses more where something has failed.
@@ -126,18 +133,21 @@ impl Words {
         })
     }
 
-    /// Ends all waits, by writing what they wait for: `at` says where.
-    pub(super) fn release(&self, runtime: &Runtime, at: impl Fn(usize, usize) -> *mut u32) {
+    /// Ends all waits, by writing what they wait for: `at` says where. Whether there were any.
+    pub(super) fn release(&self, runtime: &Runtime, at: impl Fn(usize, usize) -> *mut u32) -> bool {
         let mut state = self.state();
         state.forget_passed(runtime.driver());
-        let Ok(peers) = runtime.driver().peers() else { return };
+        let Ok(peers) = runtime.driver().peers() else { return false };
+        let mut are_any = false;
         for pending in &state.pending {
             let Held::Wait(from, slot) = pending.what else { continue };
+            are_any = true;
             // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
             if let Err(error) = unsafe { peers.poke(at(from, slot), state.awaited.0[from][slot]) } {
                 tracing::warn!(%error, "a stream may wait for ever");
             }
         }
+        are_any
     }
 
     /// When no stream has anything to do.
@@ -164,9 +174,12 @@ impl State {
     }
 }
 
-impl Default for Counts {
+impl Default for State {
     fn default() -> Self {
-        Self([[0; ROW]; *RANKS.end()])
+        let counts = || Counts([[0; ROW]; *RANKS.end()]);
+        let sent_by_side = [[false; ROW]; *RANKS.end()];
+        let (pending, spare, broken) = (Vec::new(), Vec::new(), None);
+        Self { sent: counts(), sent_by_side, awaited: counts(), pending, spare, broken }
     }
 }
 

@@ -15,14 +15,15 @@ use super::bus::BusId;
 use super::card::Card;
 use super::decision::Decision;
 use super::lane::Lane;
-use super::memory::{self, Base, DATA, Memory};
+use super::memory::{self, Base, Memory};
 use super::proof;
 use super::rendezvous::{Found, Introduction, Offer, Rendezvous};
-use super::topology::{Ends, Mesh, RANKS};
+use super::topology::{Ends, Mesh, RANKS, Topology};
 use crate::runtime::Runtime;
 
-/// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](Lane), by kernels, or as tensors
-/// ([`Workspace::p2p_buffer`]). Who uses it sees to the order itself, with signals, barriers or collectives.
+/// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](Lane), or as tensors
+/// ([`Workspace::p2p_buffer`]). Who uses it sees to the order itself, with signals, barriers or collectives. What a collective writes
+/// is none of it: peers may read it before it is whole.
 ///
 /// Dropping it waits for nothing: peers' memory is closed when this rank's streams are done, and own memory is freed when all peers have
 /// closed it, whoever drops theirs first. Tensors of it keep it.
@@ -45,7 +46,8 @@ pub struct Met {
     pub notes: Vec<Vec<u8>>,
 }
 
-/// Bytes of each rank's buffer where nobody says otherwise, as in the reference (PyTorch's `IntraNodeComm`): 10 MiB.
+/// Bytes of each rank's buffer where nobody says otherwise, as in the reference (PyTorch's `IntraNodeComm`): 10 MiB. Kernels have as
+/// many besides.
 pub const BUFFER: usize = 10 << 20;
 
 impl Workspace {
@@ -94,7 +96,7 @@ impl Workspace {
             Found::Together((memory, notes)) => {
                 let on = |site: &BusId| sites.iter().filter(|other| *other == site).count() as u32;
                 let sharing = sites.iter().map(on).max().unwrap_or(1);
-                Found::Together(Met { workspace: Self { memory: Arc::new(memory) }, decision, sharing, notes })
+                Found::Together(Met { workspace: Self { memory }, decision, sharing, notes })
             }
             Found::Apart(why) => Found::Apart(why),
         })
@@ -150,15 +152,22 @@ impl Workspace {
         self.memory.at(rank, 0)
     }
 
-    /// Where a rank's buffer starts, for this one's device.
-    pub fn data(&self, rank: usize) -> *mut u8 {
-        self.memory.at(rank, DATA)
+    /// Where a rank's buffer for kernels starts, for this one's device: as many bytes as the other, which they leave alone. There is none
+    /// where no topology is known.
+    pub fn kernels_buffer(&self, rank: usize) -> *mut u8 {
+        self.memory.kernels_buffer(rank)
     }
 
     /// Ends all waits for signals, now and to come: nothing is enqueued any more. From any thread; waits for nothing.
     pub fn abort(&self, cause: &Arc<str>) {
         self.memory.words.break_off(cause);
-        self.memory.release();
+        Memory::release(&self.memory);
+    }
+
+    /// Gives it up. Where nobody else has it, this waits, not for long, until peers have closed this rank's memory: those of a process
+    /// that ends may have work under way.
+    pub fn leave(self) {
+        Memory::leave(self.memory);
     }
 
     /// Keeps something until the streams are done with all that is enqueued while anybody has this; then it is dropped with the
@@ -175,15 +184,6 @@ impl Workspace {
     /// The wait that a stream is held up by, in words, as far as is known.
     pub fn stuck(&self) -> Option<String> {
         self.memory.words.stuck(self.memory.runtime.driver())
-    }
-
-    /// Whether all work on both streams is done.
-    ///
-    /// # Errors
-    /// The driver's own, of work that failed.
-    pub fn is_idle(&self) -> Result<bool> {
-        let is_side_idle = self.memory.side_if_used().map_or(Ok(true), |side| side.is_idle())?;
-        Ok(is_side_idle && self.memory.runtime.is_idle()?)
     }
 }
 
@@ -203,7 +203,8 @@ fn offer(
     note: Vec<u8>,
 ) -> Result<(Memory, Offer), String> {
     let (place, words) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
-    let memory = Memory::new(runtime, place, bytes, rendezvous.deadline()).map_err(words)?;
+    let has_kernels = decision.topology != Topology::Unknown;
+    let memory = Memory::new(runtime, place, bytes, has_kernels, rendezvous.deadline()).map_err(words)?;
     if !memory::until(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
         return Err(format!("{} has other work, which does not end", runtime.device()));
     }
@@ -224,8 +225,11 @@ fn offer(
     Ok((memory, Offer { mesh, topology: decision.topology, handles: card.write() }))
 }
 
+/// All ranks' memory, and what each has said besides.
+type Joined = (Arc<Memory>, Vec<Vec<u8>>);
+
 /// Opens all peers' memory, and makes sure of it.
-fn join(mut memory: Memory, rendezvous: &Rendezvous, cards: &[Vec<u8>]) -> Result<Found<(Memory, Vec<Vec<u8>>)>> {
+fn join(mut memory: Memory, rendezvous: &Rendezvous, cards: &[Vec<u8>]) -> Result<Found<Joined>> {
     let cards: Vec<Card> = cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
     memory.is_shown_to_peers(rendezvous.store());
     if let Some(other) = cards.iter().position(|card| card.bytes != cards[0].bytes) {
@@ -233,17 +237,28 @@ fn join(mut memory: Memory, rendezvous: &Rendezvous, cards: &[Vec<u8>]) -> Resul
         return Ok(Found::Apart(format!("rank 0 has a buffer of {first} bytes, and rank {other} of {second}")));
     }
     let opened = open(&mut memory, &cards);
-    let nonces: Vec<u64> = cards.iter().map(|card| card.nonce).collect();
+    let (memory, nonces): (_, Vec<u64>) = (Arc::new(memory), cards.iter().map(|card| card.nonce).collect());
     let written = opened.and_then(|()| proof::write(&memory, nonces[memory.rank], rendezvous.left()));
     if let Found::Apart(why) = rendezvous.report("written", written)? {
         return Ok(Found::Apart(why));
     }
-    let found = rendezvous.report("found", proof::check(&memory, &nonces, rendezvous.left()))?;
-    let notes = cards.into_iter().map(|card| card.note).collect();
-    Ok(match found {
-        Found::Together(()) => Found::Together((memory, notes)),
-        Found::Apart(why) => Found::Apart(why),
-    })
+    if let Found::Apart(why) = rendezvous.report("found", proof::check(&memory, &nonces, rendezvous.left()))? {
+        return Ok(Found::Apart(why));
+    }
+    if let Found::Apart(why) = rendezvous.report("words", proof::meet(&memory, rendezvous.left()))? {
+        return Ok(Found::Apart(why));
+    }
+    // One after the other, so that the others can help one whose stream hangs.
+    for turn in 0..memory.size() {
+        let poked = if turn == memory.rank { proof::poke(&memory, rendezvous.left()) } else { Ok(()) };
+        if let Found::Apart(why) = rendezvous.report(&format!("poke {turn}"), poked)? {
+            if turn != memory.rank {
+                proof::unstick(&memory, turn, rendezvous.left());
+            }
+            return Ok(Found::Apart(why));
+        }
+    }
+    Ok(Found::Together((memory, cards.into_iter().map(|card| card.note).collect())))
 }
 
 fn open(memory: &mut Memory, cards: &[Card]) -> Result<(), String> {

@@ -126,7 +126,7 @@ impl Prepared for Ready {
         };
         let (near, relay) = topology.near(rank).unwrap_or_default();
         let params = Params {
-            data: each(&|rank| workspace.data(rank)),
+            data: each(&|rank| workspace.kernels_buffer(rank)),
             state: each(&|rank| workspace.state(rank)),
             abort: ptr::from_ref(tools.words.abort()) as usize as u64,
             report: ptr::from_ref(tools.words.report()) as usize as u64,
