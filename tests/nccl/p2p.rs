@@ -130,12 +130,12 @@ fn by_both_lanes(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (shared, own) = (workspace(ctx)?, ctx.worker().index());
     let other = rank(1 - own);
     let (first, second) = (full(ctx, 1.0 + own as f32)?, full(ctx, 3.0 + own as f32)?);
-    let bytes = first.byte_len();
-    let side = shared.side()?;
+    let (bytes, side) = (first.byte_len(), shared.side()?);
+    // It takes its time.
+    let scratch = full(ctx, 0.0)?;
     side.after(&shared.main())?;
-    for _ in 0..20 {
-        side.put(&first, other, 0)?;
-    }
+    (0..20).try_for_each(|_| side.get(&scratch, other, 4 * bytes))?;
+    side.put(&first, other, 0)?;
     side.signal(other, 2)?;
     shared.main().put(&second, other, bytes)?;
     shared.main().signal(other, 2)?;
