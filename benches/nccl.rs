@@ -1,7 +1,7 @@
-//! What does the backend `nccl` add to NCCL's own calls?
+//! What does the backend `nccl` add to NCCL's own calls, and `cuda_p2p` to a launch of a kernel?
 //!
-//! On the real library where there is one with a GPU; else on the test double, which shows what a call costs before the GPU has it, and
-//! nothing about GPUs. One rank: what is measured is the host's part.
+//! On the real libraries where there are such with a GPU; else on the test double, which shows what a call costs before the GPU has it,
+//! and nothing about GPUs. One rank, of kernels two: what is measured is the host's part.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 #![allow(unsafe_code, reason = "NCCL's own calls")]
@@ -14,10 +14,14 @@ use std::process::{self, Command};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group};
+use disco::nccl::cudarc::driver::{DriverError, result, sys};
 use disco::nccl::disco_ccl::Config;
 use disco::nccl::disco_ccl::abi::{Code, Comm, DataType, RedOp};
+use disco::nccl::p2p::{Shortcut, kernels};
+use disco::session::LaneSession;
 use disco::{
-    Backend as _, Builder, DType, DataPlane as _, Error, Op, Reduction, Result, Session as _, WorkerContext, block_on,
+    Backend as _, Builder, DType, DataPlane as _, Error, Op, Reduction, Result, Session as _, SessionExt as _, Tensor,
+    WorkerContext, block_on,
 };
 
 /// Calls in a row, which a stream takes without a pause.
@@ -27,6 +31,7 @@ const ELEMENTS: usize = 2;
 
 disco::register_function!("benches.nccl", run);
 disco::register_function!("benches.nccl.compare", compare);
+disco::register_function!("benches.nccl.compare_launches", compare_launches);
 
 /// Seconds of so many all_reduces, until they are launched.
 fn run(ctx: &mut WorkerContext, iters: usize) -> Result<f64> {
@@ -86,13 +91,82 @@ fn compare(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
     }
     // SAFETY: nothing is under way. It may go on in the background.
     _ = unsafe { (table.comm_destroy)(comm) };
+    Ok(verdict(times).into_bytes())
+}
+
+/// Medians of ours and of the raw call, and of what is added.
+fn verdict(times: [Vec<f64>; 2]) -> String {
     let median = |mut values: Vec<f64>| {
         values.sort_unstable_by(f64::total_cmp);
         values[values.len() / 2]
     };
     let added = median(times[0].iter().zip(&times[1]).map(|(ours, raw)| ours - raw).collect());
     let [ours, raw] = times.map(median);
-    Ok(format!("ours {ours:.0} ns   raw {raw:.0} ns ({added:+.0} ns)").into_bytes())
+    format!("ours {ours:.0} ns   raw {raw:.0} ns ({added:+.0} ns)")
+}
+
+/// The same of a sum by a kernel, and of the driver's launch of that kernel, on the same stream, with nobody to meet.
+fn compare_launches(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
+    if let Some(why) = Shortcut::of(ctx.comm()?)?.why_not() {
+        return Ok(format!("skipped: {why}").into_bytes());
+    }
+    let mut tensor = |dtype, len| ctx.empty(dtype, [len]);
+    let (dst, state, data) =
+        (tensor(DType::F32, 4)?, tensor(DType::U8, kernels::STATE_BYTES as i64)?, tensor(DType::F32, 4)?);
+    let group = [Op::AllReduce { src: None, dst: dst.clone(), reduction: Reduction::Sum }];
+    let stream = disco::nccl::cuda::stream(ctx.queue())?;
+    let (major, minor) = stream.context().compute_capability().map_err(refused)?;
+    let cubin = kernels::cubin(kernels::Architecture::new(major.unsigned_abs(), minor.unsigned_abs()))?;
+    let name = kernels::name(kernels::Algorithm::OneShot, DType::F32).unwrap_or(kernels::BARRIER);
+    let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the image is whole, and the place is there.
+    unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()).result() }.map_err(refused)?;
+    // SAFETY: the module is there, and so are name and place.
+    unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()).result() }.map_err(refused)?;
+    // SAFETY: it is written below.
+    let words = unsafe { result::malloc_host(8, 0) }.map_err(refused)?.cast::<[u32; 2]>();
+    // SAFETY: there is room for two.
+    unsafe { words.write([0; 2]) };
+    let at = |tensor: &Tensor| tensor.data() as usize as u64;
+    let params = kernels::Params {
+        data: [at(&data); kernels::MAX_WORLD],
+        state: [at(&state); kernels::MAX_WORLD],
+        input: at(&dst),
+        output: at(&dst),
+        abort: words as usize as u64,
+        report: words as usize as u64 + 4,
+        patience: 1_000_000_000,
+        count: 1,
+        world: 1,
+        ..kernels::Params::default()
+    };
+    let mut times = [const { Vec::new() }; 2];
+    for _ in 0..ROUNDS {
+        // All ranks in the same order: they meet.
+        times[0].push(block(ctx, &group)? * 1e9 / CALLS as f64);
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            let mut arguments = [std::ptr::from_ref(&params).cast_mut().cast()];
+            // SAFETY: it is the one parameter of this kernel, whose memory stays.
+            let launched = unsafe {
+                let (arguments, none) = (arguments.as_mut_ptr(), std::ptr::null_mut());
+                sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream.cu_stream(), arguments, none)
+            };
+            launched.result().map_err(refused)?;
+        }
+        times[1].push(start.elapsed().as_secs_f64() * 1e9 / CALLS as f64);
+        let deadline = ctx.deadline();
+        ctx.queue().synchronize(deadline)?;
+    }
+    // SAFETY: nothing is under way.
+    unsafe { sys::cuModuleUnload(module).result() }.map_err(refused)?;
+    // SAFETY: as above.
+    unsafe { result::free_host(words.cast()) }.map_err(refused)?;
+    Ok(verdict(times).into_bytes())
+}
+
+fn refused(error: DriverError) -> Error {
+    Error::Invalid(format!("the driver: {error}"))
 }
 
 fn group(ctx: &mut WorkerContext) -> Result<[Op; 1]> {
@@ -118,14 +192,8 @@ fn nccl(criterion: &mut Criterion) {
     });
     group.finish();
     if common::is_asked_for("launch/nccl 1") {
-        use disco::SessionExt as _;
-        let text = block_on(async {
-            let function = session.function("benches.nccl.compare").await?;
-            let answer = session.call(&function, ()).await?;
-            session.get_as::<Vec<u8>>(&answer, 0.into()).await
-        });
         let probe = disco::nccl::BACKEND.probe().expect("it was probed");
-        let text = String::from_utf8(text.expect("it is there")).expect("text");
+        let text = answer(&session, "benches.nccl.compare");
         println!(
             "all_reduce of {} bytes, launch alone, {} from {}: {text}",
             ELEMENTS * 4,
@@ -136,7 +204,30 @@ fn nccl(criterion: &mut Criterion) {
     block_on(session.shutdown()).expect("live");
 }
 
-criterion_group!(benches, nccl);
+fn launches(_: &mut Criterion) {
+    if !common::is_asked_for("launch/cuda_p2p 2") {
+        return;
+    }
+    let session = Builder::threads(2).start().expect("workers can be started");
+    let text = match block_on(session.init_ccl("cuda_p2p", &[])) {
+        Ok(()) => answer(&session, "benches.nccl.compare_launches"),
+        Err(error) => format!("skipped: {error}"),
+    };
+    println!("all_reduce of 16 bytes by a kernel, launch alone: {text}");
+    block_on(session.shutdown()).expect("live");
+}
+
+/// What a function of worker 0 says.
+fn answer(session: &LaneSession, name: &str) -> String {
+    let text = block_on(async {
+        let function = session.function(name).await?;
+        let answer = session.call(&function, ()).await?;
+        session.get_as::<Vec<u8>>(&answer, 0.into()).await
+    });
+    String::from_utf8(text.expect("it is there")).expect("text")
+}
+
+criterion_group!(benches, nccl, launches);
 
 fn main() {
     if disco::nccl::BACKEND.probe().is_ok() {
@@ -151,6 +242,7 @@ fn main() {
     let mut this = Command::new(env::current_exe().expect("it runs"));
     // Its streams are busy, so that calls neither wake them nor meet them.
     this.args(env::args_os().skip(1)).env(variable, folder).env("GPU_DOUBLE_DELAY_US", "20");
+    this.env("DISCO_P2P_TOPOLOGY", "fully_connected");
     let status = this.status();
     if !status.expect("it runs").success() {
         process::exit(1);
