@@ -13,13 +13,17 @@ pub static BACKEND: Backend = Backend::new(VENDOR, DeviceKind::Rocm, hip::detail
 
 /// The backend named `rocm_p2p`: memory that ranks of a machine share, beside RCCL, by which all collectives go. Kernels of ours
 /// are for CUDA alone, and links between AMD's devices are not looked at.
-pub static P2P: p2p::Backend = p2p::Backend::new("rocm_p2p", &BACKEND, p2p::Vendor { links, kernels });
+pub static P2P: p2p::Backend = p2p::Backend::new("rocm_p2p", &BACKEND, p2p::Vendor { links, check, kernels });
 
 disco_core::register_backend!(BACKEND);
 disco_core::register_backend!(P2P);
 
 fn links(_: &[BusId]) -> Result<Mesh> {
     Err(Error::invalid("nobody looks for links between AMD's devices"))
+}
+
+fn check() -> Result<()> {
+    Ok(())
 }
 
 fn kernels(_: &Arc<Runtime>) -> p2p::Preparation {

@@ -336,6 +336,11 @@ on_the_double!(a_buffer_of_no_number_is_an_error, ["DISCO_P2P_BUFFER" = "much"],
     assert!(error.contains("DISCO_P2P_BUFFER=much: that is no number of bytes"), "{error}");
 });
 
+on_the_double!(a_threshold_of_no_number_is_an_error, ["DISCO_P2P_TWO_SHOT" = "10M"], {
+    let error = text(block_on(session(2).init_ccl("cuda_p2p", &[])));
+    assert!(error.contains("DISCO_P2P_TWO_SHOT=10M: that is no number of bytes"), "{error}");
+});
+
 on_the_double!(nine_ranks_are_too_many, ["GPU_DOUBLE_DEVICES" = "9"], {
     let session = sharing(9);
     assert_eq!(reason(&session), "9 ranks, where 2 to 8 can");

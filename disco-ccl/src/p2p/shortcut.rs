@@ -19,6 +19,8 @@ use crate::runtime::{Runtime, Watch};
 pub struct Vendor {
     /// The links between devices.
     pub links: fn(&[BusId]) -> Result<Mesh>,
+    /// Whether users' variables for kernels can be understood.
+    pub check: fn() -> Result<()>,
     /// Kernels for a runtime's device, ready to be launched, or why there are none.
     pub kernels: fn(&Arc<Runtime>) -> Preparation,
 }
@@ -112,7 +114,7 @@ impl Shortcut {
         mut rendezvous: Rendezvous,
         patience: Duration,
     ) -> Result<Self> {
-        let bytes = options::bytes_of(BYTES, BUFFER);
+        let bytes = (vendor.check)().and_then(|()| options::bytes_of(BYTES, BUFFER));
         match &bytes {
             _ if options::is_off() => rendezvous.refuse(options::OFF.to_owned()),
             Err(error) => rendezvous.refuse(error.to_string()),

@@ -23,4 +23,4 @@ pub use nvml::mesh;
 pub use survey::{site, topology};
 
 /// What ranks need to know of NVIDIA's devices to share memory.
-pub const VENDOR: Vendor = Vendor { links: mesh, kernels: launch::prepare };
+pub const VENDOR: Vendor = Vendor { links: mesh, check: launch::check_options, kernels: launch::prepare };

@@ -46,6 +46,14 @@ pub fn readiness() -> Result<String, String> {
     Ok(format!("NVRTC {major}.{minor} ({})", nvrtc.file()))
 }
 
+/// Whether thresholds can be understood.
+///
+/// # Errors
+/// A variable that is no number.
+pub(super) fn check_options() -> Result<()> {
+    Thresholds::from_env().map(drop)
+}
+
 /// Kernels for a runtime's device.
 ///
 /// # Errors
