@@ -268,9 +268,13 @@ fn the_same_node_does_not_join_twice() {
 fn a_node_that_froze_while_it_waited_joins_again() {
     let session = builder(3, 1);
     let (session, (_frozen, nodes)) = with(session, |address| {
-        let frozen = waiting(address, Request { node: Some(1), per_node: None });
+        let mut frozen = waiting(address, Request { node: Some(1), per_node: None });
         thread::sleep(Duration::from_millis(2300));
-        (frozen, ["1", "2"].map(|id| node(address).env("DISCO_NODE_ID", id).spawn().unwrap()))
+        let spawn = |id| node(address).env("DISCO_NODE_ID", id).spawn().unwrap();
+        let first = spawn("1");
+        // With the other one the session would start, with whoever has the seat then.
+        while frozen.0.read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0) {}
+        (frozen, [first, spawn("2")])
     });
     let session = session.unwrap();
     assert_eq!(
@@ -282,10 +286,10 @@ fn a_node_that_froze_while_it_waited_joins_again() {
 }
 
 fn a_node_that_waits_need_not_speak_as_often_as_one_that_works() {
-    let session = builder(3, 1).silence(Duration::from_millis(700));
+    let session = builder(3, 1).silence(Duration::from_millis(1500));
     let (session, (first, second)) = with(session, |address| {
         let mut first = waiting(address, Request { node: Some(1), per_node: None });
-        thread::sleep(Duration::from_millis(900));
+        thread::sleep(Duration::from_millis(1700));
         let second = node(address).spawn().unwrap();
         while !matches!(first.hear(), Message::Assign(_)) {}
         // Its workers take their time to start.
