@@ -185,11 +185,18 @@ fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
         });
     };
     one(2, false);
-    let before = possessions();
+    // Threads that were joined take a moment to leave the list.
+    let mut before = possessions();
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = possessions();
+        if std::mem::replace(&mut before, now) == now {
+            break;
+        }
+    }
     for round in 0..200 {
         one(2 + round % 2, round % 10 == 9);
     }
-    // Threads that were joined take a moment to leave the list.
     let start = Instant::now();
     while possessions() != before && start.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(10));
