@@ -1,10 +1,11 @@
 //! Ranks that are processes: each meets the others through a store of files, and opens their memory by its vendor's handles.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, fs, process, thread};
+use std::{env, fs, io, process, thread};
 
 use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::p2p::{Found, Met, Rendezvous, Workspace};
@@ -24,7 +25,7 @@ const DIES: &str = "DISCO_TEST_DIES";
 /// Whether all ranks are on one device.
 const SHARED: &str = "DISCO_TEST_SHARED";
 
-/// A store whose values are files: what ranks of no session have.
+/// A store whose values are files: what ranks of no session have. This rank may die where it tells something.
 #[derive(Debug)]
 struct Files(PathBuf);
 
@@ -32,12 +33,30 @@ impl Files {
     fn path(&self, key: &str) -> PathBuf {
         self.0.join(key.bytes().map(|byte| format!("{byte:02x}")).collect::<String>())
     }
+
+    fn put(&self, key: &str, value: &[u8]) -> io::Result<()> {
+        let own = self.0.join(format!("{}-{:?}", process::id(), thread::current().id()));
+        fs::write(&own, value)?;
+        fs::rename(own, self.path(key))
+    }
+
+    /// Does something that no other rank does meanwhile.
+    fn alone<T>(&self, work: impl FnOnce() -> io::Result<T>) -> disco::Result<T> {
+        let done = File::create(self.0.join("lock")).and_then(|lock| {
+            lock.lock()?;
+            work()
+        });
+        done.map_err(|error| Error::Invalid(error.to_string()))
+    }
 }
 
 impl Store for Files {
     fn set(&self, key: &str, value: &[u8]) -> disco::Result<()> {
-        let (path, own) = (self.path(key), self.0.join(format!("{}-{:?}", process::id(), thread::current().id())));
-        fs::write(&own, value).and_then(|()| fs::rename(&own, path)).map_err(|error| Error::Invalid(error.to_string()))
+        let step = ["introduction", "offer", "written", "found"].into_iter().find(|step| key.contains(step));
+        if let Some(step) = step {
+            may_die(&format!("before {step}"));
+        }
+        self.alone(|| self.put(key, value))
     }
 
     fn get(&self, key: &str) -> disco::Result<Option<Vec<u8>>> {
@@ -58,16 +77,24 @@ impl Store for Files {
         }
     }
 
-    fn add(&self, _: &str, _: i64) -> disco::Result<i64> {
-        unimplemented!("nobody counts")
+    fn add(&self, key: &str, amount: i64) -> disco::Result<i64> {
+        self.alone(|| {
+            let before = fs::read(self.path(key)).unwrap_or_else(|_| vec![0; 8]);
+            let before = before.try_into().map_err(|_| io::Error::other(format!("{key} is no number")))?;
+            let sum = i64::from_le_bytes(before).wrapping_add(amount);
+            self.put(key, &sum.to_le_bytes()).map(|()| sum)
+        })
     }
 
-    fn compare_and_set(&self, _: &str, _: Option<&[u8]>, _: &[u8]) -> disco::Result<Vec<u8>> {
-        unimplemented!("nobody compares")
+    fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> disco::Result<Vec<u8>> {
+        self.alone(|| match fs::read(self.path(key)).ok() {
+            before if before.as_deref() == expected => self.put(key, new).map(|()| new.to_vec()),
+            before => Ok(before.unwrap_or_default()),
+        })
     }
 
-    fn delete(&self, _: &str) -> disco::Result<bool> {
-        unimplemented!("nobody deletes")
+    fn delete(&self, key: &str) -> disco::Result<bool> {
+        self.alone(|| Ok(fs::remove_file(self.path(key)).is_ok()))
     }
 }
 
@@ -79,44 +106,6 @@ fn number(variable: &str) -> usize {
 fn may_die(at: &str) {
     if number(RANK) == 1 && env::var(DIES).is_ok_and(|dies| dies == at) {
         process::abort();
-    }
-}
-
-/// What is between the store and this rank, which may die there.
-#[derive(Debug)]
-struct Mortal(Files);
-
-impl Store for Mortal {
-    fn set(&self, key: &str, value: &[u8]) -> disco::Result<()> {
-        let step = ["introduction", "offer", "written", "found"].into_iter().find(|step| key.contains(step));
-        if let Some(step) = step {
-            may_die(&format!("before {step}"));
-        }
-        self.0.set(key, value)?;
-        if let Some(step) = step {
-            may_die(&format!("after {step}"));
-        }
-        Ok(())
-    }
-
-    fn get(&self, key: &str) -> disco::Result<Option<Vec<u8>>> {
-        self.0.get(key)
-    }
-
-    fn wait(&self, key: &str, deadline: Duration) -> disco::Result<Vec<u8>> {
-        self.0.wait(key, deadline)
-    }
-
-    fn add(&self, key: &str, amount: i64) -> disco::Result<i64> {
-        self.0.add(key, amount)
-    }
-
-    fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> disco::Result<Vec<u8>> {
-        self.0.compare_and_set(key, expected, new)
-    }
-
-    fn delete(&self, key: &str) -> disco::Result<bool> {
-        self.0.delete(key)
     }
 }
 
@@ -133,7 +122,7 @@ pub(crate) struct Seat {
 impl Seat {
     /// That of this process.
     fn take() -> Self {
-        let store = Arc::new(Mortal(Files(env::var_os(FOLDER).unwrap().into())));
+        let store = Arc::new(Files(env::var_os(FOLDER).unwrap().into()));
         Self::new(number(RANK), number(SIZE), store, env::var_os(SHARED).is_some())
     }
 
@@ -392,4 +381,18 @@ fn sum_without_one() {
     assert_eq!(kernels.launch(&op).unwrap(), Ok(()));
     seat.queue.synchronize(LIMIT).unwrap();
     eprintln!("{}", kernels.check().unwrap_err());
+}
+
+#[test]
+fn a_store_of_files_is_one() {
+    let folder = env::temp_dir().join(format!("disco-store-{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let store = Files(folder.clone());
+    assert_eq!((store.add("n", 3).unwrap(), store.add("n", -5).unwrap()), (3, -2));
+    assert_eq!(store.compare_and_set("k", None, b"a").unwrap(), b"a");
+    assert_eq!(store.compare_and_set("k", None, b"b").unwrap(), b"a");
+    assert_eq!(store.compare_and_set("k", Some(b"a"), b"b").unwrap(), b"b");
+    assert_eq!((store.delete("k").unwrap(), store.delete("k").unwrap(), store.get("k").unwrap()), (true, false, None));
+    assert!(matches!(store.wait("none", Duration::from_millis(5)), Err(Error::Deadline { .. })));
+    fs::remove_dir_all(folder).unwrap();
 }
