@@ -148,16 +148,9 @@ pub(crate) fn report(library: &Library, function: &'static str, code: Code) {
 /// Does what waits for the device when that has nothing to do; does not wait.
 pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &'static str, work: impl FnOnce() + Send + 'static) {
     let own = runtime.clone();
-    let patient = move || {
-        let end = Instant::now() + PATIENCE;
-        while matches!(own.is_idle(), Ok(false)) {
-            if Instant::now() > end {
-                tracing::warn!(what, after = ?PATIENCE, "the stream does not end; memory is left behind");
-                return;
-            }
-            thread::sleep(LOOK);
-        }
-        work();
+    let patient = move || match own.wait_all_idle(PATIENCE) {
+        true => work(),
+        false => tracing::warn!(what, after = ?PATIENCE, "a stream does not end; memory is left behind"),
     };
     drop(Ending::spawn(what, runtime, patient));
 }

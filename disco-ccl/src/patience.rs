@@ -1,4 +1,4 @@
-//! How a rank waits for its library: by looking, so that an abort and a deadline end every wait.
+//! How a rank waits: by looking, so that an abort and a deadline end every wait.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,4 +38,16 @@ pub(crate) fn wait(
         long(start.get_or_insert_with(Instant::now).elapsed())?;
     }
     Ok(())
+}
+
+/// Waits, for as long as `limit`, in the background or where nobody minds. Whether it holds.
+pub(crate) fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !holds() {
+        if start.elapsed() > limit {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
+    true
 }

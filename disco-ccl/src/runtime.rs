@@ -9,8 +9,7 @@
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco_core::tensor::Storage;
 use disco_core::{Device, Error, Result};
@@ -18,12 +17,12 @@ use smallvec::SmallVec;
 
 use crate::abi::Stream;
 use crate::driver::{Driver, Way};
+use crate::patience;
 
 /// What is kept for later allocations, in bytes.
 const KEPT: usize = 256 << 20;
 /// How long the stream is waited for when there is no room, or when nobody has it any more.
 const LIMIT: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_micros(50);
 
 /// One device with one stream on it. Tensors keep it.
 ///
@@ -206,7 +205,7 @@ impl Runtime {
         let alloc = || self.driver.alloc(bytes.max(1));
         let mut data = alloc()?;
         if data.is_none() && !self.dropped().is_empty() {
-            self.wait_idle();
+            self.wait_all_idle(LIMIT);
             self.free_dropped();
             data = alloc()?;
         }
@@ -227,11 +226,9 @@ impl Runtime {
         }
     }
 
-    fn wait_idle(&self) {
-        let start = Instant::now();
-        while matches!(self.is_all_idle(), Ok(false)) && start.elapsed() < LIMIT {
-            thread::sleep(LOOK);
-        }
+    /// Waits until no stream has anything to do, for as long as `limit`. Whether that is so; what has failed is over, too.
+    pub(crate) fn wait_all_idle(&self, limit: Duration) -> bool {
+        patience::until(limit, || self.is_all_idle().unwrap_or(true))
     }
 
     fn dropped_bytes(&self) -> usize {
@@ -253,7 +250,7 @@ impl Drop for Block {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.driver.visit(&mut || {
-            self.wait_idle();
+            self.wait_all_idle(LIMIT);
             self.free_dropped();
         });
         let left = self.dropped_bytes();

@@ -5,9 +5,6 @@
 
 mod double;
 
-use std::path::Path;
-
-use disco_conformance::Required;
 use disco_gpu_double::folder::{NAMES, hide, with};
 use double::{absent, conforms, disco, text};
 
@@ -22,14 +19,9 @@ fn it_conforms() {
 /// With kernels beside NCCL, where they are for the sum.
 #[test]
 fn sums_by_kernels_conform() {
-    let cache = std::env::var("DISCO_TEST_CACHE").unwrap_or_default();
-    let nvrtc = format!("{cache}/nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12");
-    if !Path::new(&nvrtc).is_file() {
-        assert!(!Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
-        eprintln!("skipped: NVRTC is not there; `cargo xtask test` fetches it");
-        return;
-    }
-    let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", &*nvrtc)];
+    let Some(nvrtc) = disco_conformance::nvrtc() else { return };
+    let nvrtc = nvrtc.to_str().unwrap();
+    let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", nvrtc)];
     let runs = [("2", "f32"), ("4", "all_reduce"), ("3", "abort::")];
     conforms("cuda_p2p", &disco_gpu_double::folder(), &variables, &runs);
 }

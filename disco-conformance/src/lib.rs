@@ -11,6 +11,7 @@
 
 mod check;
 pub mod communicator;
+mod fetched;
 mod harness;
 pub mod lane;
 mod oracle;
@@ -19,6 +20,7 @@ mod pattern;
 mod require;
 
 pub use check::{Check, Outcome};
+pub use fetched::nvrtc;
 pub use harness::{Harness, Wish};
 pub use pattern::Pattern;
 pub use require::Required;

@@ -103,7 +103,8 @@ impl<'w> Lane<'w> {
         // SAFETY: both are as many bytes of memory that the device reaches. The workspace keeps its own until the streams are done,
         // the runtime a tensor's until the worker's stream is, and this the tensor until the side's is.
         unsafe { self.driver.copy(to, from, tensor.byte_len(), Way::OnDevice) }?;
-        match self.is_side {
+        // What the workspace has is not to keep the workspace.
+        match self.is_side && !self.memory.has(tensor.data()) {
             true => self.memory.words.hold(self.driver, Held::Copy { _storage: tensor.storage().clone() }),
             false => Ok(()),
         }

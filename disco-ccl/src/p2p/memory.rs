@@ -37,8 +37,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long who leaves waits for that.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// How often it is looked, and waits are ended again.
-const LOOK: Duration = Duration::from_micros(50);
+/// How often waits are ended again.
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Memory of ranks.
@@ -136,6 +135,12 @@ impl Memory {
         self.at(rank, DATA + self.bytes.next_multiple_of(ALIGNMENT))
     }
 
+    /// Whether an address is in a rank's buffer: that stays until the streams are done.
+    pub(super) fn has(&self, address: *const u8) -> bool {
+        let offset = |base: &Base| (address as usize).checked_sub(base.address + DATA);
+        self.bases.iter().filter_map(offset).any(|offset| offset < self.bytes)
+    }
+
     /// An address in a rank's buffer, with room for so many bytes from there on.
     ///
     /// # Errors
@@ -204,10 +209,9 @@ impl Drop for Memory {
         let (rank, patience) = (self.rank, self.patience);
         let waiting = mem::take(&mut self.waiting);
         drop(Ending::spawn("the end of peer-to-peer memory", &self.runtime, move || {
-            let is_idle = || runtime.is_all_idle().unwrap_or(true);
-            if !until(patience, is_idle) {
+            if !runtime.wait_all_idle(patience) {
                 words.release(&runtime, |from, slot| (bases[rank].address + signal(from, slot)) as *mut u32);
-                if !until(patience, is_idle) {
+                if !runtime.wait_all_idle(patience) {
                     let device = runtime.device();
                     tracing::warn!(%device, "peer-to-peer memory is left behind: its stream does not end");
                     mem::forget(kept);
@@ -265,18 +269,6 @@ impl Farewell {
             }
         }
     }
-}
-
-/// Waits, as long as `limit`. Whether it holds.
-pub(super) fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
-    let start = Instant::now();
-    while !holds() {
-        if start.elapsed() > limit {
-            return false;
-        }
-        thread::sleep(LOOK);
-    }
-    true
 }
 
 impl fmt::Debug for Memory {

@@ -14,6 +14,7 @@ use super::memory::{self, Memory, PROOFS};
 use super::topology::RANKS;
 use super::words::{self, PROOF};
 use crate::driver::Way;
+use crate::patience;
 
 /// Of one pattern.
 const LINE: usize = 64;
@@ -35,7 +36,7 @@ struct Page<'m> {
 ///
 /// # Errors
 /// What the driver says, in words.
-pub(super) fn write(memory: &Memory, nonce: u64, patience: Duration) -> Result<(), String> {
+pub(super) fn write(memory: &Memory, nonce: u64, limit: Duration) -> Result<(), String> {
     let page = Page::new(memory)?;
     let lines: Vec<u8> = (0..memory.size()).flat_map(|to| pattern(nonce, memory.rank, to)).collect();
     page.fill(&lines);
@@ -44,14 +45,14 @@ pub(super) fn write(memory: &Memory, nonce: u64, patience: Duration) -> Result<(
         let (theirs, own) = (memory.at(to, WRITTEN + memory.rank * LINE), memory.at(memory.rank, OWN + to * LINE));
         page.copy(theirs, own, LINE, Way::OnDevice)?;
     }
-    page.settle(patience)
+    page.settle(limit)
 }
 
 /// Looks whether all patterns have arrived, those of this rank and those of its peers, whose numbers of chance are known.
 ///
 /// # Errors
 /// Whose have not, and what the driver says.
-pub(super) fn check(memory: &Memory, nonces: &[u64], patience: Duration) -> Result<(), String> {
+pub(super) fn check(memory: &Memory, nonces: &[u64], limit: Duration) -> Result<(), String> {
     let (page, len) = (Page::new(memory)?, memory.size() * LINE);
     for to in peers(memory) {
         let (back, theirs) = (memory.at(memory.rank, BACK + to * LINE), memory.at(to, WRITTEN + memory.rank * LINE));
@@ -59,7 +60,7 @@ pub(super) fn check(memory: &Memory, nonces: &[u64], patience: Duration) -> Resu
     }
     for (lines, is_own) in [(BACK, true), (WRITTEN, false)] {
         page.copy(page.data, memory.at(memory.rank, lines), len, Way::ToHost)?;
-        page.settle(patience)?;
+        page.settle(limit)?;
         for (peer, line) in page.read(len).chunks_exact(LINE).enumerate().filter(|(peer, _)| *peer != memory.rank) {
             let (from, to) = if is_own { (memory.rank, peer) } else { (peer, memory.rank) };
             if line != pattern(nonces[from], from, to) {
@@ -75,9 +76,9 @@ pub(super) fn check(memory: &Memory, nonces: &[u64], patience: Duration) -> Resu
 ///
 /// # Errors
 /// They don't.
-pub(super) fn meet(memory: &Arc<Memory>, patience: Duration) -> Result<(), String> {
+pub(super) fn meet(memory: &Arc<Memory>, limit: Duration) -> Result<(), String> {
     Lane::main(memory).meet(PROOF).map_err(|error| error.to_string())?;
-    if memory::until(patience.min(SOON), || memory.runtime.is_idle().unwrap_or(true)) {
+    if patience::until(limit.min(SOON), || memory.runtime.is_idle().unwrap_or(true)) {
         return memory.runtime.is_idle().map(drop).map_err(|error| error.to_string());
     }
     Memory::release(memory);
@@ -88,7 +89,7 @@ pub(super) fn meet(memory: &Arc<Memory>, patience: Duration) -> Result<(), Strin
 ///
 /// # Errors
 /// The driver does not do that: the stream waits until somebody [does](unstick).
-pub(super) fn poke(memory: &Memory, patience: Duration) -> Result<(), String> {
+pub(super) fn poke(memory: &Memory, limit: Duration) -> Result<(), String> {
     let (own, words) = (memory.rank, |error: disco_core::Error| error.to_string());
     let (word, side) = (memory.at(own, memory::signal(own, PROOF)).cast(), memory.runtime.side().map_err(words)?);
     let peers = side.peers()?;
@@ -96,7 +97,7 @@ pub(super) fn poke(memory: &Memory, patience: Duration) -> Result<(), String> {
     unsafe { peers.wait_word(word, 1) }.map_err(words)?;
     // SAFETY: as above.
     unsafe { peers.poke(word, 1) }.map_err(words)?;
-    match memory::until(patience.min(SOON), || side.is_idle().unwrap_or(true)) {
+    match patience::until(limit.min(SOON), || side.is_idle().unwrap_or(true)) {
         true => Ok(()),
         false => {
             Err("a stream that waits holds up others, which were to end that; CUDA_DEVICE_MAX_CONNECTIONS=32 may help"
@@ -106,12 +107,12 @@ pub(super) fn poke(memory: &Memory, patience: Duration) -> Result<(), String> {
 }
 
 /// Ends what a peer's stream waits for in [`poke`].
-pub(super) fn unstick(memory: &Memory, peer: usize, patience: Duration) {
+pub(super) fn unstick(memory: &Memory, peer: usize, limit: Duration) {
     let word = memory.at(peer, memory::signal(peer, PROOF)).cast();
     // SAFETY: the peer's memory stays until this rank has closed it.
     let written = memory.runtime.driver().peers().map(|peers| unsafe { peers.write_word(word, 1) });
     if matches!(written, Ok(Ok(()))) {
-        memory::until(patience, || memory.runtime.is_idle().unwrap_or(true));
+        patience::until(limit, || memory.runtime.is_idle().unwrap_or(true));
     }
 }
 
@@ -155,11 +156,11 @@ impl<'m> Page<'m> {
         unsafe { self.memory.runtime.driver().copy(to, from, bytes, way) }.map_err(|error| error.to_string())
     }
 
-    fn settle(&self, patience: Duration) -> Result<(), String> {
+    fn settle(&self, limit: Duration) -> Result<(), String> {
         let runtime = &self.memory.runtime;
-        match memory::until(patience, || runtime.is_idle().unwrap_or(true)) {
+        match patience::until(limit, || runtime.is_idle().unwrap_or(true)) {
             true => runtime.is_idle().map(drop).map_err(|error| error.to_string()),
-            false => Err(format!("copies among peers' memory have no end after {patience:?}")),
+            false => Err(format!("copies among peers' memory have no end after {limit:?}")),
         }
     }
 }

@@ -208,14 +208,11 @@ impl Shortcut {
 
 impl Parts {
     fn new(met: Met, prepared: Preparation, patience: Duration) -> Result<Self> {
-        let kernels = match agree(&met.notes) {
-            Ok(resident) => match prepared {
-                Ok(prepared) => {
-                    let room = (resident, met.sharing);
-                    Ok(prepared.start(&met.workspace, met.decision.topology, room, patience)?)
-                }
-                Err(why) => Err(why),
-            },
+        let kernels = match agree(&met.notes).and_then(|resident| Ok((resident, prepared?))) {
+            Ok((resident, prepared)) => {
+                let room = (resident, met.sharing);
+                Ok(prepared.start(&met.workspace, met.decision.topology, room, patience)?)
+            }
             Err(why) => Err(why),
         };
         Ok(Self { workspace: met.workspace, kernels })

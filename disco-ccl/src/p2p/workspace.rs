@@ -15,10 +15,11 @@ use super::bus::BusId;
 use super::card::Card;
 use super::decision::Decision;
 use super::lane::Lane;
-use super::memory::{self, Base, Memory};
+use super::memory::{Base, Memory};
 use super::proof;
 use super::rendezvous::{Found, Introduction, Offer, Rendezvous};
 use super::topology::{Ends, Mesh, RANKS, Topology};
+use crate::patience;
 use crate::runtime::Runtime;
 
 /// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](Lane), or as tensors
@@ -205,7 +206,7 @@ fn offer(
     let (place, words) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
     let has_kernels = decision.topology != Topology::Unknown;
     let memory = Memory::new(runtime, place, bytes, has_kernels, rendezvous.deadline()).map_err(words)?;
-    if !memory::until(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
+    if !patience::until(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
         return Err(format!("{} has other work, which does not end", runtime.device()));
     }
     let own = memory.at(memory.rank, 0);

@@ -14,7 +14,7 @@ mod device;
 pub(crate) mod driver;
 pub(crate) mod error;
 mod peers;
-pub(crate) mod stream;
+mod stream;
 
 use std::any::Any;
 use std::sync::Arc;

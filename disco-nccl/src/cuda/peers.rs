@@ -5,7 +5,7 @@
 use std::ffi::c_char;
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUdevice_attribute, CUresult, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
+use cudarc::driver::sys::{self, CUresult, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 use disco_ccl::p2p::{BusId, Export, Peers};
 use disco_core::{Error, Result};
 
@@ -78,7 +78,7 @@ impl Peers for Stream {
 
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
         let (stream, address) = (self.cu_stream(), word as sys::CUdeviceptr);
-        let flush = if self.flushes() { CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH as u32 } else { 0 };
+        let flush = if self.flushes { CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH as u32 } else { 0 };
         // SAFETY: as the caller promises.
         let enqueued = unsafe { sys::cuStreamWaitValue32_v2(stream, address, value, AS_HIGH | flush) };
         check("cuStreamWaitValue32", enqueued.result())
@@ -92,14 +92,6 @@ impl Peers for Stream {
         // SAFETY: nobody else has it.
         let destroyed = check("cuStreamDestroy", unsafe { result::stream::destroy(stream) });
         written.and(destroyed)
-    }
-}
-
-impl Stream {
-    /// Whether its device can make sure that what peers wrote before a word is there when the word is.
-    fn flushes(&self) -> bool {
-        let can = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES;
-        device::attribute_of(self.ordinal(), can).is_ok_and(|can| can != 0)
     }
 }
 

@@ -7,19 +7,22 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use disco_ccl::p2p::Peers;
 use disco_ccl::{Driver, Mark, Way};
 use disco_core::{Device, DeviceKind, Result};
 
 use super::error::check;
-use super::{current, driver};
+use super::{current, device, driver};
 
 /// A stream on a device, with the device's primary context.
 pub(super) struct Stream {
     context: ManuallyDrop<Arc<CudaContext>>,
     stream: ManuallyDrop<Arc<CudaStream>>,
     device: Device,
+    /// Its device can make sure that what peers wrote before a word is there when the word is.
+    pub(super) flushes: bool,
 }
 
 impl Stream {
@@ -34,7 +37,9 @@ impl Stream {
         unsafe { context.enable_event_tracking() };
         let stream = ManuallyDrop::new(check("cuStreamCreate", stream)?);
         let device = Device::new(DeviceKind::Cuda, ordinal as i32);
-        Ok(Self { context: ManuallyDrop::new(context), stream, device })
+        let flushes = device::attribute_of(ordinal, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
+        let flushes = flushes.is_ok_and(|flushes| flushes != 0);
+        Ok(Self { context: ManuallyDrop::new(context), stream, device, flushes })
     }
 
     /// The stream, as cudarc has it.
