@@ -19,7 +19,7 @@ pub struct Pattern {
 impl Pattern {
     /// The inputs of `size` ranks. What is not reduced may have any reduction.
     pub fn new(dtype: DType, reduction: Reduction, size: usize) -> Self {
-        let input = |rank| Values::Whole.bytes(dtype, reduction, rank, size, PERIOD);
+        let input = |rank| Values::Whole.bytes(dtype, reduction, (rank, size), PERIOD, 0);
         let inputs: Vec<Vec<u8>> = (0..size).map(input).collect();
         let elements: Vec<Elements> = inputs.iter().map(|input| Elements::decode(dtype, input)).collect();
         // Vendors may multiply with the reciprocal of a number of ranks that has none.

@@ -6,15 +6,15 @@
 //!
 //! A small tensor lies in its letter, so that its sender is done with it at once. Of others a letter says where they are. A
 //! tensor that the receiver can't reach, since it lies in another process's private
-//! memory, goes through the sender's staging area, a letter for each piece: two of a pair are under way at a time, and a
-//! letter's number says in which half of the pair's part of the area it is.
+//! memory, goes through the sender's staging area, a letter for each piece: two letters of a pair are under way at a time, in
+//! two pieces that collectives never use ([`Piece::Letter`]).
 
 use std::collections::BTreeSet;
 
 use disco_core::{DType, Error, Op, Result, Tensor};
 use smallvec::SmallVec;
 
-use crate::board::{self, Board, Letter, SLOTS};
+use crate::board::{self, Board, Letter, Piece, SLOTS};
 use crate::failure::Failure;
 use crate::home::{ENCLOSED, PRIVATE};
 use crate::report;
@@ -222,8 +222,8 @@ fn firsts(parcels: &[Parcel]) -> impl Iterator<Item = (usize, &Parcel)> {
     parcels.iter().enumerate().filter(move |(index, parcel)| is_first(*index, parcel.peer))
 }
 
-/// Where a letter of that number from one rank to another is staged: the first two pieces have a block for each receiver.
+/// The place where a letter of that number from one rank to another is staged: the receiver's block of the piece.
 fn slot(turn: &Turn<'_>, from: usize, to: usize, number: u64) -> Result<Region> {
     let block = turn.board().block_bytes();
-    turn.staged(from, number as usize % 2).part(to * block, block)
+    turn.staged(from, Piece::Letter(number)).part(to * block, block)
 }

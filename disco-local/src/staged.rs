@@ -11,13 +11,15 @@
 //!                      share   piece i - 2  such a reduction: each rank takes the others' shares of the result
 //! ```
 //!
-//! Even pieces and odd ones have room of their own, counted over the life of a communicator: what is filled between two
-//! points was read before the first of them. The meeting takes the place of the first point where all have filled before
-//! it, and the meeting of the next collective that of the last: a collective of one piece has none, or one of its shares.
+//! Pieces are double-buffered, counted over the life of a communicator: a piece is filled again only after the point that
+//! follows its last read. The meeting takes the place of the first point where all ranks have filled their first piece before
+//! it. The meeting of the next collective takes the place of the last point: a collective of one piece has no point, or one for
+//! its shares. Letters do not meet all ranks, and so have pieces of their own ([`Piece`]).
 //! Shares are the same as without staging, and the order of the ranks is: so are the bits.
 
 use disco_core::{Op, Result};
 
+use crate::board::Piece;
 use crate::collective::{Few, STREAM, parts, reduce, uneven, unsupported, width};
 use crate::turn::{Region, Turn};
 
@@ -69,8 +71,8 @@ struct Staged<'o> {
     /// Bytes of one piece of a stretch, of which an op has one or one for each peer, and how many there are.
     step: usize,
     pieces: usize,
-    /// Pieces of this communicator before these.
-    first: usize,
+    /// Number of pieces that earlier collectives of this communicator have staged.
+    first: u64,
     /// Whether a reduction's results are made in shares, which ranks take from each other.
     shares: bool,
     /// Whether results go past the caches.
@@ -105,12 +107,12 @@ impl<'o> Staged<'o> {
 
     /// Where `rank` puts a piece of its input.
     fn area(&self, turn: &Turn<'_>, rank: usize, piece: usize) -> Region {
-        turn.staged(rank, (self.first + piece) % 2)
+        turn.staged(rank, Piece::Input(self.first + piece as u64))
     }
 
     /// Where `rank` puts its share of the result.
     fn share_area(&self, turn: &Turn<'_>, rank: usize, piece: usize) -> Region {
-        turn.staged(rank, 2 + (self.first + piece) % 2)
+        turn.staged(rank, Piece::Share(self.first + piece as u64))
     }
 
     /// Copies what others need of this rank's input into its area.

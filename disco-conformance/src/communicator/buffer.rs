@@ -18,10 +18,21 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// A window with `content`, that starts at element `offset` of its storage.
-    pub(crate) fn new(ctx: &mut WorkerContext, dtype: DType, content: Vec<u8>, offset: usize) -> Result<Self> {
+    /// A window with `content`, that starts at element `offset` of its storage. Of a host tensor the storage is private
+    /// memory of this process if `in_private`.
+    pub(crate) fn new(
+        ctx: &mut WorkerContext,
+        dtype: DType,
+        content: Vec<u8>,
+        offset: usize,
+        in_private: bool,
+    ) -> Result<Self> {
         let count = content.len() / dtype.size();
-        let whole = ctx.empty(dtype, [(offset + count + GUARD) as i64])?;
+        let shape = [(offset + count + GUARD) as i64];
+        let whole = match in_private && ctx.device().is_host() {
+            true => Tensor::zeros(dtype, shape)?,
+            false => ctx.empty(dtype, shape)?,
+        };
         let window = whole.window(offset, [count as i64])?;
         stage::upload(ctx, &whole, &guarded(&window, &content, whole.byte_len()))?;
         Ok(Self { whole, window, content })

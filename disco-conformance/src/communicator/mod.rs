@@ -13,6 +13,8 @@
 mod behaviour;
 mod buffer;
 mod collective;
+mod mixed;
+mod part;
 mod scenario;
 mod stage;
 mod suite;

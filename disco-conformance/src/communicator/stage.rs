@@ -41,6 +41,9 @@ pub(crate) struct Stage<'a> {
     run: i64,
     /// Whether results must be bit-identical across ranks and runs, and NaN win.
     pub(crate) exact: bool,
+    /// Whether host tensors come from this process's private memory, which ranks in other processes can't reach, in place
+    /// of the worker's own allocator.
+    pub(crate) in_private: bool,
 }
 
 impl<'a> Stage<'a> {
@@ -59,7 +62,7 @@ impl<'a> Stage<'a> {
                 color
             }
         };
-        Ok(Self { ctx, scope, child, color: color.into(), run, exact })
+        Ok(Self { ctx, scope, child, color: color.into(), run, exact, in_private: false })
     }
 
     /// The communicator.
@@ -85,7 +88,7 @@ impl<'a> Stage<'a> {
 
     /// A guarded tensor on the worker's device.
     pub(crate) fn buffer(&mut self, dtype: DType, content: Vec<u8>, offset: usize) -> Result<Buffer> {
-        Buffer::new(self.ctx, dtype, content, offset)
+        Buffer::new(self.ctx, dtype, content, offset, self.in_private)
     }
 
     /// A tensor on the worker's device.

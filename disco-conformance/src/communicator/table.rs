@@ -6,6 +6,7 @@ use disco_core::{DType, OpKind, Reduction, Result};
 
 use super::behaviour::{self, Behaviour};
 use super::collective::Collective;
+use super::mixed::Mixed;
 use super::stage::Stage;
 use super::transfer::{Pattern, Transfer};
 use super::verdict::Verdict;
@@ -15,6 +16,7 @@ pub(crate) enum Row {
     Collective(Collective),
     Transfer(Transfer),
     Behaviour(&'static Behaviour),
+    Mixed(Mixed),
 }
 
 /// Every row.
@@ -24,7 +26,8 @@ pub(crate) fn all() -> impl Iterator<Item = Row> {
     let transfers = Pattern::ALL
         .into_iter()
         .flat_map(|pattern| DType::all().map(move |dtype| Row::Transfer(Transfer { pattern, dtype })));
-    collectives.chain(transfers).chain(behaviour::ALL.iter().map(Row::Behaviour))
+    let behaviours = behaviour::ALL.iter().map(Row::Behaviour);
+    collectives.chain(transfers).chain(behaviours).chain(Mixed::all().map(Row::Mixed))
 }
 
 /// The row of that name.
@@ -59,6 +62,7 @@ impl Row {
             Self::Collective(collective) => collective.run(stage),
             Self::Transfer(transfer) => transfer.run(stage),
             Self::Behaviour(behaviour) => behaviour.run(stage),
+            Self::Mixed(mixed) => mixed.run(stage),
         }
     }
 }
@@ -70,6 +74,7 @@ impl fmt::Display for Row {
             Self::Collective(collective) => f.write_str(&collective.name()),
             Self::Transfer(transfer) => f.write_str(&transfer.name()),
             Self::Behaviour(behaviour) => f.write_str(behaviour.name),
+            Self::Mixed(mixed) => mixed.fmt(f),
         }
     }
 }

@@ -3,9 +3,10 @@
 use disco_core::{DType, Error, Op, OpKind, Result};
 
 use super::buffer::{Buffer, POISON};
+use super::part::{Part, Want};
 use super::stage::{Stage, rank};
 use super::verdict::{Tally, Verdict};
-use crate::oracle::{Elements, random};
+use crate::oracle::random;
 
 /// Elements of a message.
 const COUNTS: [usize; 5] = [0, 1, 7, 257, 4099];
@@ -31,7 +32,7 @@ pub(crate) enum Pattern {
 
 /// One operation of a plan.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+pub(crate) struct Step {
     is_send: bool,
     peer: usize,
     /// Which of the messages between the two.
@@ -55,7 +56,7 @@ impl Pattern {
     }
 
     /// The groups that a rank enqueues, one after the other.
-    fn groups(self, me: usize, size: usize) -> Vec<Vec<Step>> {
+    pub(crate) fn groups(self, me: usize, size: usize) -> Vec<Vec<Step>> {
         let send = |peer, number| Step { is_send: true, peer, number };
         let recv = |peer, number| Step { is_send: false, peer, number };
         let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
@@ -134,39 +135,40 @@ impl Transfer {
         count: usize,
         offset: usize,
     ) -> Result<Option<String>> {
-        let message = |from: usize, to: usize, number: usize| {
-            random(self.dtype, (((from * 100 + to) * 100) + number) as u64, count)
-        };
         let mut wrong = None;
         for steps in self.pattern.groups(me, size) {
-            let mut posted: Vec<(Step, Buffer)> = Vec::new();
-            for step in steps {
-                let content = match step.is_send {
-                    true => message(me, step.peer, step.number),
-                    false => vec![POISON; count * self.dtype.size()],
-                };
-                posted.push((step, stage.buffer(self.dtype, content, offset)?));
-            }
-            let group: Vec<Op> = posted.iter().map(|(step, buffer)| step.op(buffer)).collect();
-            stage.enqueue(&group)?;
-            for (step, buffer) in &posted {
-                let expected = match step.is_send {
-                    true => buffer.content().to_vec(),
-                    false => message(step.peer, me, step.number),
-                };
-                let (bytes, touched) = buffer.read(stage.ctx)?;
-                let found = touched.or_else(|| self.first_difference(&bytes, &expected));
-                wrong = wrong.or_else(|| found.map(|found| format!("{}: {found}", step.words())));
-            }
+            let part = self.part(stage, steps, (me, count), offset, 0)?;
+            stage.enqueue(&part.ops)?;
+            wrong = wrong.or(part.look(stage.ctx, self.dtype)?.wrong);
         }
         Ok(wrong)
     }
 
-    fn first_difference(&self, bytes: &[u8], expected: &[u8]) -> Option<String> {
-        let at = bytes.iter().zip(expected).position(|(got, expected)| got != expected)?;
-        let index = at / self.dtype.size();
-        let show = |bytes: &[u8]| Elements::decode(self.dtype, bytes).show(index);
-        Some(format!("element {index}: expected {}, got {}", show(expected), show(bytes)))
+    /// Makes the tensors of a group of rank `me`, each of `count` elements, and its operations.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub(crate) fn part(
+        &self,
+        stage: &mut Stage<'_>,
+        steps: Vec<Step>,
+        (me, count): (usize, usize),
+        offset: usize,
+        salt: u64,
+    ) -> Result<Part> {
+        let message = |from: usize, to: usize, number: usize| {
+            random(self.dtype, salt + (((from * 100 + to) * 100) + number) as u64, count)
+        };
+        let mut part = Part::default();
+        for step in steps {
+            let (content, want) = match step.is_send {
+                true => (message(me, step.peer, step.number), Want::Unchanged),
+                false => (vec![POISON; count * self.dtype.size()], Want::Bytes(message(step.peer, me, step.number))),
+            };
+            let buffer = stage.buffer(self.dtype, content, offset)?;
+            part.push(step.op(&buffer), step.words(), buffer, want);
+        }
+        Ok(part)
     }
 }
 

@@ -29,12 +29,20 @@ impl Values {
         }
     }
 
-    /// The elements of one of `size` ranks for a reduction, as bytes. They are the same in every run.
-    pub(crate) fn bytes(self, dtype: DType, reduction: Reduction, rank: usize, size: usize, count: usize) -> Vec<u8> {
+    /// The elements of a rank, of so many ranks, for a reduction, as bytes. They are the same in every run; another `salt`
+    /// gives others.
+    pub(crate) fn bytes(
+        self,
+        dtype: DType,
+        reduction: Reduction,
+        (rank, size): (usize, usize),
+        count: usize,
+        salt: u64,
+    ) -> Vec<u8> {
         if self == Self::Bits {
-            return random(dtype, rank as u64, count);
+            return random(dtype, salt + rank as u64, count);
         }
-        let mut next = bits(rank as u64 + 1000 * size as u64);
+        let mut next = bits(salt + rank as u64 + 1000 * size as u64);
         let mut bytes = Vec::with_capacity(count * dtype.size());
         for index in 0..count {
             // Over the ranks, each place in turn; so that only some of them may have large numbers.
@@ -129,7 +137,7 @@ fn nan(dtype: DType) -> u64 {
 }
 
 /// A stream of bits (xorshift).
-fn bits(seed: u64) -> impl FnMut() -> u64 {
+pub(crate) fn bits(seed: u64) -> impl FnMut() -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed.wrapping_add(1)) | 1;
     move || {
         state ^= state << 13;

@@ -6,5 +6,5 @@ mod reduction;
 mod rounding;
 
 pub(crate) use elements::Elements;
-pub(crate) use input::{Values, random};
+pub(crate) use input::{Values, bits, random};
 pub(crate) use reduction::Expected;

@@ -8,6 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+use super::pieces::{PIECES, Piece};
 use super::*;
 
 const HEAD: Head = Head { signature: 1, count: 1 };
@@ -162,5 +163,49 @@ fn letters_are_read_before_their_memory_is_written_again() {
             board.awake();
         }
         reader.join().unwrap();
+    });
+}
+
+/// Two ranks stage one piece each in three collectives, with a staged letter after each: no piece is filled while the peer
+/// reads it, although neither a collective nor a letter ends with a synchronisation of both ranks. Pieces are chosen by the
+/// same function as in production.
+#[test]
+fn a_staged_piece_is_filled_again_only_after_its_last_read() {
+    model(2, || {
+        let board = Arc::new(Board::new(2));
+        let areas: Arc<[[UnsafeCell<u64>; PIECES]; 2]> = Arc::default();
+        let run = |board: &Board, areas: &[[UnsafeCell<u64>; PIECES]; 2], me: usize| {
+            // SAFETY: loom checks that nobody reads meanwhile.
+            let fill = |piece: Piece, value| areas[me][piece.index()].with_mut(|cell| unsafe { *cell = value });
+            // SAFETY: loom checks that nobody writes meanwhile.
+            let read = |from: usize, piece: Piece| areas[from][piece.index()].with(|cell| unsafe { *cell });
+            for round in 0..3 {
+                fill(Piece::Input(round), 10 * round + me as u64);
+                board.post(me, round + 1, HEAD, [].into_iter());
+                while !board.has_posted(1 - me, round + 1) {
+                    thread::yield_now();
+                }
+                assert_eq!(read(1 - me, Piece::Input(round)), 10 * round + 1 - me as u64);
+                if me == 0 {
+                    let number = board.next_number(0, 1);
+                    fill(Piece::Letter(number), 100 + number);
+                    board.send(0, 1, [number], [].into_iter());
+                    while board.under_way(0, 1) > 0 {
+                        thread::yield_now();
+                    }
+                } else {
+                    while board.next_letter(0, 1).is_none() {
+                        thread::yield_now();
+                    }
+                    let (number, _) = board.next_letter(0, 1).unwrap();
+                    assert_eq!(read(0, Piece::Letter(number)), 100 + number);
+                    board.take(0, 1, number);
+                }
+            }
+        };
+        let (theirs, shared) = (board.clone(), areas.clone());
+        let peer = thread::spawn(move || run(&theirs, &shared, 1));
+        run(&board, &areas, 0);
+        peer.join().unwrap();
     });
 }

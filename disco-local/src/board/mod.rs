@@ -40,6 +40,7 @@ mod bell;
 mod letters;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod pieces;
 mod presence;
 mod record;
 mod sheets;
@@ -51,6 +52,8 @@ mod words;
 pub(crate) use letters::SLOTS;
 #[cfg(not(loom))]
 pub(crate) use letters::{ENCLOSED, Letter};
+#[cfg(not(loom))]
+pub(crate) use pieces::Piece;
 #[cfg(not(loom))]
 pub(crate) use presence::Presence;
 pub(crate) use record::Record;

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use disco_core::shared_memory::Segment;
 use disco_core::{Error, Result};
 
+use super::pieces::{PIECES, Piece};
 use super::words::Words;
 use super::{Board, Presence, SIZE, count};
 use crate::sync::Ordering;
 
 /// What is staged at a time: it stays in the caches of the core that writes and of the one that reads.
 const PIECE: usize = 256 << 10;
-/// Pieces of a rank: those of its input and of its result, two of each, used in turn.
-pub(crate) const PIECES: usize = 4;
 const PAGE: usize = 4096;
 /// Blocks of pieces begin at these.
 const UNIT: usize = 64;
@@ -60,10 +59,10 @@ impl Board {
     }
 
     /// The bytes of a piece of `rank`, in the segment.
-    pub(crate) fn piece(&self, rank: usize, index: usize) -> Range<usize> {
-        let piece = piece(self.size);
-        let start = first(self.size) + (rank * PIECES + index % PIECES) * piece;
-        start..start + piece
+    pub(crate) fn piece(&self, rank: usize, piece: Piece) -> Range<usize> {
+        let bytes = self.piece_bytes();
+        let start = first(self.size) + (rank * PIECES + piece.index()) * bytes;
+        start..start + bytes
     }
 }
 
@@ -96,8 +95,16 @@ mod tests {
                 5000 => continue,
                 size => Board::create(size, Presence::Here).unwrap(),
             };
-            let pieces: Vec<_> = (0..size).flat_map(|rank| (0..PIECES).map(move |n| (rank, n))).collect();
-            let ends: Vec<_> = pieces.iter().map(|&(rank, n)| board.piece(rank, n)).collect();
+            let pieces = [
+                Piece::Input(0),
+                Piece::Input(1),
+                Piece::Share(2),
+                Piece::Share(3),
+                Piece::Letter(4),
+                Piece::Letter(5),
+            ];
+            let board = &board;
+            let ends: Vec<_> = (0..size).flat_map(|rank| pieces.map(|piece| board.piece(rank, piece))).collect();
             assert!(ends.windows(2).all(|pair| pair[0].end == pair[1].start));
             assert_eq!(ends.last().unwrap().end, board.segment().unwrap().byte_len());
         }

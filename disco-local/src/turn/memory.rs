@@ -8,7 +8,7 @@ use disco_core::{DType, Error, Reduction, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::backend;
-use crate::board::Board;
+use crate::board::{Board, Piece};
 use crate::group::Group;
 use crate::home::Home;
 use crate::kernel::{self, Fold};
@@ -93,8 +93,8 @@ impl Region {
     }
 
     /// A piece of `rank`'s staging area; nothing where there is none.
-    pub(super) fn staged(board: &Board, rank: usize, index: usize) -> Self {
-        let range = board.piece(rank, index);
+    pub(super) fn staged(board: &Board, rank: usize, piece: Piece) -> Self {
+        let range = board.piece(rank, piece);
         let segment = board.segment().filter(|segment| range.end <= segment.byte_len());
         segment.map_or(Self::EMPTY, |segment| Self {
             data: segment.pointer().wrapping_add(range.start),

@@ -38,7 +38,7 @@ use disco_core::{Error, Result};
 pub(crate) use memory::{Memory, Region};
 
 use crate::agree::{self, Call};
-use crate::board::Board;
+use crate::board::{Board, Piece};
 use crate::failure::Failure;
 use crate::group::{Group, Patience};
 use crate::home::PRIVATE;
@@ -56,7 +56,7 @@ pub(crate) struct Counts {
     collective: u64,
     /// Points inside them.
     step: u64,
-    /// Pieces that went through staging areas.
+    /// Pieces that collectives have staged.
     staged: u64,
 }
 
@@ -184,19 +184,19 @@ impl<'t> Turn<'t> {
         Region::find(&self.group.home, peer, place, bytes)
     }
 
-    /// How many pieces all ranks have staged so far.
-    pub(crate) fn staged_before(&self) -> usize {
-        self.counts.staged as usize
+    /// Number of pieces that collectives have staged so far, the same on all ranks.
+    pub(crate) fn staged_before(&self) -> u64 {
+        self.counts.staged
     }
 
-    /// So many more.
+    /// A collective has staged so many more.
     pub(crate) fn count_staged(&mut self, pieces: usize) {
         self.counts.staged += pieces as u64;
     }
 
-    /// Piece `index` of what `rank` has staged.
-    pub(crate) fn staged(&self, rank: usize, index: usize) -> Region {
-        Region::staged(self.board(), rank, index)
+    /// A piece of `rank`'s staging area.
+    pub(crate) fn staged(&self, rank: usize, piece: Piece) -> Region {
+        Region::staged(self.board(), rank, piece)
     }
 
     /// Where peers find a region of this rank.

@@ -4,7 +4,8 @@ use std::fmt;
 
 use disco_core::{DType, OpKind, Reduction, Result};
 
-use super::part::Part;
+use super::maker;
+use crate::communicator::part::Seen;
 use crate::communicator::stage::Stage;
 use crate::oracle::{Elements, Expected, Values, random};
 
@@ -53,80 +54,34 @@ pub(crate) struct Case {
     pub(crate) me: usize,
     pub(crate) size: usize,
     pub(crate) exact: bool,
-}
-
-/// What came of a sub-case.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    /// What is wrong, if anything.
-    pub(crate) wrong: Option<String>,
-    /// The bytes of all results.
-    pub(crate) result: Vec<u8>,
-}
-
-/// What must be in a tensor afterwards.
-#[derive(Debug)]
-pub(crate) enum Want {
-    /// What was in it before.
-    Unchanged,
-    /// These bytes.
-    Bytes(Vec<u8>),
-    /// These numbers first; nothing is said of what follows.
-    Numbers(Expected),
+    /// Another one gives other inputs.
+    pub(crate) salt: u64,
 }
 
 impl Case {
     /// Runs it and compares; a second time where results must not depend on the run.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Ran> {
+    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Seen> {
         let ran = self.run_once(stage)?;
         if !self.exact || self.values != Values::Any || ran.wrong.is_some() {
             return Ok(ran);
         }
         let again = self.run_once(stage)?;
         let wrong = (again.result != ran.result).then(|| format!("{self}: a second run gives another result"));
-        Ok(Ran { wrong, ..ran })
+        Ok(Seen { wrong, ..ran })
     }
 
-    fn run_once(&self, stage: &mut Stage<'_>) -> Result<Ran> {
-        let part = Part::of(self, stage)?;
-        stage.enqueue(&[part.op])?;
-        let mut ran = Ran { wrong: None, result: Vec::new() };
-        for (name, buffer, want) in part.wants {
-            let (bytes, touched) = buffer.read(stage.ctx)?;
-            let wrong = touched.or_else(|| self.wrong(&bytes, buffer.content(), &want));
-            ran.wrong = ran.wrong.or_else(|| wrong.map(|wrong| format!("{self}: {name}: {wrong}")));
-            match want {
-                Want::Unchanged => {}
-                Want::Bytes(_) => ran.result.extend(bytes),
-                Want::Numbers(expected) => ran.result.extend(&bytes[..expected.len() * self.dtype.size()]),
-            }
-        }
-        Ok(ran)
-    }
-
-    /// The first wrong element, in words.
-    fn wrong(&self, bytes: &[u8], before: &[u8], want: &Want) -> Option<String> {
-        let got = || Elements::decode(self.dtype, bytes);
-        let (index, expected) = match want {
-            Want::Unchanged => self.first_difference(bytes, before)?,
-            Want::Bytes(expected) => self.first_difference(bytes, expected)?,
-            Want::Numbers(expected) => expected.first_wrong(&got())?,
-        };
-        let change = if matches!(want, Want::Unchanged) { " of the input, which was changed" } else { "" };
-        Some(format!("element {index}{change}: expected {expected}, got {}", got().show(index)))
-    }
-
-    fn first_difference(&self, bytes: &[u8], expected: &[u8]) -> Option<(usize, String)> {
-        let at = bytes.iter().zip(expected).position(|(got, expected)| got != expected)?;
-        let index = at / self.dtype.size();
-        Some((index, Elements::decode(self.dtype, expected).show(index)))
+    fn run_once(&self, stage: &mut Stage<'_>) -> Result<Seen> {
+        let part = maker::part(self, stage)?;
+        stage.enqueue(&part.ops)?;
+        let seen = part.look(stage.ctx, self.dtype)?;
+        Ok(Seen { wrong: seen.wrong.map(|wrong| format!("{self}: {wrong}")), ..seen })
     }
 
     /// What a rank puts in: `count` elements.
     pub(crate) fn input(&self, rank: usize, count: usize) -> Vec<u8> {
         match self.values {
-            Values::Bits => random(self.dtype, (rank * 31 + count) as u64, count),
-            values => values.bytes(self.dtype, self.reduction, rank, self.size, count),
+            Values::Bits => random(self.dtype, self.salt + (rank * 31 + count) as u64, count),
+            values => values.bytes(self.dtype, self.reduction, (rank, self.size), count, self.salt),
         }
     }
 

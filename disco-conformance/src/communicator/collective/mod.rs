@@ -1,7 +1,7 @@
 //! Collectives of elements: every sub-case of one check, on one rank.
 
-mod case;
-mod part;
+pub(crate) mod case;
+pub(crate) mod maker;
 
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result};
 
@@ -81,6 +81,7 @@ impl Collective {
             me,
             size,
             exact: stage.exact,
+            salt: 0,
         })
     }
 

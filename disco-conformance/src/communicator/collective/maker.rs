@@ -1,26 +1,18 @@
-//! What one rank of a sub-case passes, and what it must have afterwards.
+//! Makes one rank's part of a sub-case: its tensors, its operation, and the contents that its tensors must have afterwards.
 
 use disco_core::{Op, OpKind, Result};
 
-use super::case::{Case, Layout, Want};
+use super::case::{Case, Layout};
 use crate::communicator::buffer::{Buffer, POISON};
+use crate::communicator::part::{Part, Want};
 use crate::communicator::stage::{Stage, rank};
 
-/// One rank's part: its operation, and each of its tensors by name with what must be in it afterwards.
-#[derive(Debug)]
-pub(crate) struct Part {
-    pub(crate) op: Op,
-    pub(crate) wants: Vec<(&'static str, Buffer, Want)>,
-}
-
-impl Part {
-    /// Makes the tensors of a sub-case.
-    ///
-    /// # Errors
-    /// There is no room, or the kind is no collective of elements.
-    pub(crate) fn of(case: &Case, stage: &mut Stage<'_>) -> Result<Self> {
-        Maker { case, stage }.part()
-    }
+/// Makes the tensors of a sub-case, and its operation.
+///
+/// # Errors
+/// There is no room, or the kind is no collective of elements.
+pub(crate) fn part(case: &Case, stage: &mut Stage<'_>) -> Result<Part> {
+    Maker { case, stage }.part()
 }
 
 /// A source, and a destination or where there is none the source's.
@@ -156,7 +148,7 @@ impl Maker<'_, '_, '_> {
     /// A rank that only gives.
     fn sender(&mut self, input: Vec<u8>, op: impl FnOnce(disco_core::Tensor) -> Op) -> Result<Part> {
         let src = self.stage.buffer(self.case.dtype, input, self.case.offset)?;
-        Ok(Part { op: op(src.tensor().clone()), wants: vec![("src", src, Want::Unchanged)] })
+        Ok(Part::new(op(src.tensor().clone()), [("src", src, Want::Unchanged)]))
     }
 
     fn passed(&self, (src, dst): &Tensors) -> (Option<disco_core::Tensor>, disco_core::Tensor) {
@@ -170,7 +162,7 @@ impl Maker<'_, '_, '_> {
 
 fn both(op: Op, (src, dst): Tensors, want: Want) -> Part {
     let src = src.map(|src| ("src", src, Want::Unchanged));
-    Part { op, wants: src.into_iter().chain([("dst", dst, want)]).collect() }
+    Part::new(op, src.into_iter().chain([("dst", dst, want)]))
 }
 
 /// Up to `most`; every third is 0.

@@ -1,0 +1,245 @@
+//! Every ordered pair of operations, the second right after the first: it must not disturb the first one's result.
+//!
+//! The other checks compare each result before the next operation starts. Here several operations run before any result is
+//! compared, ranks pause at random, and operations differ in kind, dtype, size, root, communicator and placement of their
+//! tensors.
+
+use std::time::Duration;
+use std::{fmt, mem, thread};
+
+use disco_core::{Communicator, DType, Error, Op, OpKind, Reduction, Result};
+
+use super::collective::case::{Case, Layout};
+use super::collective::maker;
+use super::part::Part;
+use super::stage::Stage;
+use super::transfer::{Pattern, Transfer};
+use super::verdict::{Tally, Verdict};
+use crate::oracle::{Values, bits};
+
+/// Number of checks, each with its own seed.
+const SEEDS: u64 = 4;
+/// Elements of a block: from nothing, over the limits of small-message paths, to more than a staging piece of `local`.
+const COUNTS: [usize; 9] = [0, 1, 7, 13, 257, 2053, 5003, 20_011, 40_009];
+/// For communicators of more than four ranks.
+const FEW_COUNTS: [usize; 5] = [0, 1, 7, 257, 2053];
+/// Most operations that run before their results are compared.
+const BATCH: u64 = 8;
+/// Longest random pause of a rank between two operations.
+const MAX_PAUSE: Duration = Duration::from_micros(100);
+
+/// A random walk over all ordered pairs of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mixed {
+    seed: u64,
+}
+
+/// One operation of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Collective(OpKind),
+    Barrier,
+    Transfer(Pattern),
+}
+
+impl Mixed {
+    /// One check for each seed.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (1..=SEEDS).map(|seed| Self { seed })
+    }
+
+    /// Runs the walk on this rank.
+    ///
+    /// # Errors
+    /// The communicator's own.
+    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
+        let color = stage.color;
+        let mut walk = Walk::new(self.seed, stage)?;
+        for step in pairs(&mut *walk.shared) {
+            walk.post(step)?;
+        }
+        walk.compare()?;
+        Ok(walk.tally.verdict(color))
+    }
+}
+
+/// Like `mixed::each_pair_back_to_back::seed_1`.
+impl fmt::Display for Mixed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mixed::each_pair_back_to_back::seed_{}", self.seed)
+    }
+}
+
+/// A source of random numbers.
+type Random = Box<dyn FnMut() -> u64>;
+
+/// One rank in a walk.
+struct Walk<'w, 's> {
+    stage: &'w mut Stage<'s>,
+    /// Half of the communicator's ranks, in reverse order.
+    child: Box<dyn Communicator>,
+    /// Decisions that all ranks take alike.
+    shared: Random,
+    /// Decisions of this rank alone.
+    own: Random,
+    /// Number of steps so far.
+    steps: u64,
+    /// Operations of the group that is enqueued next, and whether they run on the child.
+    group: (Vec<Op>, bool),
+    /// Operations whose results are not compared yet: description, dtype and tensors.
+    open: Vec<(String, DType, Part)>,
+    tally: Tally,
+}
+
+impl<'w, 's> Walk<'w, 's> {
+    fn new(seed: u64, stage: &'w mut Stage<'s>) -> Result<Self> {
+        let (me, _) = stage.seat()?;
+        let child = stage.comm()?.split(Some(me as u32 % 2), -(me as i32))?;
+        let child = child.ok_or_else(|| Error::invalid("split: a color was passed, but there is no communicator"))?;
+        Ok(Self {
+            stage,
+            child,
+            shared: Box::new(bits(seed)),
+            own: Box::new(bits((seed << 32) + me as u64 + 1)),
+            steps: 0,
+            group: (Vec::new(), false),
+            open: Vec::new(),
+            tally: Tally::default(),
+        })
+    }
+
+    /// Makes the tensors of a step and adds its operations to the current group, or enqueues that group and starts another
+    /// one. Compares results now and then.
+    fn post(&mut self, step: Step) -> Result<()> {
+        let on_child = below(&mut self.shared, 4) == 0;
+        let joins = below(&mut self.shared, 4) == 0;
+        let part = self.part(step, on_child)?;
+        if below(&mut self.own, 4) == 0 {
+            thread::sleep(MAX_PAUSE.mul_f64(below(&mut self.own, 100) as f64 / 100.0));
+        }
+        let Some((what, dtype, part)) = part else { return Ok(()) };
+        let is_transfer = |op: &Op| op.kind().is_point_to_point();
+        // A group holds collectives of one communicator, or one pattern of sends and receives.
+        let fits = self.group.1 == on_child && !self.group.0.iter().chain(&part.ops).any(is_transfer);
+        if !(joins && fits) {
+            self.enqueue()?;
+        }
+        self.group.0.extend(part.ops.iter().cloned());
+        self.group.1 = on_child;
+        self.open.push((what, dtype, part));
+        match below(&mut self.shared, BATCH) {
+            0 => self.compare(),
+            _ => Ok(()),
+        }
+    }
+
+    fn enqueue(&mut self) -> Result<()> {
+        let group = mem::take(&mut self.group.0);
+        match self.group.1 {
+            true => self.child.enqueue(&group),
+            false => self.stage.comm()?.enqueue(&group),
+        }
+    }
+
+    /// Compares the results of all operations so far.
+    fn compare(&mut self) -> Result<()> {
+        self.enqueue()?;
+        self.stage.comm()?.synchronize()?;
+        self.child.synchronize()?;
+        for (what, dtype, part) in mem::take(&mut self.open) {
+            let wrong = part.look(self.stage.ctx, dtype)?.wrong;
+            self.tally.count(wrong.map(|wrong| format!("{what}: {wrong}")), &[]);
+        }
+        Ok(())
+    }
+
+    /// The tensors and operations of a step: none where the backend lacks the operation on the dtype that was drawn.
+    fn part(&mut self, step: Step, on_child: bool) -> Result<Option<(String, DType, Part)>> {
+        let (me, size) = match on_child {
+            true => (self.child.rank().index(), self.child.size()),
+            false => self.stage.seat()?,
+        };
+        let shared = &mut self.shared;
+        let counts: &[usize] = if size > 4 { &FEW_COUNTS } else { &COUNTS };
+        let count = *pick(shared, counts);
+        let dtype = *pick(shared, &DType::all().collect::<Vec<_>>());
+        let reduction = *pick(shared, &Reduction::ALL);
+        let (root, salt) = (below(shared, size as u64) as usize, shared() >> 16);
+        self.stage.in_private = below(&mut self.own, 2) == 0;
+        let offset = below(&mut self.own, 4) as usize;
+        let capabilities = self.stage.comm()?.capabilities();
+        self.steps += 1;
+        let number = self.steps;
+        let named =
+            |what: String| format!("step {number}, on {}: {what}", if on_child { "a split" } else { "all ranks" });
+        match step {
+            Step::Barrier => Ok(Some((named("barrier".into()), dtype, Part::new(Op::Barrier, [])))),
+            Step::Transfer(pattern) => {
+                let transfer = Transfer { pattern, dtype };
+                if !capabilities.supports(OpKind::Send, dtype, None) {
+                    return Ok(None);
+                }
+                let steps = pattern.groups(me, size).into_iter().flatten().collect();
+                let part = transfer.part(self.stage, steps, (me, count), offset, salt)?;
+                Ok(Some((named(format!("{} x {count}, rank {me} of {size}", transfer.name())), dtype, part)))
+            }
+            Step::Collective(kind) => {
+                let reduces = matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
+                let is_legal = !(reduces && dtype == DType::Bool && reduction == Reduction::Avg);
+                if !is_legal || !capabilities.supports(kind, dtype, reduces.then_some(reduction)) {
+                    return Ok(None);
+                }
+                let layout = *pick(&mut self.shared, &Layout::of(kind));
+                let values = if reduces { Values::Whole } else { Values::Bits };
+                let exact = self.stage.exact;
+                let case = Case { kind, dtype, reduction, count, root, layout, values, offset, me, size, exact, salt };
+                Ok(Some((named(case.to_string()), dtype, maker::part(&case, self.stage)?)))
+            }
+        }
+    }
+}
+
+/// All steps in an order in which each follows each, itself too: a de Bruijn sequence of pairs over shuffled steps.
+fn pairs(random: &mut dyn FnMut() -> u64) -> Vec<Step> {
+    let kinds = OpKind::ALL.into_iter().filter(|kind| !kind.is_point_to_point() && *kind != OpKind::Barrier);
+    let transfers = [Pattern::Ring, Pattern::Everybody].map(Step::Transfer);
+    let mut steps: Vec<Step> = kinds.map(Step::Collective).chain([Step::Barrier]).chain(transfers).collect();
+    for last in (1..steps.len()).rev() {
+        steps.swap(last, (random() % (last as u64 + 1)) as usize);
+    }
+    let mut sequence = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        sequence.push(*step);
+        sequence.extend(steps[index + 1..].iter().flat_map(|later| [*step, *later]));
+    }
+    // The last step is followed by the first one again.
+    sequence.extend(sequence.first().copied());
+    sequence
+}
+
+fn below(random: &mut Random, limit: u64) -> u64 {
+    // High bits: a limit that is a power of two takes no pattern of the low ones.
+    (random() >> 32) % limit
+}
+
+fn pick<'t, T>(random: &mut Random, from: &'t [T]) -> &'t T {
+    &from[below(random, from.len() as u64) as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_walk_has_every_ordered_pair_of_operations() {
+        for seed in 1..=SEEDS {
+            let sequence = pairs(&mut bits(seed));
+            let names: Vec<String> = sequence.iter().map(|step| format!("{step:?}")).collect();
+            let operations: HashSet<&String> = names.iter().collect();
+            let found: HashSet<(&String, &String)> = names.windows(2).map(|pair| (&pair[0], &pair[1])).collect();
+            assert_eq!((operations.len(), found.len()), (13, 13 * 13));
+        }
+    }
+}
