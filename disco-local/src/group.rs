@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::abort::Switchboard;
@@ -21,8 +22,8 @@ pub(crate) struct Group {
     pub(crate) board: Board,
     pub(crate) home: Home,
     pace: Pace,
-    /// Tensors whose owner left while a peer was frozen inside a copy. Nobody may use them before that peer is gone, and
-    /// it is gone when the group is.
+    /// Among threads, tensors whose owner left while a peer was frozen inside a copy. Nobody may use them before that peer is
+    /// gone, and it is gone when the group is.
     kept: Mutex<Vec<Access>>,
     /// Groups split off from this one: they hear its abort.
     children: Switchboard,
@@ -38,6 +39,8 @@ pub(crate) struct Patience {
     since: Option<Instant>,
 }
 
+/// Interval at which kept tensors are looked at: a frozen process may have gone on or ended.
+const KEPT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long whoever breaks a group may take to write down why.
 const WRITING: Duration = Duration::from_secs(1);
 
@@ -110,12 +113,32 @@ impl Group {
         if self.board.has_failed() { Err(self.failure().broken(operation())) } else { Ok(()) }
     }
 
-    /// Keeps tensors that a frozen peer may still touch. Threads do so while they have this group; processes have their
-    /// own, so that it is for as long as this process lives.
-    pub(crate) fn keep(&self, claims: Vec<Access>) {
-        match self.home {
-            Home::Threads => self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(claims),
-            Home::Processes(_) => mem::forget(claims),
+    /// Whether a rank may be touching published memory. After a failure, once this was false, no rank touches any again.
+    pub(crate) fn is_touched(&self) -> bool {
+        let may_run = |rank| match &self.home {
+            Home::Threads => true,
+            Home::Processes(site) => !site.has_ended(rank),
+        };
+        (0..self.size()).any(|rank| self.board.is_touching(rank) && may_run(rank))
+    }
+
+    /// Keeps tensors that a frozen peer may still touch. Among threads: as long as the group, which the peer holds. Among
+    /// processes: until the peer goes on, or its process has ended.
+    pub(crate) fn keep(self: &Arc<Self>, claims: Vec<Access>) {
+        if let Home::Threads = self.home {
+            return self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(claims);
+        }
+        // Never dropped with the closure: the system may refuse the thread.
+        let (group, claims) = (self.clone(), ManuallyDrop::new(claims));
+        let wait = move || {
+            while group.is_touched() {
+                thread::sleep(KEPT_POLL_INTERVAL);
+            }
+            drop(ManuallyDrop::into_inner(claims));
+        };
+        if let Err(error) = thread::Builder::new().name("disco-local-keep".into()).spawn(wait) {
+            let ranks = self.size();
+            tracing::warn!(%error, ranks, "tensors are never freed: no thread can wait for a frozen peer that may touch them");
         }
     }
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::{Error, Link, Result};
 
+use crate::identity::ProcessIdentity;
+
 /// Where the ranks of a group live.
 pub(crate) enum Home {
     /// All in this process: a place is an address.
@@ -18,8 +20,16 @@ pub(crate) enum Home {
 pub(crate) struct Site {
     pub(crate) link: Arc<dyn Link>,
     pub(crate) arena: Arc<Arena>,
-    /// The arenas of all ranks, mapped here, once they have come.
-    arenas: OnceLock<Box<[Arc<Segment>]>>,
+    /// All ranks, once they have come.
+    peers: OnceLock<Box<[Peer]>>,
+}
+
+/// A rank among processes.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    /// Its arena, mapped here.
+    pub(crate) arena: Arc<Segment>,
+    pub(crate) process: ProcessIdentity,
 }
 
 /// The place of what peers can't reach.
@@ -51,27 +61,32 @@ impl Home {
 }
 
 impl Site {
-    /// A rank's view of a group of its own, whose arenas are yet to be mapped.
+    /// A rank's view of a group of its own, whose peers are yet to come.
     pub(crate) fn new(link: Arc<dyn Link>, arena: Arc<Arena>) -> Self {
-        Self { link, arena, arenas: OnceLock::new() }
+        Self { link, arena, peers: OnceLock::new() }
     }
 
     /// The same for some of the ranks.
     pub(crate) fn part(&self, ranks: &[usize]) -> Self {
         let part = Self::new(self.link.clone(), self.arena.clone());
-        if let Some(arenas) = self.arenas.get() {
-            part.map(ranks.iter().filter_map(|&rank| arenas.get(rank).cloned()).collect());
+        if let Some(peers) = self.peers.get() {
+            part.set_peers(ranks.iter().filter_map(|&rank| peers.get(rank).cloned()).collect());
         }
         part
     }
 
-    /// From now on the memory of all ranks can be found.
-    pub(crate) fn map(&self, arenas: Box<[Arc<Segment>]>) {
-        self.arenas.get_or_init(|| arenas);
+    /// All ranks have come: from now on their memory can be found.
+    pub(crate) fn set_peers(&self, peers: Box<[Peer]>) {
+        self.peers.get_or_init(|| peers);
+    }
+
+    /// Whether the process of `rank` is known to have ended.
+    pub(crate) fn has_ended(&self, rank: usize) -> bool {
+        self.peers.get().and_then(|peers| peers.get(rank)).is_some_and(|peer| peer.process.has_ended())
     }
 
     fn find(&self, rank: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
-        let segment = self.arenas.get()?.get(rank)?;
+        let segment = &self.peers.get()?.get(rank)?.arena;
         let is_inside = offset.checked_add(bytes)? <= segment.byte_len();
         is_inside.then(|| segment.pointer().wrapping_add(offset))
     }

@@ -49,6 +49,8 @@ mod group;
 #[cfg(not(loom))]
 mod home;
 #[cfg(not(loom))]
+mod identity;
+#[cfg(not(loom))]
 mod kernel;
 #[cfg(not(loom))]
 mod meeting;

@@ -3,7 +3,8 @@
 //! ```text
 //! who                     what                                                  where
 //! the first to come       makes the board, shares it                            store: its name
-//! each rank               opens the board, shows its arena's name, has come     board
+//! each rank               opens the board, shows its arena's name and its
+//!                         process, has come                                     board
 //!                         maps the others' arenas, is here                      board
 //! once all are here       names are taken back: no descriptor is left
 //! ```
@@ -22,7 +23,8 @@ use disco_core::{Abort, Error, Link, Result, Store};
 use crate::board::{Board, Presence};
 use crate::failure::Failure;
 use crate::group::{Group, Patience};
-use crate::home::{Home, Site};
+use crate::home::{Home, Peer, Site};
+use crate::identity::ProcessIdentity;
 use crate::meeting::{self, Token};
 
 /// Meets the other ranks under `token`.
@@ -83,6 +85,7 @@ impl<'l> Meeting<'l> {
         let name = self.share(arena.segment())?;
         if size == group.size() {
             group.board.set_arena(rank, name);
+            group.board.set_process(rank, ProcessIdentity::own());
         }
         meeting::arrive(&group, rank, size, Patience::new(self.left()), Presence::Come)?;
         // Whoever can't map is told by its own error, the others by this.
@@ -120,7 +123,8 @@ impl<'l> Meeting<'l> {
             Some(name) => receive(&**self.link, name, self.left()).map(Arc::new),
             None => Err(Error::invalid(format!("rank {peer} shares no memory"))),
         };
-        site.map((0..group.size()).map(arena).collect::<Result<_>>()?);
+        let peer = |rank: usize| Ok(Peer { arena: arena(rank)?, process: group.board.process(rank) });
+        site.set_peers((0..group.size()).map(peer).collect::<Result<_>>()?);
         Ok(())
     }
 

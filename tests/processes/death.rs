@@ -17,14 +17,14 @@ use disco_channel::processes::{self, ProcessLane};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::functions::resident;
-use crate::programs;
+use crate::{life, programs};
 
 crate::tests!(
     a_killed_worker_is_named_at_once,
     a_worker_killed_inside_a_function_is_named_at_once,
     a_worker_killed_before_a_collective_is_named_at_once,
     a_worker_killed_while_others_wait_for_it_in_a_collective_is_named_at_once,
-    a_worker_killed_in_the_middle_of_a_collective_is_named_at_once,
+    a_worker_killed_in_the_middle_of_a_collective_is_named_at_once_and_leaks_no_memory,
     a_worker_killed_after_a_collective_takes_no_result_with_it,
     a_worker_stopped_in_the_middle_of_a_collective_is_named_after_the_silence,
     a_worker_that_exits_in_a_function_is_named_with_its_status,
@@ -123,7 +123,8 @@ fn a_worker_killed_while_others_wait_for_it_in_a_collective_is_named_at_once() {
     assert_eq!(lost(session), KILLED);
 }
 
-fn a_worker_killed_in_the_middle_of_a_collective_is_named_at_once() {
+fn a_worker_killed_in_the_middle_of_a_collective_is_named_at_once_and_leaks_no_memory() {
+    let before = life::possessions();
     // At several moments of it.
     for round in 0..8 {
         let (session, pid) = connected(2, LONG);
@@ -132,6 +133,11 @@ fn a_worker_killed_in_the_middle_of_a_collective_is_named_at_once() {
         kill_process(pid, Signal::KILL).unwrap();
         assert_eq!(lost(session), KILLED);
     }
+    assert!(
+        ends_within(Duration::from_secs(5), || life::possessions() == before),
+        "{before:?} before, now {:?}",
+        life::possessions()
+    );
 }
 
 fn a_worker_killed_after_a_collective_takes_no_result_with_it() {

@@ -165,7 +165,7 @@ fn two_sessions_live_side_by_side() {
 }
 
 /// Children, descriptors, mapped segments and threads of this process.
-fn possessions() -> (usize, usize, usize, usize) {
+pub(crate) fn possessions() -> (usize, usize, usize, usize) {
     let count = |folder: &str| fs::read_dir(folder).unwrap().count();
     let children = fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).unwrap();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();

@@ -15,6 +15,7 @@
 //!   touching                whether it may be touching published memory now
 //!   trace                   what it is doing, for reports
 //!   presence │ arena        whether it can be waited for │ the name of its tensors' segment, + 1
+//!   process                 id and start time of its process, in a segment
 //!   side                    what it called, once it has seen that others called something else
 //!   rows[0], [1]            counts by rank, for the V-forms
 //! then for each pair, from × to:
@@ -81,7 +82,8 @@ const STEPS: usize = 2 * sheets::SHEET;
 const TOUCHING: usize = STEPS + LINE;
 const TRACE: usize = TOUCHING + LINE;
 const PRESENCE: usize = TRACE + 2 * LINE;
-const SIDE: usize = PRESENCE + LINE;
+const PROCESS: usize = PRESENCE + LINE;
+const SIDE: usize = PROCESS + LINE;
 const ROWS: usize = SIDE + text::SIDE;
 
 /// The words that the ranks of one group share.

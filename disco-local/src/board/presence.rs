@@ -1,6 +1,8 @@
 //! Who is there.
 
-use super::{Board, PRESENCE};
+use super::{Board, PRESENCE, PROCESS};
+#[cfg(not(loom))]
+use crate::identity::ProcessIdentity;
 use crate::sync::Ordering;
 
 /// Whether a rank can be waited for.
@@ -57,5 +59,19 @@ impl Board {
     /// Says where `rank`'s tensors are, before it comes.
     pub(crate) fn set_arena(&self, rank: usize, name: u64) {
         self.at(rank, PRESENCE + 1).store(name.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The process that `rank` said it lives in.
+    #[cfg(not(loom))]
+    pub(crate) fn process(&self, rank: usize) -> ProcessIdentity {
+        let [id, started] = [0, 1].map(|word| self.at(rank, PROCESS + word).load(Ordering::Relaxed));
+        ProcessIdentity { id: id as u32, started }
+    }
+
+    /// Says which process `rank` lives in, before it comes.
+    #[cfg(not(loom))]
+    pub(crate) fn set_process(&self, rank: usize, process: ProcessIdentity) {
+        self.at(rank, PROCESS).store(process.id.into(), Ordering::Relaxed);
+        self.at(rank, PROCESS + 1).store(process.started, Ordering::Relaxed);
     }
 }

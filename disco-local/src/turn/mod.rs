@@ -21,8 +21,10 @@
 //! - Something failed: nobody starts to touch, and whoever is at it stops at the next block. A rank that leaves waits for
 //!   them, then gives its claims back.
 //! - A peer does not stop in time, because it is frozen in the middle of a block: the claims are kept by the group, for as
-//!   long as anybody has it, and the frozen peer does. Nobody can view or free these tensors before. Between processes, a
-//!   group is one rank's: the claims are kept as long as this process lives.
+//!   long as anybody has it, and the frozen peer does. Nobody can view or free these tensors before. Between processes a
+//!   group is one rank's: a thread keeps the claims until the peer goes on or its process has ended.
+//! - A peer's process is killed in the middle of a block: it touches nothing any more, and a rank that leaves does not wait
+//!   for it.
 //!
 //! This holds for a panic too: leaving is [`Turn`]'s drop. What each byte's one writer and its readers are between two
 //! points is up to the schedules in `collective` and `point_to_point`.
@@ -292,9 +294,8 @@ impl<'t> Turn<'t> {
         self.stop();
         report::leave(self.board(), self.rank, 0);
         self.group.fail(&Failure::of(self.rank, error));
-        let anybody = || (0..self.size()).any(|peer| self.board().is_touching(peer));
         let mut patience = Patience::new(FROZEN);
-        while anybody() {
+        while self.group.is_touched() {
             if patience.left().is_none() {
                 self.group.keep(self.keep.map(|keep| keep()).unwrap_or_default());
                 break;
@@ -316,10 +317,17 @@ impl Drop for Turn<'_> {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
+    use std::process::{Child, Command};
+
+    use disco_core::link::ThreadLink;
     use disco_core::op::Claims;
+    use disco_core::shared_memory::Arena;
     use disco_core::{Abort, DType, Op, Tensor};
 
     use super::*;
+    use crate::board::Presence;
+    use crate::home::{Home, Peer, Site};
+    use crate::identity::ProcessIdentity;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -366,6 +374,53 @@ mod tests {
         assert!(tensors[1].bytes().is_ok(), "nobody else is copying");
         drop(group);
         assert!(tensors[0].bytes().is_ok());
+    }
+
+    /// A group of two ranks among processes, of which the second one lives in a child of this process.
+    fn group_with_child() -> (Arc<Group>, Child) {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let arena = Arena::new().unwrap();
+        let link = Arc::new(ThreadLink::bare(Arc::default()).in_arena(arena.clone()));
+        let site = Site::new(link, arena.clone());
+        let peer = |process| Peer { arena: arena.segment().clone(), process };
+        site.set_peers([ProcessIdentity::own(), ProcessIdentity::of(child.id())].map(peer).into());
+        (Group::new(Board::create(2, Presence::Here).unwrap(), Home::Processes(site)), child)
+    }
+
+    /// Rank 0 of the group leaves a call on the tensor after an abort, while rank 1 is inside a copy.
+    fn leave_while_peer_copies(group: &Arc<Group>, tensor: &Tensor) {
+        let ops = on(tensor);
+        let (claims, mut counts) = (claims(&ops), Counts::default());
+        let keep = || claims.keep();
+        let leaving = enter(group, 0, &mut counts, &keep);
+        assert!(group.board.touch(1));
+        group.abort(&"the test says so".into());
+        drop(leaving);
+    }
+
+    #[test]
+    fn tensors_are_released_at_once_when_the_peer_in_a_copy_was_killed() {
+        let (group, mut child) = group_with_child();
+        child.kill().unwrap();
+        let tensor = Tensor::zeros(DType::U8, [1]).unwrap();
+        leave_while_peer_copies(&group, &tensor);
+        assert!(tensor.bytes().is_ok());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn tensors_are_released_when_a_frozen_peer_in_a_copy_is_killed() {
+        let (group, mut child) = group_with_child();
+        let tensor = Tensor::zeros(DType::U8, [1]).unwrap();
+        leave_while_peer_copies(&group, &tensor);
+        assert!(tensor.bytes().is_err(), "the frozen peer may still read it");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut patience = Patience::new(LONG);
+        while tensor.bytes().is_err() {
+            assert!(patience.left().is_some(), "the tensor is still claimed after {LONG:?}");
+            std::thread::sleep(LOOK);
+        }
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! Processes of peers, so that a killed peer is told apart from a stopped one.
+
+use std::fs;
+use std::process;
+
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// A process of this machine: its id, and the time of its start in clock ticks since boot, which another process with the
+/// same id does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessIdentity {
+    pub(crate) id: u32,
+    pub(crate) started: u64,
+}
+
+impl ProcessIdentity {
+    /// This process.
+    pub(crate) fn own() -> Self {
+        Self::of(process::id())
+    }
+
+    /// The process that has an id now.
+    pub(crate) fn of(id: u32) -> Self {
+        Self { id, started: start_time(id).unwrap_or(0) }
+    }
+
+    /// Whether all threads of the process have ended, so that it touches no memory any more. False where the system does not
+    /// tell.
+    pub(crate) fn has_ended(self) -> bool {
+        let Some(pid) = i32::try_from(self.id).ok().and_then(Pid::from_raw) else { return false };
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => process,
+            Err(errno) => return errno == Errno::SRCH,
+        };
+        // Read after the descriptor was opened: if it is still this process's, so is the descriptor.
+        if start_time(self.id).is_some_and(|started| self.started != 0 && started != self.started) {
+            return true;
+        }
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        matches!(event::poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`, `starttime`; see proc(5).
+fn start_time(id: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name, field 2, is in parentheses and may hold spaces and parentheses.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_once_it_is_killed_and_also_when_its_id_has_another_start() {
+        let own = ProcessIdentity::own();
+        assert!(own.started > 0 && !own.has_ended());
+        assert!(ProcessIdentity { started: own.started - 1, ..own }.has_ended());
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let id = child.id();
+        let theirs = ProcessIdentity::of(id);
+        assert!(!theirs.has_ended());
+        child.kill().unwrap();
+        // A zombie first, which touches nothing either.
+        while !theirs.has_ended() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(theirs.has_ended());
+    }
+}
