@@ -318,7 +318,7 @@ impl Builder {
 
     /// Worker 0 stays in this process.
     fn lanes_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<Vec<Arc<dyn Channel>>> {
-        self.lanes_here(config, workers, self.launch.clone(), &shared_with_processes())
+        self.lanes_here(config, workers, self.launch.clone(), &shared_with_processes(config.world.per_node()))
     }
 
     /// Lanes to worker 0, a thread, and to the others of `workers` of this machine, which are processes.
@@ -363,7 +363,7 @@ impl Builder {
                 Announce::new(move |announcement| crate::node::start_here(announcement, &token, start))
             }
         };
-        let shared = if options.processes { shared_with_processes() } else { Arc::default() };
+        let shared = if options.processes { shared_with_processes(world.per_node()) } else { Arc::default() };
         let mut lanes = match options.processes {
             true => self.lanes_here(config, here, self.launch.clone(), &shared)?,
             false => vec![threads(config, here, shared.clone())],
@@ -376,10 +376,11 @@ impl Builder {
     }
 }
 
-/// What worker 0 shares with processes: its tensors, too.
+/// What worker 0 shares with processes, its tensors too, on a machine with so many ranks.
 #[cfg(target_os = "linux")]
-fn shared_with_processes() -> Arc<Shared> {
-    let arena = Arena::new().inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
+fn shared_with_processes(ranks: usize) -> Arc<Shared> {
+    let arena =
+        Arena::new(ranks).inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
     Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena))
 }
 

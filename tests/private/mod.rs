@@ -72,7 +72,7 @@ impl Backend for Local {
     }
 
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        let link = Arc::new(WithArena { arena: Arena::new()?, inner: seat.link });
+        let link = Arc::new(WithArena { arena: Arena::new(1)?, inner: seat.link });
         disco_local::BACKEND.connect(Seat { link, ..seat }, at)
     }
 }

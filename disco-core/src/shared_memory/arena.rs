@@ -17,11 +17,14 @@ const ALIGN: usize = 128;
 
 /// Tensors of one process in one [`Segment`], so that a peer maps all of them at once and knows each by its offset.
 ///
-/// The segment spans more addresses than the machine has memory; pages come when they are first allocated and stay for
-/// the next allocation.
+/// The segment spans as many addresses as the machine has bytes of memory, or fewer where many ranks share a machine, since
+/// each of them maps the segments of all: together they have at most 32 TiB. Pages come when they are first allocated and
+/// stay for the next allocation.
 #[derive(Debug)]
 pub struct Arena {
     segment: Arc<Segment>,
+    /// Ranks of this machine, each with an arena.
+    ranks: usize,
     ranges: Mutex<Ranges>,
 }
 
@@ -32,15 +35,23 @@ struct Ranges {
     committed: usize,
 }
 
+/// Addresses, in bytes, of the arenas of all ranks of a machine: a quarter of those that a process has, since a program may
+/// have several sessions.
+const ADDRESSES: usize = 32 << 40;
+
 impl Arena {
-    /// An arena without a tensor.
+    /// An arena without a tensor, on a machine with so many `ranks`, whose arenas a process may all map.
     ///
     /// # Errors
     /// The system refuses the segment.
-    pub fn new() -> Result<Arc<Self>> {
-        let bytes = os::memory().next_power_of_two();
+    pub fn new(ranks: usize) -> Result<Arc<Self>> {
+        let bytes = span(os::memory(), ranks);
         let segment = Arc::new(Segment::reserve(bytes)?);
-        Ok(Arc::new(Self { segment, ranges: Mutex::new(Ranges { free: RangeAllocator::new(0..bytes), committed: 0 }) }))
+        Ok(Arc::new(Self {
+            segment,
+            ranks,
+            ranges: Mutex::new(Ranges { free: RangeAllocator::new(0..bytes), committed: 0 }),
+        }))
     }
 
     /// What peers map.
@@ -51,9 +62,15 @@ impl Arena {
     /// Zeroed host memory for a tensor, which goes back when it is dropped.
     ///
     /// # Errors
-    /// There is no room.
+    /// The arena is full, or the system has no pages.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
-        let no_room = || Error::invalid(format!("no room for {bytes} bytes of shared memory"));
+        let no_room = || {
+            let (span, ranks) = (self.segment.byte_len(), self.ranks);
+            Error::invalid(format!(
+                "no room for {bytes} bytes of shared memory: all tensors of a worker have {span} bytes together where \
+                 {ranks} workers share a machine; private memory (`Tensor::zeros`) has no such limit"
+            ))
+        };
         let size = bytes.max(1).checked_next_multiple_of(ALIGN).ok_or_else(no_room)?;
         let (range, used) = {
             let mut ranges = self.ranges();
@@ -88,6 +105,13 @@ impl Arena {
     }
 }
 
+/// Bytes of the arena of each of `ranks` ranks on a machine with so much memory: a whole number of 2 MiB pages.
+fn span(memory: usize, ranks: usize) -> usize {
+    const HUGE_PAGE: usize = 2 << 20;
+    let share = ADDRESSES / ranks.max(1) / HUGE_PAGE * HUGE_PAGE;
+    memory.next_power_of_two().min(share).max(HUGE_PAGE)
+}
+
 /// The memory of one tensor.
 struct Block {
     arena: Arc<Arena>,
@@ -108,7 +132,7 @@ mod tests {
 
     #[test]
     fn tensors_are_zeroed_apart_and_known_by_their_offsets() {
-        let arena = Arena::new().unwrap();
+        let arena = Arena::new(1).unwrap();
         let tensor = |arena: &Arc<Arena>| Tensor::from_storage(arena.alloc(40).unwrap(), DType::F32, [10]).unwrap();
         let (a, b) = (tensor(&arena), tensor(&arena));
         a.view_mut::<f32>().unwrap().fill(1.0);
@@ -125,17 +149,37 @@ mod tests {
 
     #[test]
     fn a_tensor_keeps_its_arena() {
-        let tensor = Tensor::from_storage(Arena::new().unwrap().alloc(8).unwrap(), DType::F64, [1]).unwrap();
+        let tensor = Tensor::from_storage(Arena::new(1).unwrap().alloc(8).unwrap(), DType::F64, [1]).unwrap();
         tensor.view_mut::<f64>().unwrap()[0] = 3.0;
         assert_eq!(tensor.to_vec::<f64>().unwrap(), [3.0]);
     }
 
     #[test]
     fn no_room_is_an_error() {
-        let arena = Arena::new().unwrap();
+        let arena = Arena::new(1).unwrap();
         for bytes in [usize::MAX, arena.segment().byte_len() + 1] {
             assert!(arena.alloc(bytes).unwrap_err().to_string().starts_with("no room for"));
         }
         assert!(arena.alloc(0).is_ok());
+    }
+
+    #[test]
+    fn arenas_of_all_ranks_of_a_machine_with_1_tib_fit_in_the_address_space() {
+        assert_eq!((span(1 << 40, 8), span(24 << 30, 126)), (1 << 40, 32 << 30), "as much as the machine has");
+        for ranks in [33, 126, 1000] {
+            let mapped: Result<Vec<Segment>> = (0..ranks).map(|_| Segment::reserve(span(1 << 40, ranks))).collect();
+            mapped.unwrap();
+        }
+    }
+
+    #[test]
+    fn a_full_arena_says_how_large_it_is_and_what_else_there_is() {
+        let arena = Arena::new(1 << 20).unwrap();
+        let refused = arena.alloc(33 << 20).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "no room for 34603008 bytes of shared memory: all tensors of a worker have 33554432 bytes together where \
+             1048576 workers share a machine; private memory (`Tensor::zeros`) has no such limit"
+        );
     }
 }

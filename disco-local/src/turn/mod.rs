@@ -379,7 +379,7 @@ mod tests {
     /// A group of two ranks among processes, of which the second one lives in a child of this process.
     fn group_with_child() -> (Arc<Group>, Child) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
-        let arena = Arena::new().unwrap();
+        let arena = Arena::new(1).unwrap();
         let link = Arc::new(ThreadLink::bare(Arc::default()).in_arena(arena.clone()));
         let site = Site::new(link, arena.clone());
         let peer = |process| Peer { arena: arena.segment().clone(), process };

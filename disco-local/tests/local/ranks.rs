@@ -83,7 +83,7 @@ thread_local! {
 /// The arena of a rank, one for all tests.
 fn arena(rank: usize) -> Arc<Arena> {
     static ARENAS: [OnceLock<Arc<Arena>>; 8] = [const { OnceLock::new() }; 8];
-    ARENAS[rank].get_or_init(|| Arena::new().unwrap()).clone()
+    ARENAS[rank].get_or_init(|| Arena::new(8).unwrap()).clone()
 }
 
 /// A host tensor with these bytes.

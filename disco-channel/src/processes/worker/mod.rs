@@ -46,7 +46,9 @@ where
     let mut incoming = Incoming::new(PACKET);
     let welcome = introduce(invitation, &connection, &mut incoming)?;
     let ring = welcome.ring.map(|place| open_ring(&mut incoming, place)).transpose()?;
-    let arena = Arena::new().inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors")).ok();
+    let arena = Arena::new(welcome.config.world.per_node())
+        .inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors"))
+        .ok();
     let link = Arc::new(ProcessLink::new(worker, connection.clone(), arena));
     let (memory, reader) = ring.unzip();
     let letterbox = Arc::new(Letterbox::new(memory));
