@@ -1,4 +1,4 @@
-//! What sessions of every kind do alike: recovery while a worker is late.
+//! What sessions of every kind do alike: shutdown while threads wait, recovery while a worker is late.
 //!
 //! This program is its own workers and nodes.
 
@@ -7,6 +7,7 @@
 
 mod functions;
 mod recovery;
+mod shutdown;
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Most of them wait.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
-    let tests = recovery::tests().into_iter();
+    let tests = [recovery::tests(), shutdown::tests()].into_iter().flatten();
     let trials = tests.flat_map(|(name, test)| {
         [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes].map(|kind| {
             let run = move || {

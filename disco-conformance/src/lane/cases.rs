@@ -37,6 +37,7 @@ cases! {
     an_abort_needs_no_room
     a_signalled_shutdown_overtakes_frames
     a_shutdown_ends_workers_and_closes_the_lane
+    workers_are_told_as_left_behind_their_replies
     a_worker_that_ends_early_is_lost_with_its_number
     those_who_are_lost_hold_nobody_up
     close_names_who_is_stuck_and_where
@@ -171,6 +172,30 @@ fn a_shutdown_ends_workers_and_closes_the_lane(harness: &dyn Harness) -> Wrong<(
     }
     said(block_on(stage.lane.close(stage.patience)))?;
     nobody_is_lost(&stage)
+}
+
+fn workers_are_told_as_left_behind_their_replies(harness: &dyn Harness) -> Wrong<()> {
+    for overtakes in [false, true] {
+        let stage = Stage::start(harness, 2..5, Role::Recite)?;
+        stage.send(&small(1))?;
+        match overtakes {
+            false => stage.send(&plain(2, Command::Shutdown))?,
+            true => said(stage.lane.urgent(Signal::Shutdown))?,
+        }
+        said(block_on(stage.lane.close(stage.patience)))?;
+        let events = stage.heard.so_far();
+        for worker in (2..5).map(WorkerId::new) {
+            let left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(&worker));
+            let Some(first) = events.iter().position(left) else {
+                return Err(format!("{worker} has left, which is not told"));
+            };
+            if events[first..].iter().any(|event| matches!(event, Event::Reply(from, ..) if *from == worker)) {
+                return Err(format!("{worker} is told as left before its last reply"));
+            }
+        }
+        nobody_is_lost(&stage)?;
+    }
+    Ok(())
 }
 
 fn a_worker_that_ends_early_is_lost_with_its_number(harness: &dyn Harness) -> Wrong<()> {

@@ -270,6 +270,8 @@ impl Service {
         } else if !(self.roster.exits.are_expected() || self.roster.leaving.load(Ordering::Acquire) && has_left) {
             // Before it no longer counts for room: whoever waits for that is to hear of the loss.
             self.inbox.lost(self.roster.members(index), self.roster.lost(index, why));
+        } else {
+            self.inbox.left(self.roster.members(index));
         }
         self.roster.exits.leave(index);
     }
