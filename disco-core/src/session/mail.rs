@@ -114,8 +114,9 @@ impl Mail {
         self.failed.store(true, Ordering::Release);
         let (epoch, cause) = (state.epoch, why.to_string().into());
         let pending = std::mem::take(&mut state.pending);
-        pending.into_values().for_each(|pending| pending.end(why.clone()));
+        // Wakers run code of the program's executor, which may use the session.
         drop(state);
+        pending.into_values().for_each(|pending| pending.end(why.clone()));
         self.abort(epoch, cause);
     }
 
@@ -246,6 +247,13 @@ impl Drop for Expected<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::task::{Context, Wake, Waker};
+    use std::thread;
+    use std::time::Duration;
+
+    use futures_lite::FutureExt as _;
+
     use super::*;
     use crate::value::Value;
 
@@ -283,6 +291,39 @@ mod tests {
         mail.close();
         for expected in [before, after] {
             assert_eq!(text(&expected).unwrap(), "worker 1 lost: it is gone");
+        }
+    }
+
+    /// An executor that polls as soon as a task is woken, on the thread that wakes it.
+    struct Inline(Arc<Mail>, Mutex<mpsc::Sender<()>>);
+
+    impl Wake for Inline {
+        fn wake(self: Arc<Self>) {
+            _ = self.0.check();
+            _ = self.1.lock().unwrap().send(());
+        }
+    }
+
+    #[test]
+    fn a_waker_may_use_the_session() {
+        let ends: [fn(&Mail); 4] = [
+            |mail| mail.lose(&Error::NoCommunicator),
+            |mail| mail.close(),
+            |mail| mail.left(workers(0..1)),
+            |mail| mail.reply(WorkerId::new(0), 1, Ok(Value::None)),
+        ];
+        for end in ends {
+            let mail = Arc::new(Mail::default());
+            let (tell, told) = mpsc::channel();
+            let waker = Waker::from(Arc::new(Inline(mail.clone(), Mutex::new(tell))));
+            let other = mail.clone();
+            thread::spawn(move || {
+                let expected = mail.expect("get", 1, all(0..1));
+                let mut done = expected.pending.done.listen();
+                assert!(done.poll(&mut Context::from_waker(&waker)).is_pending());
+                end(&other);
+            });
+            told.recv_timeout(Duration::from_secs(10)).expect("the waker waits for a lock that its caller holds");
         }
     }
 }
