@@ -19,6 +19,7 @@ crate::tests!(
     waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end,
     replies_that_come_before_the_workers_leave_are_delivered,
     a_second_shutdown_ends_with_the_first,
+    functions_are_not_found_after_shutdown,
 );
 
 /// How long other threads have to submit their commands.
@@ -195,4 +196,16 @@ fn a_second_shutdown_ends_with_the_first(kind: SessionKind) {
     assert!(ends.iter().all(|(_, end)| *end >= start + Duration::from_secs(1)), "both wait for the workers: {ends:?}");
     assert!(ends.iter().all(|(result, _)| matches!(result, Err(Error::Stuck { .. }))), "both name it: {ends:?}");
     block_on(session.shutdown()).unwrap();
+}
+
+fn functions_are_not_found_after_shutdown(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    block_on(async {
+        session.function("tests.count").await.unwrap();
+        session.shutdown().await.unwrap();
+        for name in ["tests.count", "tests.sleep", "tests.absent"] {
+            let error = session.function(name).await.unwrap_err().to_string();
+            assert_eq!(error, "function: the session is shut down");
+        }
+    });
 }

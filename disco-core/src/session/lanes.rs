@@ -294,6 +294,7 @@ impl Session for LaneSession {
     }
 
     async fn function(&self, name: &str) -> Result<DRef> {
+        self.check("function", Mail::check)?;
         if let Some(known) = self.functions().get(name) {
             return Ok(known.clone());
         }
