@@ -20,6 +20,8 @@ crate::tests!(
     replies_that_come_before_the_workers_leave_are_delivered,
     a_second_shutdown_ends_with_the_first,
     functions_are_not_found_after_shutdown,
+    a_dropped_session_does_not_wait_long_for_a_busy_worker,
+    a_dropped_session_does_not_wait_long_for_a_frozen_worker,
 );
 
 /// How long other threads have to submit their commands.
@@ -208,4 +210,17 @@ fn functions_are_not_found_after_shutdown(kind: SessionKind) {
             assert_eq!(error, "function: the session is shut down");
         }
     });
+}
+
+fn a_dropped_session_does_not_wait_long_for_a_busy_worker(kind: SessionKind) {
+    let session = busy(kind, Duration::from_secs(30), 1000.0);
+    within(SOON, "drop", move || drop(session));
+}
+
+fn a_dropped_session_does_not_wait_long_for_a_frozen_worker(kind: SessionKind) {
+    let session = builder(kind).silence(Duration::from_secs(60)).start().unwrap();
+    let sign = Sign::new();
+    call(&session, "tests.freeze", (3, i64::from(std::process::id()), sign.path())).unwrap();
+    sign.wait();
+    within(SOON, "drop", move || drop(session));
 }

@@ -30,11 +30,14 @@ use crate::world::World;
 
 /// How long a wait for a reply stays awake: what it takes to wake a sleeping thread on another processor.
 const AWAKE: Duration = Duration::from_micros(50);
+/// Limit of the wait for workers when a session is dropped. Lanes add up to 2 s for workers that they give up, so that a drop takes
+/// about 5 s at most.
+const DROP_LIMIT: Duration = Duration::from_secs(3);
 
 /// A session over lanes that together reach all workers.
 ///
-/// Dropping it without [`Session::shutdown`] aborts what runs, waits for the workers as shutdown does, and logs who is
-/// left.
+/// Dropping it without [`Session::shutdown`] aborts what runs, waits for the workers, detaches or kills the ones that have not
+/// left, and logs their ids. That takes about 5 s at most.
 pub struct LaneSession {
     world: World,
     limits: Deadlines,
@@ -416,7 +419,7 @@ impl Drop for LaneSession {
             self.mail.lose(&Error::Closed("drop".to_owned()));
             self.let_go();
         }
-        if let Err(error) = future::block_on(self.close(self.limits.close)) {
+        if let Err(error) = future::block_on(self.close(DROP_LIMIT.min(self.limits.close))) {
             tracing::error!(%error, "session dropped");
         }
     }
