@@ -1,4 +1,5 @@
-//! What sessions of every kind do alike: shutdown while threads wait, recovery while a worker is late.
+//! What sessions of every kind do alike: shutdown while threads wait, recovery while a worker is late, limits at their
+//! extremes.
 //!
 //! This program is its own workers and nodes.
 
@@ -6,6 +7,7 @@
 #![cfg(target_os = "linux")]
 
 mod functions;
+mod limits;
 mod recovery;
 mod shutdown;
 
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Most of them wait.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
-    let tests = [recovery::tests(), shutdown::tests()].into_iter().flatten();
+    let tests = [limits::tests(), recovery::tests(), shutdown::tests()].into_iter().flatten();
     let trials = tests.flat_map(|(name, test)| {
         [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes].map(|kind| {
             let run = move || {
