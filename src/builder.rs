@@ -21,7 +21,7 @@ use disco_core::{Channel, Error, Result, WorkerId, World};
 
 use crate::SessionKind;
 
-/// What a session is made of.
+/// What a session is made of. Where a method takes a deadline, `Duration::MAX` is no limit.
 ///
 /// ```
 /// use disco::{Builder, Session};
@@ -91,7 +91,8 @@ impl Builder {
     /// and join by themselves.
     #[cfg(target_os = "linux")]
     pub fn nodes(nodes: usize, per_node: usize) -> Self {
-        Self::new(SessionKind::Nodes, nodes * per_node).over(nodes)
+        // A product that is too large is refused at the start, as any world of so many workers.
+        Self::new(SessionKind::Nodes, nodes.saturating_mul(per_node)).over(nodes)
     }
 
     /// A session of `workers` workers of a kind; nodes are two, or as many as [`over`](Self::over) says.
@@ -260,7 +261,7 @@ impl Builder {
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
         // Behind the collective's own.
         let mut deadlines = self.deadlines;
-        deadlines.collective = deadlines.collective.max(config.collective_deadline + deadlines.reply);
+        deadlines.collective = deadlines.collective.max(config.collective_deadline.saturating_add(deadlines.reply));
         let workers = world.size() as u32;
         let lanes = match self.kind {
             SessionKind::Threads => vec![threads(config, workers, Arc::default())],

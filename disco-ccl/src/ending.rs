@@ -104,11 +104,11 @@ fn finalize(
     registrations: &[Registration],
     patience: Duration,
 ) -> bool {
-    let end = Instant::now() + patience;
+    let start = Instant::now();
     let until = |is_done: &dyn Fn() -> Option<bool>| {
         loop {
             match is_done() {
-                Some(false) if Instant::now() < end => thread::sleep(LOOK),
+                Some(false) if start.elapsed() < patience => thread::sleep(LOOK),
                 found => return found == Some(true),
             }
         }

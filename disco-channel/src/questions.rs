@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use disco_core::store::{SharedStore, Store};
+use disco_core::store::{self, SharedStore};
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, Value};
 
@@ -61,12 +61,7 @@ impl Questions {
     ///
     /// # Errors
     /// The answer's own; [`Error::Aborted`]; [`Error::Deadline`]; the connection is cut.
-    pub(crate) fn ask(
-        &self,
-        operation: &str,
-        deadline: Duration,
-        question: impl FnOnce(u64, u64) -> Message,
-    ) -> Answer {
+    pub(crate) fn ask(&self, operation: &str, deadline: Duration, question: impl FnOnce(u64) -> Message) -> Answer {
         self.ask_with(None, operation, deadline, question)
     }
 
@@ -76,7 +71,7 @@ impl Questions {
         fd: Option<OwnedFd>,
         operation: &str,
         deadline: Duration,
-        question: impl FnOnce(u64, u64) -> Message,
+        question: impl FnOnce(u64) -> Message,
     ) -> Answer {
         let (tell, told) = mpsc::channel();
         // Whoever asked may have given up.
@@ -99,7 +94,7 @@ impl Questions {
         &self,
         fd: Option<OwnedFd>,
         deadline: Duration,
-        question: impl FnOnce(u64, u64) -> Message,
+        question: impl FnOnce(u64) -> Message,
         tell: Tell,
     ) -> Option<u64> {
         let now = Instant::now();
@@ -112,18 +107,14 @@ impl Questions {
         }
         state.waiting.retain(|_, waiting| waiting.until.is_none_or(|until| until > now));
         state.last += 1;
-        let (id, epoch) = (state.last, state.epoch);
+        let id = state.last;
         state.waiting.insert(id, Waiting { until: now.checked_add(deadline), tell });
         drop(state);
-        let sent = question(id, epoch).encode().and_then(|packet| self.connection.send(packet, fd));
+        let sent = question(id).encode().and_then(|packet| self.connection.send(packet, fd));
         if let Err(error) = sent {
             self.answer(id, Err(error));
         }
         Some(id)
-    }
-
-    fn call_and_wait(&self, call: StoreCall) -> Result<Value> {
-        self.ask("store", LIMIT, |id, epoch| Message::Ask { id, epoch, call }).map(|(value, _)| value)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -139,7 +130,7 @@ impl SharedStore for Questions {
             let waiting = std::mem::take(&mut state.waiting);
             (state.epoch, state.aborted) = (epoch, aborted);
             drop(state);
-            waiting.into_values().for_each(|asked| (asked.tell)(Err(over())));
+            waiting.into_values().for_each(|asked| (asked.tell)(Err(store::over())));
         }
     }
 
@@ -159,54 +150,13 @@ impl SharedStore for Questions {
 
     fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>) {
         let deadline = if let StoreCall::Wait(_, deadline) = &call { *deadline } else { LIMIT };
-        // Nobody else may have said so here.
+        // It may be the first worker of this process to be there.
         self.begin(epoch);
-        let question = |id, _| Message::Ask { id, epoch, call };
+        if epoch < self.lock().epoch {
+            return tell(Err(store::over()));
+        }
+        let question = |id| Message::Ask { id, epoch, call };
         self.put(None, deadline, question, Box::new(|answer| tell(answer.map(|(value, _)| value))));
-    }
-}
-
-impl Store for Questions {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.call_and_wait(StoreCall::Set(key.into(), value.into())).map(drop)
-    }
-
-    fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        match self.call_and_wait(StoreCall::Get(key.into()))? {
-            Value::None => Ok(None),
-            other => bytes(other).map(Some),
-        }
-    }
-
-    fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>> {
-        let operation = format!("store: wait for `{key}`");
-        let call = StoreCall::Wait(key.into(), deadline);
-        let answer = self.ask(&operation, deadline, |id, epoch| Message::Ask { id, epoch, call });
-        match answer {
-            Ok((value, _)) => bytes(value),
-            Err(Error::Deadline { operation, after, .. }) => {
-                Err(Error::Deadline { operation, after, state: "nobody has set it".into() })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        match self.call_and_wait(StoreCall::Add(key.into(), amount))? {
-            Value::Int(sum) => Ok(sum),
-            other => Err(strange(&other)),
-        }
-    }
-
-    fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<Vec<u8>> {
-        bytes(self.call_and_wait(StoreCall::CompareAndSet(key.into(), expected.map(Into::into), new.into()))?)
-    }
-
-    fn delete(&self, key: &str) -> Result<bool> {
-        match self.call_and_wait(StoreCall::Delete(key.into()))? {
-            Value::Bool(was_there) => Ok(was_there),
-            other => Err(strange(&other)),
-        }
     }
 }
 
@@ -214,19 +164,4 @@ impl fmt::Debug for Questions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Questions").field("waiting", &self.lock().waiting.len()).finish_non_exhaustive()
     }
-}
-
-fn bytes(value: Value) -> Result<Vec<u8>> {
-    match value {
-        Value::Bytes(bytes) => Ok(bytes.to_vec()),
-        other => Err(strange(&other)),
-    }
-}
-
-fn over() -> Error {
-    Error::Aborted { cause: "the session failed and has recovered since".into() }
-}
-
-fn strange(value: &Value) -> Error {
-    Error::invalid(format!("store: the controller answered with {}", value.kind()))
 }

@@ -60,6 +60,11 @@ impl Switchboard {
         }
     }
 
+    /// The epoch that this worker is in.
+    pub fn epoch(&self) -> u64 {
+        self.state().epoch
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

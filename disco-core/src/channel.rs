@@ -83,6 +83,10 @@ pub trait Inbox: Send + Sync {
     /// A lane that was full has room again. May come without need.
     fn room(&self, workers: Range<WorkerId>);
 
+    /// Workers have left after a shutdown was sent or signalled, or have ended since. Lanes report it behind the last reply of
+    /// these workers. Workers that [`Channel::close`] gives up may leave without a report.
+    fn left(&self, workers: Range<WorkerId>);
+
     /// Workers are gone, for good.
     fn lost(&self, workers: Range<WorkerId>, why: Error);
 }

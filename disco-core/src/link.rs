@@ -13,14 +13,14 @@ use crate::channel::Notice;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Arena;
-use crate::store::{MemoryStore, SharedStore, Store};
+use crate::store::{MemoryStore, SharedStore, Store, View};
 
 /// A worker's way to its peers and its controller, beside the command stream.
 pub trait Link: fmt::Debug + Send + Sync {
     /// Tells the controller something at once.
     fn notify(&self, notice: Notice);
 
-    /// The session's store.
+    /// The session's store in the epoch that this worker is in now; it stays in that epoch.
     fn store(&self) -> Arc<dyn Store>;
 
     /// Tells `abort` of the session's abort, now if it was already. Held weakly: dropping it unregisters.
@@ -190,7 +190,7 @@ impl Link for ThreadLink {
     }
 
     fn store(&self) -> Arc<dyn Store> {
-        self.shared.store.clone()
+        Arc::new(View::new(self.shared.store.clone(), self.aborts.epoch()))
     }
 
     fn on_abort(&self, abort: &Arc<dyn Abort>) {
@@ -264,5 +264,20 @@ mod tests {
         b.store().set("k", b"v").unwrap();
         a.abort(0, &"late".into());
         assert_eq!(a.store().get("k").unwrap().as_deref(), Some(b"v".as_slice()));
+    }
+
+    #[test]
+    fn a_worker_that_is_late_stays_in_the_store_of_its_epoch() {
+        let (early, late) = pair();
+        let held = late.store();
+        early.reset(1);
+        early.store().set("k", b"v").unwrap();
+        for store in [&held, &late.store()] {
+            assert!(store.add("count", 1).is_err() && store.get("k").is_err());
+        }
+        late.reset(1);
+        assert!(held.get("k").is_err(), "a store stays in the epoch in which it was asked for");
+        assert_eq!(late.store().get("k").unwrap().as_deref(), Some(b"v".as_slice()));
+        assert_eq!(late.store().get("count").unwrap(), None);
     }
 }

@@ -158,11 +158,11 @@ impl Roll {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::store::View;
 
     #[test]
     fn ranks_that_have_said_so_are_there() {
-        let store = Arc::new(MemoryStore::default());
+        let store = Arc::new(View::default());
         let roll = |rank| Roll::new(store.clone(), "a communicator".into(), rank, 3);
         let (first, second) = (roll(0), roll(1));
         // The number before the first operation is one, too.
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_all_show_is_seen_by_all_and_who_does_not_come_is_named() {
-        let store = Arc::new(MemoryStore::default());
+        let store = Arc::new(View::default());
         let show = |rank: usize, prefix: &'static str, deadline: Duration| {
             let store = store.clone();
             thread::spawn(move || all_gather(&*store, prefix, (rank, 3), &[rank as u8], "meet", deadline))
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn children_have_one_name_also_after_a_split_that_left_ranks_out() {
-        let store = Arc::new(MemoryStore::default());
+        let store = Arc::new(View::default());
         let mut rolls = [0, 1].map(|rank| Roll::new(store.clone(), "a communicator".into(), rank, 2));
         rolls.iter_mut().for_each(|roll| assert_eq!(roll.split(), 1));
         _ = rolls[0].child(0, 0, 1);

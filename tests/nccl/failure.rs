@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use disco::{CommunicatorExt as _, DataPlane, Session, SessionExt, Tensor, WorkerContext, block_on};
+use disco::{Builder, CommunicatorExt as _, DataPlane, Session, SessionExt, Tensor, WorkerContext, block_on};
 
 use crate::alone::{session, sum, text, works_again};
-use crate::costs::counts;
+use crate::costs::{check_nothing_is_left, counts};
 use crate::on_the_double;
 
 /// A barrier that one worker does not enter.
@@ -100,6 +100,14 @@ on_the_double!(work_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" =
     let error = text(block_on(sum(&session)));
     assert!(error.contains("no end after 500ms: "), "{error}");
     works_again(&session);
+});
+
+on_the_double!(deadlines_of_the_longest_duration_are_none, [], {
+    let longest = Duration::MAX;
+    let session = Builder::threads(2).collective_deadline(longest).connect_deadline(longest).start().unwrap();
+    works_again(&session);
+    block_on(session.shutdown()).unwrap();
+    check_nothing_is_left();
 });
 
 on_the_double!(what_is_aborted_from_outside_is_over_when_its_rank_says_so, ["GPU_DOUBLE_DELAY_US" = "2000"], {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use disco::nccl::disco_ccl::p2p::{Found, Kernels, Workspace};
 use disco::nccl::p2p::VENDOR;
-use disco::store::MemoryStore;
+use disco::store::View;
 use disco::{DType, Op, Reduction, Tensor};
 
 use crate::alone::nvrtc;
@@ -61,7 +61,7 @@ fn copy_in(seat: &mut Seat, dtype: DType, numbers: &[f32]) -> Tensor {
 
 /// Does something on so many ranks of one device, each on a thread.
 fn ranks(size: usize, work: fn(&mut Seat)) {
-    let store = Arc::new(MemoryStore::default());
+    let store = Arc::new(View::default());
     let rank = |rank| {
         let store = store.clone();
         thread::spawn(move || work(&mut Seat::new(rank, size, store, true)))

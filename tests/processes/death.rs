@@ -251,6 +251,8 @@ impl Inbox for Defect {
 
     fn room(&self, _: Range<WorkerId>) {}
 
+    fn left(&self, _: Range<WorkerId>) {}
+
     fn lost(&self, workers: Range<WorkerId>, error: Error) {
         self.0.send(format!("{}: {error}", workers.start)).unwrap();
     }

@@ -251,7 +251,7 @@ fn strange() -> Error {
 mod tests {
     use std::thread;
 
-    use disco_core::store::MemoryStore;
+    use disco_core::store::View;
 
     use super::super::topology::Ends;
     use super::*;
@@ -265,7 +265,7 @@ mod tests {
         deadline: Duration,
         part: impl Fn(&Rendezvous) -> T + Clone + Send + 'static,
     ) -> Vec<T> {
-        let store = Arc::new(MemoryStore::default());
+        let store = Arc::new(View::default());
         let start = |rank: usize| {
             let (store, part) = (store.clone(), part.clone());
             thread::spawn(move || part(&Rendezvous::new(store, "p2p".into(), (rank, size), deadline)))
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn garbage_of_a_peer_is_an_error() {
         for garbage in [&[][..], &[9], &[FINE, 1, 2], &[FINE, 255, 255, 255, 255, 0]] {
-            let store = Arc::new(MemoryStore::default());
+            let store = Arc::new(View::default());
             let meet = |what: &str| {
                 store.set(&format!("p2p: {what} of rank 1"), garbage).unwrap();
                 Rendezvous::new(store.clone(), "p2p".into(), (0, 2), LIMIT)

@@ -37,6 +37,7 @@ impl Inbox for Heard {
     fn room(&self, workers: Range<WorkerId>) {
         self.hear(format!("room for {workers:?}"));
     }
+    fn left(&self, _: Range<WorkerId>) {}
     fn lost(&self, _: Range<WorkerId>, why: Error) {
         self.hear(why.to_string());
     }

@@ -31,15 +31,15 @@ pub(super) fn spawn(
 
 fn work(run: &Run, endpoint: ThreadEndpoint, exits: &Exits) {
     let (worker, inbox) = (endpoint.worker, endpoint.inbox.clone());
+    let here = worker..WorkerId::new(worker.index() as u32 + 1);
     let ended = catch_unwind(AssertUnwindSafe(|| run(worker, endpoint)));
     let why = match ended {
-        Ok(Ok(())) if exits.are_expected() => return,
+        Ok(Ok(())) if exits.are_expected() => return inbox.left(here),
         Ok(Ok(())) => "its thread ended before shutdown".to_owned(),
         Ok(Err(error)) => format!("its thread ended: {error}"),
         Err(panic) => format!("its thread panicked: {}", message(&*panic)),
     };
-    let next = WorkerId::new(worker.index() as u32 + 1);
-    inbox.lost(worker..next, Error::Lost { workers: worker.to_string(), why });
+    inbox.lost(here, Error::Lost { workers: worker.to_string(), why });
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

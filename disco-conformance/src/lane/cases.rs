@@ -37,11 +37,13 @@ cases! {
     an_abort_needs_no_room
     a_signalled_shutdown_overtakes_frames
     a_shutdown_ends_workers_and_closes_the_lane
+    workers_are_told_as_left_behind_their_replies
     a_worker_that_ends_early_is_lost_with_its_number
     those_who_are_lost_hold_nobody_up
     close_names_who_is_stuck_and_where
     progress_tells_what_was_received_and_finished
     the_store_is_shared_while_a_frame_is_worked_on
+    a_store_stays_in_the_epoch_that_its_worker_was_in
     a_lane_reaches_the_workers_that_it_was_made_for_and_starts_once
     a_dropped_lane_lets_go_of_its_inbox
 }
@@ -172,6 +174,30 @@ fn a_shutdown_ends_workers_and_closes_the_lane(harness: &dyn Harness) -> Wrong<(
     nobody_is_lost(&stage)
 }
 
+fn workers_are_told_as_left_behind_their_replies(harness: &dyn Harness) -> Wrong<()> {
+    for overtakes in [false, true] {
+        let stage = Stage::start(harness, 2..5, Role::Recite)?;
+        stage.send(&small(1))?;
+        match overtakes {
+            false => stage.send(&plain(2, Command::Shutdown))?,
+            true => said(stage.lane.urgent(Signal::Shutdown))?,
+        }
+        said(block_on(stage.lane.close(stage.patience)))?;
+        let events = stage.heard.so_far();
+        for worker in (2..5).map(WorkerId::new) {
+            let left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(&worker));
+            let Some(first) = events.iter().position(left) else {
+                return Err(format!("{worker} has left, which is not told"));
+            };
+            if events[first..].iter().any(|event| matches!(event, Event::Reply(from, ..) if *from == worker)) {
+                return Err(format!("{worker} is told as left before its last reply"));
+            }
+        }
+        nobody_is_lost(&stage)?;
+    }
+    Ok(())
+}
+
 fn a_worker_that_ends_early_is_lost_with_its_number(harness: &dyn Harness) -> Wrong<()> {
     let stage = Stage::start(harness, 0..4, Role::EndEarly)?;
     stage.send(&small(1))?;
@@ -240,6 +266,24 @@ fn the_store_is_shared_while_a_frame_is_worked_on(harness: &dyn Harness) -> Wron
         let expected: Vec<(u64, String)> =
             (1..=5).map(|seq| (seq, format!("{:?}", disco_core::Value::from(vec![0u8, 1, 2])))).collect();
         alike(&format!("whom worker {worker} met"), &stage.replies_of(worker), &expected)?;
+    }
+    stage.end()
+}
+
+fn a_store_stays_in_the_epoch_that_its_worker_was_in(harness: &dyn Harness) -> Wrong<()> {
+    let stage = Stage::start(harness, 0..2, Role::Recover)?;
+    stage.send(&small(1))?;
+    stage.wait_for_replies(&(0..2), 1)?;
+    stage.send(&plain(2, Command::Recover { epoch: 1 }))?;
+    // Now worker 0 is in epoch 1, and worker 1 is late.
+    stage.wait_for_replies(&(0..2), 2)?;
+    stage.send(&small(3))?;
+    stage.wait_for_replies(&(0..2), 3)?;
+    for (worker, frame, expected) in
+        [(0, 0, "true, true"), (1, 0, "true, true"), (0, 2, "false, true"), (1, 2, "false, false")]
+    {
+        let what = format!("whether stores work on worker {worker}, the first that it got and the latest");
+        alike(&what, &stage.replies_of(worker)[frame].1.as_str(), &expected)?;
     }
     stage.end()
 }

@@ -13,6 +13,7 @@ pub(super) enum Event {
     Reply(WorkerId, u64, Reply),
     Notice(WorkerId, Notice),
     Room(Range<WorkerId>),
+    Left(Range<WorkerId>),
     Lost(Range<WorkerId>, Error),
 }
 
@@ -53,6 +54,10 @@ impl Inbox for Heard {
 
     fn room(&self, workers: Range<WorkerId>) {
         self.push(Event::Room(workers));
+    }
+
+    fn left(&self, workers: Range<WorkerId>) {
+        self.push(Event::Left(workers));
     }
 
     fn lost(&self, workers: Range<WorkerId>, why: Error) {

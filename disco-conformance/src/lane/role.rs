@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use disco_core::channel::Notice;
 use disco_core::error::Failure;
-use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Value, WorkerId};
+use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Store, Value, WorkerId};
 
 use super::frames::{fingerprint, range};
 
@@ -31,11 +31,15 @@ pub enum Role {
     Stick,
     /// Answers a frame when the workers that it names have met in the store.
     Meet,
+    /// Begins the epoch of a recovery on workers of even number; others are late. Answers each frame with whether the store works
+    /// that it got first, and whether the one works that it gets now.
+    Recover,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 6] = [Self::Recite, Self::AwaitAbort, Self::Notify, Self::EndEarly, Self::Stick, Self::Meet];
+    pub const ALL: [Role; 7] =
+        [Self::Recite, Self::AwaitAbort, Self::Notify, Self::EndEarly, Self::Stick, Self::Meet, Self::Recover];
 
     /// The name to start a worker with.
     pub const fn name(self) -> &'static str {
@@ -46,6 +50,7 @@ impl Role {
             Self::EndEarly => "end_early",
             Self::Stick => "stick",
             Self::Meet => "meet",
+            Self::Recover => "recover",
         }
     }
 }
@@ -70,7 +75,7 @@ impl FromStr for Role {
 /// # Errors
 /// The endpoint's own, and those that belong to the role.
 pub fn play(role: Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result<()> {
-    let mut player = Player { role, worker, frames: 0 };
+    let mut player = Player { role, worker, frames: 0, store: endpoint.link().store() };
     match role {
         Role::AwaitAbort => {
             let cause = hear_abort(&endpoint)?;
@@ -97,6 +102,8 @@ struct Player {
     role: Role,
     worker: WorkerId,
     frames: usize,
+    /// The store that it got first.
+    store: Arc<dyn Store>,
 }
 
 impl Player {
@@ -119,6 +126,15 @@ impl Player {
                 activity.enter(activity.intern("f"));
                 thread::sleep(PATIENCE);
                 Ok(Value::None)
+            }
+            (Role::Recover, command) => {
+                if let Command::Recover { epoch } = command
+                    && self.worker.index().is_multiple_of(2)
+                {
+                    link.reset(*epoch);
+                }
+                let works = |store: &dyn Store| store.add("count", 1).is_ok();
+                Ok(Value::from(format!("{}, {}", works(&*self.store), works(&*link.store()))))
             }
             (Role::Meet, command) => self.meet(endpoint, seq, command).map_err(|error| {
                 let message = error.to_string();

@@ -48,6 +48,7 @@ fn every_fault_of_a_lane_is_found() {
         (Fault::TakesMoreThanItsRoom, "a_full_lane_takes_nothing_and_tells_of_room"),
         (Fault::KeepsNoticesToItself, "notices_arrive_unasked"),
         (Fault::KeepsLossesToItself, "a_worker_that_ends_early_is_lost_with_its_number"),
+        (Fault::KeepsDeparturesToItself, "workers_are_told_as_left_behind_their_replies"),
         (Fault::SwallowsAborts, "an_abort_overtakes_frames_and_is_heard"),
         (Fault::SwallowsAborts, "an_abort_needs_no_room"),
         (Fault::QueuesShutdown, "a_signalled_shutdown_overtakes_frames"),

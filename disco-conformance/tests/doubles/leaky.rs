@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     KeepsNoticesToItself,
     /// Does not tell who is lost.
     KeepsLossesToItself,
+    /// Does not tell who has left.
+    KeepsDeparturesToItself,
     /// Aborts do not reach the workers.
     SwallowsAborts,
     /// Shutdown waits behind the frames.
@@ -124,6 +126,12 @@ impl Inbox for Ear {
     fn room(&self, workers: Range<WorkerId>) {
         if self.fault != Fault::KeepsRoomToItself {
             self.inbox.room(workers);
+        }
+    }
+
+    fn left(&self, workers: Range<WorkerId>) {
+        if self.fault != Fault::KeepsDeparturesToItself {
+            self.inbox.left(workers);
         }
     }
 

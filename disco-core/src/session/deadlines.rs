@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Limits of a session's waits.
+/// Limits of a session's waits. `Duration::MAX` is no limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
     /// For a reply of a worker that makes no progress, though it is not inside a worker function. 30 s.

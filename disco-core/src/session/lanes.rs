@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_lite::future;
 
+use super::closing::Closing;
 use super::dref::Home;
 use super::mail::{Expected, Mail};
 use super::order::Order;
@@ -29,11 +30,14 @@ use crate::world::World;
 
 /// How long a wait for a reply stays awake: what it takes to wake a sleeping thread on another processor.
 const AWAKE: Duration = Duration::from_micros(50);
+/// Limit of the wait for workers when a session is dropped. Lanes add up to 2 s for workers that they give up, so that a drop takes
+/// about 5 s at most.
+const DROP_LIMIT: Duration = Duration::from_secs(3);
 
 /// A session over lanes that together reach all workers.
 ///
-/// Dropping it without [`Session::shutdown`] aborts what runs, waits for the workers as shutdown does, and logs who is
-/// left.
+/// Dropping it without [`Session::shutdown`] aborts what runs, waits for the workers, detaches or kills the ones that have not
+/// left, and logs their ids. That takes about 5 s at most.
 pub struct LaneSession {
     world: World,
     limits: Deadlines,
@@ -49,8 +53,7 @@ pub struct LaneSession {
     functions: Mutex<HashMap<String, DRef>>,
     /// Takes no more commands.
     closed: AtomicBool,
-    /// The workers have left, or were given up.
-    left: AtomicBool,
+    closing: Closing,
     ticker: Ticker,
 }
 
@@ -85,7 +88,7 @@ impl LaneSession {
             order: Mutex::default(),
             functions: Mutex::default(),
             closed: AtomicBool::new(false),
-            left: AtomicBool::new(false),
+            closing: Closing::default(),
             ticker: Ticker::default(),
         })
     }
@@ -193,9 +196,9 @@ impl LaneSession {
     }
 
     /// Submits a command that wants replies from `from`, and waits for them. Works on a failed session too.
-    async fn ask(&self, operation: &str, from: Vec<WorkerId>, command: Command) -> Result<Vec<Reply>> {
+    async fn ask(&self, operation: &'static str, from: Vec<WorkerId>, command: Command) -> Result<Vec<Reply>> {
         let expected = self.turn(operation, Mail::check_lost, |order| {
-            let expected = self.mail.expect(order.next_seq(), from);
+            let expected = self.mail.expect(operation, order.next_seq(), from);
             self.send(order, |_| Ok(command)).map(|()| expected)
         });
         let replies = self.replies(operation, &expected.await?).await;
@@ -261,18 +264,19 @@ impl LaneSession {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the workers have left. Closes all lanes, the ones that fail too.
-    async fn close(&self) -> Result<()> {
+    /// Waits until the workers have left, for at most `limit`, and ends the waits for replies that never come. Closes all
+    /// lanes, the ones that fail too.
+    async fn close(&self, limit: Duration) -> Result<()> {
         let start = Instant::now();
         let mut result = Ok(());
         for lane in &self.lanes {
-            let closed = lane.close(self.limits.close.saturating_sub(start.elapsed())).await;
+            let closed = lane.close(limit.saturating_sub(start.elapsed())).await;
             result = result.and(closed.map_err(|error| match error {
-                Error::Stuck { workers, .. } => Error::Stuck { workers, after: self.limits.close },
+                Error::Stuck { workers, .. } => Error::Stuck { workers, after: limit },
                 other => other,
             }));
         }
-        self.left.store(true, Ordering::Release);
+        self.mail.close();
         result
     }
 
@@ -293,6 +297,7 @@ impl Session for LaneSession {
     }
 
     async fn function(&self, name: &str) -> Result<DRef> {
+        self.check("function", Mail::check)?;
         if let Some(known) = self.functions().get(name) {
             return Ok(known.clone());
         }
@@ -375,6 +380,9 @@ impl Session for LaneSession {
     }
 
     async fn shutdown(&self) -> Result<()> {
+        if self.closing.is_done() {
+            return Ok(());
+        }
         let was_live = self.mail.check_lost().is_ok();
         if !self.closed.swap(true, Ordering::AcqRel) {
             // Whoever waits for room, fails.
@@ -385,14 +393,12 @@ impl Session for LaneSession {
                 self.let_go();
             }
         }
-        match self.left.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => {
-                self.close().await?;
-                // Whoever was lost on the way has not done what was still to be done.
-                if was_live { self.mail.check_lost() } else { Ok(()) }
-            }
-        }
+        let close = || async {
+            self.close(self.limits.close).await?;
+            // Whoever was lost on the way has not done what was still to be done.
+            if was_live { self.mail.check_lost() } else { Ok(()) }
+        };
+        self.closing.run(close).await
     }
 }
 
@@ -405,7 +411,7 @@ impl fmt::Debug for LaneSession {
 
 impl Drop for LaneSession {
     fn drop(&mut self) {
-        if *self.left.get_mut() {
+        if self.closing.is_done() {
             return;
         }
         // Not under way already.
@@ -413,7 +419,7 @@ impl Drop for LaneSession {
             self.mail.lose(&Error::Closed("drop".to_owned()));
             self.let_go();
         }
-        if let Err(error) = future::block_on(self.close()) {
+        if let Err(error) = future::block_on(self.close(DROP_LIMIT.min(self.limits.close))) {
             tracing::error!(%error, "session dropped");
         }
     }

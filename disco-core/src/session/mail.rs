@@ -36,6 +36,7 @@ struct State {
 /// A command that wants replies.
 #[derive(Debug)]
 pub(super) struct Pending {
+    operation: &'static str,
     answers: Mutex<Answers>,
     /// All replies are here, or none will come.
     settled: AtomicBool,
@@ -47,7 +48,8 @@ pub(super) struct Pending {
 struct Answers {
     missing: Vec<WorkerId>,
     replies: Vec<Reply>,
-    lost: Option<Error>,
+    /// Why the missing ones never come.
+    end: Option<Error>,
 }
 
 /// Forgets a pending command when nobody waits for it any more.
@@ -63,13 +65,13 @@ impl Mail {
         self.lanes.get_or_init(|| lanes.iter().map(Arc::downgrade).collect());
     }
 
-    /// Prepares for replies to command `seq`.
-    pub(super) fn expect(&self, seq: u64, from: Vec<WorkerId>) -> Expected<'_> {
+    /// Prepares for replies to command `seq`, which is `operation`'s.
+    pub(super) fn expect(&self, operation: &'static str, seq: u64, from: Vec<WorkerId>) -> Expected<'_> {
         let mut state = self.lock();
-        let why = state.lost.clone();
-        let (lost, replies) = (why.is_some(), Vec::with_capacity(from.len()));
-        let answers = Mutex::new(Answers { missing: from, replies, lost: why });
-        let pending = Arc::new(Pending { answers, settled: lost.into(), done: Event::new() });
+        let end = state.lost.clone();
+        let (settled, replies) = (end.is_some().into(), Vec::with_capacity(from.len()));
+        let answers = Mutex::new(Answers { missing: from, replies, end });
+        let pending = Arc::new(Pending { operation, answers, settled, done: Event::new() });
         state.pending.insert(seq, pending.clone());
         Expected { mail: self, seq, pending }
     }
@@ -111,12 +113,17 @@ impl Mail {
         state.lost = Some(why.clone());
         self.failed.store(true, Ordering::Release);
         let (epoch, cause) = (state.epoch, why.to_string().into());
-        for pending in std::mem::take(&mut state.pending).into_values() {
-            pending.lock().lost = Some(why.clone());
-            pending.settle();
-        }
+        let pending = std::mem::take(&mut state.pending);
+        // Wakers run code of the program's executor, which may use the session.
         drop(state);
+        pending.into_values().for_each(|pending| pending.end(why.clone()));
         self.abort(epoch, cause);
+    }
+
+    /// Ends all waits for replies. The workers have left or were given up.
+    pub(super) fn close(&self) {
+        let pending = std::mem::take(&mut self.lock().pending);
+        pending.into_values().for_each(|pending| pending.close());
     }
 
     /// Tells all lanes, and those who wait for room.
@@ -175,6 +182,14 @@ impl Inbox for Mail {
         self.room.notify(usize::MAX);
     }
 
+    fn left(&self, workers: Range<WorkerId>) {
+        let mut state = self.lock();
+        let unanswered = state.pending.extract_if(|_, pending| pending.is_missing(&workers));
+        let unanswered: Vec<_> = unanswered.map(|(_, pending)| pending).collect();
+        drop(state);
+        unanswered.iter().for_each(|pending| pending.close());
+    }
+
     fn lost(&self, _: Range<WorkerId>, why: Error) {
         tracing::error!(%why, "workers lost");
         self.lose(&why);
@@ -182,6 +197,20 @@ impl Inbox for Mail {
 }
 
 impl Pending {
+    /// The session was shut down before all replies came.
+    fn close(&self) {
+        self.end(Error::Closed(self.operation.to_owned()));
+    }
+
+    fn end(&self, why: Error) {
+        self.lock().end.get_or_insert(why);
+        self.settle();
+    }
+
+    fn is_missing(&self, workers: &Range<WorkerId>) -> bool {
+        self.lock().missing.iter().any(|worker| workers.contains(worker))
+    }
+
     fn settle(&self) {
         self.settled.store(true, Ordering::Release);
         self.done.notify(usize::MAX);
@@ -193,9 +222,9 @@ impl Pending {
             return None;
         }
         let mut answers = self.lock();
-        match &answers.lost {
+        match &answers.end {
             _ if answers.missing.is_empty() => Some(Ok(std::mem::take(&mut answers.replies))),
-            Some(lost) => Some(Err(lost.clone())),
+            Some(end) => Some(Err(end.clone())),
             None => None,
         }
     }
@@ -213,5 +242,88 @@ impl Pending {
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
         self.mail.lock().pending.remove(&self.seq);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::task::{Context, Wake, Waker};
+    use std::thread;
+    use std::time::Duration;
+
+    use futures_lite::FutureExt as _;
+
+    use super::*;
+    use crate::value::Value;
+
+    fn workers(range: Range<u32>) -> Range<WorkerId> {
+        WorkerId::new(range.start)..WorkerId::new(range.end)
+    }
+
+    fn all(range: Range<u32>) -> Vec<WorkerId> {
+        range.map(WorkerId::new).collect()
+    }
+
+    fn text(expected: &Expected<'_>) -> Option<String> {
+        expected.pending.take().map(|taken| taken.map_or_else(|error| error.to_string(), |all| format!("{all:?}")))
+    }
+
+    #[test]
+    fn a_wait_ends_when_a_worker_that_has_not_replied_leaves() {
+        let mail = Mail::default();
+        let (one, both) = (mail.expect("sync_worker", 1, all(1..2)), mail.expect("sync_all", 2, all(0..2)));
+        mail.reply(WorkerId::new(0), 2, Ok(Value::None));
+        mail.left(workers(0..1));
+        assert_eq!((text(&one), text(&both)), (None, None), "worker 0 has replied to all that it was asked");
+        mail.reply(WorkerId::new(1), 2, Ok(Value::None));
+        mail.left(workers(1..2));
+        assert_eq!(text(&one).unwrap(), "sync_worker: the session is shut down");
+        assert_eq!(text(&both).unwrap(), "[Ok(None), Ok(None)]", "replies that came before are delivered");
+    }
+
+    #[test]
+    fn a_loss_that_was_known_first_is_what_waits_end_with() {
+        let mail = Mail::default();
+        let before = mail.expect("get", 1, all(0..1));
+        mail.lose(&Error::Lost { workers: "worker 1".into(), why: "it is gone".into() });
+        let after = mail.expect("get", 2, all(0..1));
+        mail.close();
+        for expected in [before, after] {
+            assert_eq!(text(&expected).unwrap(), "worker 1 lost: it is gone");
+        }
+    }
+
+    /// An executor that polls as soon as a task is woken, on the thread that wakes it.
+    struct Inline(Arc<Mail>, Mutex<mpsc::Sender<()>>);
+
+    impl Wake for Inline {
+        fn wake(self: Arc<Self>) {
+            _ = self.0.check();
+            _ = self.1.lock().unwrap().send(());
+        }
+    }
+
+    #[test]
+    fn a_waker_may_use_the_session() {
+        let ends: [fn(&Mail); 4] = [
+            |mail| mail.lose(&Error::NoCommunicator),
+            |mail| mail.close(),
+            |mail| mail.left(workers(0..1)),
+            |mail| mail.reply(WorkerId::new(0), 1, Ok(Value::None)),
+        ];
+        for end in ends {
+            let mail = Arc::new(Mail::default());
+            let (tell, told) = mpsc::channel();
+            let waker = Waker::from(Arc::new(Inline(mail.clone(), Mutex::new(tell))));
+            let other = mail.clone();
+            thread::spawn(move || {
+                let expected = mail.expect("get", 1, all(0..1));
+                let mut done = expected.pending.done.listen();
+                assert!(done.poll(&mut Context::from_waker(&waker)).is_pending());
+                end(&other);
+            });
+            told.recv_timeout(Duration::from_secs(10)).expect("the waker waits for a lock that its caller holds");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The controller's side: the session, its handles, and the one implementation over lanes.
 
 mod args;
+mod closing;
 mod dataplane;
 mod deadlines;
 mod dref;
@@ -80,7 +81,9 @@ pub trait Session: Debug + Send + Sync {
     /// skipped stay poisoned; the data plane stays broken until [`DataPlane::init_ccl`], which calls this itself.
     async fn recover(&self) -> Result<()>;
 
-    /// Ends all workers and waits for them, at most for [`Deadlines::close`]. Repeated calls do nothing.
+    /// Ends all workers and waits for them, at most for [`Deadlines::close`]. Commands that were submitted before are executed
+    /// and replies delivered, unless a lane is full: then the shutdown overtakes what is queued. Waits for replies that never
+    /// come end with [`Error::Closed`](crate::Error::Closed). Concurrent calls return the same result; later calls do nothing.
     ///
     /// # Errors
     /// [`Error::Stuck`](crate::Error::Stuck), naming workers that are still inside a function; they are detached or killed.

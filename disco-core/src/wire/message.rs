@@ -19,7 +19,7 @@
 //! JOIN    name, function names…  ──▶
 //!                                    ◀── ASSIGN   node, workers, configuration
 //! READY ──▶                              ◀── FRAME, ABORT, SHUTDOWN, ANSWER
-//! FROM    worker, OUTPUT of its process │ LOST why ──▶
+//! FROM    worker, OUTPUT of its process │ LOST why │ SHUTDOWN: it has left ──▶
 //! ASK, ROOM as a worker ──▶
 //! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
 //! LEFT    who did not leave, or BYE ──▶  ◀── BYE

@@ -88,7 +88,7 @@ impl WorkerContext {
         if in_group { self.group_comm() } else { self.comm() }
     }
 
-    /// The session's store.
+    /// The session's store in this epoch. After a [recovery](crate::Session::recover), calls of a store from before fail.
     pub fn store(&self) -> Arc<dyn Store> {
         self.link.store()
     }

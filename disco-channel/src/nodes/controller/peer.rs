@@ -157,6 +157,7 @@ fn hear_worker(
             let why = format!("on {name}: {why}");
             inbox.lost(hearing::one(worker), Error::Lost { workers: worker.to_string(), why });
         }
+        Message::Shutdown if roster.is_leaving() => inbox.left(hearing::one(worker)),
         message => {
             hearing::hear(worker, message, inbox, roster.epoch(), |progress| roster.set_progress(worker, progress))?;
         }

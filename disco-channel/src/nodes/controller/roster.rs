@@ -217,6 +217,11 @@ impl Roster {
         self.epoch.load(Ordering::Acquire)
     }
 
+    /// Whether nodes were told to leave, behind other commands or ahead of them.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.exits.are_expected() || self.leaving.load(Ordering::Acquire)
+    }
+
     /// Sends something to a node that is there. One that does not take it is seen to have ended.
     pub(super) fn send(&self, index: usize, send: impl FnOnce(&Arc<Connection>) -> Result<()>) {
         if self.exits.has_left(index) {

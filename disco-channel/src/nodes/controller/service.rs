@@ -220,7 +220,8 @@ impl Service {
     /// that who came first matters little.
     fn assign(&mut self) {
         // They are to say what is wrong before this end gives up.
-        let left = self.assignment.start.saturating_sub(self.since.elapsed()).mul_f32(0.9);
+        let left = self.assignment.start.saturating_sub(self.since.elapsed());
+        let left = left - left / 10;
         let mut guests: Vec<Guest> = std::mem::take(&mut self.guests);
         guests.sort_by(|a, b| (&a.join.name, a.address).cmp(&(&b.join.name, b.address)));
         let (named, others): (Vec<_>, Vec<_>) = guests.into_iter().partition(|guest| guest.request.node.is_some());
@@ -270,6 +271,8 @@ impl Service {
         } else if !(self.roster.exits.are_expected() || self.roster.leaving.load(Ordering::Acquire) && has_left) {
             // Before it no longer counts for room: whoever waits for that is to hear of the loss.
             self.inbox.lost(self.roster.members(index), self.roster.lost(index, why));
+        } else {
+            self.inbox.left(self.roster.members(index));
         }
         self.roster.exits.leave(index);
     }

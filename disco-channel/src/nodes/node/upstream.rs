@@ -74,6 +74,12 @@ impl Inbox for Upstream {
         self.waker.wake();
     }
 
+    fn left(&self, workers: Range<WorkerId>) {
+        for index in workers.start.index()..workers.end.index() {
+            self.say(WorkerId::new(index as u32), Message::Shutdown);
+        }
+    }
+
     fn lost(&self, workers: Range<WorkerId>, why: Error) {
         tracing::error!(%why, "workers lost");
         let why = match why {

@@ -239,6 +239,8 @@ impl Service {
                 // Nobody can make a data plane with it any more.
                 self.shared.remove_all_of(worker);
                 self.inbox.lost(hearing::one(worker), lost(worker, why));
+            } else {
+                self.inbox.left(hearing::one(worker));
             }
         }
         if self.peers[index].is_gone() && !self.roster.exits.has_left(index) {
@@ -288,8 +290,9 @@ impl Drop for Service {
             let (index, worker) = (peer.index, peer.worker);
             drop(peer);
             self.roster.exits.leave(index);
-            if !expected {
-                self.inbox.lost(hearing::one(worker), lost(worker, why.into()));
+            match expected {
+                true => self.inbox.left(hearing::one(worker)),
+                false => self.inbox.lost(hearing::one(worker), lost(worker, why.into())),
             }
         }
     }

@@ -11,7 +11,7 @@ use disco_core::activity::Activity;
 use disco_core::channel::Notice;
 use disco_core::link::SharedFd;
 use disco_core::shared_memory::Arena;
-use disco_core::store::SharedStore;
+use disco_core::store::{SharedStore as _, View};
 use disco_core::wire::{self, Message};
 use disco_core::{Abort, Error, Link, Result, Store, WorkerId};
 
@@ -63,7 +63,7 @@ impl Link for ProcessLink {
     }
 
     fn store(&self) -> Arc<dyn Store> {
-        self.questions.clone()
+        Arc::new(View::new(self.questions.clone(), self.aborts.epoch()))
     }
 
     fn on_abort(&self, abort: &Arc<dyn Abort>) {
@@ -78,7 +78,7 @@ impl Link for ProcessLink {
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
         let name = SharedFd::of(self.worker, self.shared.fetch_add(1, Ordering::Relaxed));
         // Its name may reach a peer by other ways than the controller's: it is known before.
-        self.questions.ask_with(Some(fd), "share", LIMIT, |id, _| Message::Share { id, name: name.to_bits() })?;
+        self.questions.ask_with(Some(fd), "share", LIMIT, |id| Message::Share { id, name: name.to_bits() })?;
         Ok(name)
     }
 
@@ -89,7 +89,7 @@ impl Link for ProcessLink {
     }
 
     fn receive(&self, fd: SharedFd, deadline: Duration) -> Result<OwnedFd> {
-        let question = |id, _| Message::Receive { id, name: fd.to_bits() };
+        let question = |id| Message::Receive { id, name: fd.to_bits() };
         let (_, came) = self.questions.ask("receive", deadline, question)?;
         came.ok_or_else(|| Error::invalid(format!("{fd:?} did not come along")))
     }

@@ -1,58 +1,19 @@
-//! Rendezvous of data planes: small values under names, shared by all workers.
+//! A store in this process's memory.
 
 use std::collections::HashMap;
-use std::fmt::{self, Debug};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::{SharedStore, over};
 use crate::error::{Error, Result};
 use crate::value::Value;
 use crate::wire::StoreCall;
-
-/// A key-value store that every worker of a session reaches, also while a command runs.
-///
-/// # Errors
-/// All methods: [`Error::Aborted`] once the session was aborted, [`Error::Lost`] where the way to the store is cut.
-pub trait Store: Debug + Send + Sync {
-    /// Puts `value` under `key`, over what was there.
-    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
-
-    /// The value under `key`, if there is one now.
-    fn get(&self, key: &str) -> Result<Option<Vec<u8>>>;
-
-    /// The value under `key`, as soon as there is one; [`Error::Deadline`] after `deadline`.
-    fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>>;
-
-    /// Adds to the number under `key` (an absent one is 0) and returns the sum, wrapping. Numbers are 8 bytes, little
-    /// endian; other values are [`Error::Invalid`].
-    fn add(&self, key: &str, amount: i64) -> Result<i64>;
-
-    /// Puts `new` under `key` if the value there is `expected` (`None`: no value). Returns the value there afterwards.
-    fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<Vec<u8>>;
-
-    /// Removes `key`; says whether it was there.
-    fn delete(&self, key: &str) -> Result<bool>;
-}
-
-/// The store of all workers of one process, or the way to it.
-pub trait SharedStore: Store {
-    /// Starts an epoch, unless it was begun already (each worker says so when it gets there): aborts of earlier ones are
-    /// forgotten.
-    fn begin(&self, epoch: u64);
-
-    /// Fails all calls, waiting and to come, unless `epoch` is over.
-    fn abort(&self, epoch: u64, cause: &Arc<str>);
-
-    /// Does what a worker of `epoch` in another process asks for, and tells the result, now or later on another thread. Of a
-    /// wait nothing may be told after its deadline.
-    fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>);
-}
 
 /// A store in this process's memory.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -82,18 +43,15 @@ impl MemoryStore {
     /// [`Error::Aborted`]: the epoch is over, or was aborted.
     fn enter(&self, epoch: u64) -> Result<Entered<'_>> {
         self.begin(epoch);
-        let entered = self.live()?;
-        if entered.state.epoch == epoch { Ok(entered) } else { Err(over()) }
+        let state = self.lock();
+        if let Some((_, cause)) = &state.aborted {
+            return Err(Error::Aborted { cause: cause.clone() });
+        }
+        if state.epoch == epoch { Ok(Entered { state }) } else { Err(over()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn live(&self) -> Result<Entered<'_>> {
-        let state = self.lock();
-        state.check()?;
-        Ok(Entered { state, changed: &self.changed })
     }
 }
 
@@ -104,7 +62,6 @@ impl SharedStore for MemoryStore {
         if epoch > state.epoch {
             let aborted = state.aborted.take().filter(|(of, _)| *of >= epoch);
             let old = std::mem::replace(&mut *state, State { epoch, aborted, ..State::default() });
-            self.changed.notify_all();
             drop(state);
             old.watchers.into_iter().for_each(|watcher| (watcher.tell)(Err(over())));
         }
@@ -116,7 +73,6 @@ impl SharedStore for MemoryStore {
             state.aborted = Some((epoch, cause.clone()));
             let watchers = std::mem::take(&mut state.watchers);
             drop(state);
-            self.changed.notify_all();
             let aborted = || Err(Error::Aborted { cause: cause.clone() });
             watchers.into_iter().for_each(|watcher| (watcher.tell)(aborted()));
         }
@@ -150,7 +106,6 @@ impl SharedStore for MemoryStore {
 #[derive(Debug)]
 struct Entered<'a> {
     state: MutexGuard<'a, State>,
-    changed: &'a Condvar,
 }
 
 impl Entered<'_> {
@@ -164,7 +119,7 @@ impl Entered<'_> {
         self.state.values.get(key).cloned()
     }
 
-    /// [`Store::wait`] without a thread: tells the value under `key` once there is one, now if there is, on the thread that
+    /// A wait without a thread: tells the value under `key` once there is one, now if there is, on the thread that
     /// sets it; or of the abort. Forgotten with the epoch, and after `deadline`.
     fn watch(mut self, key: &str, deadline: Duration, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
         if let Some(value) = self.state.values.get(key).cloned() {
@@ -212,24 +167,12 @@ impl Entered<'_> {
 
     /// Puts a value there, and tells.
     fn put(self, key: &str, value: Vec<u8>) {
-        let Self { mut state, changed } = self;
+        let Self { mut state } = self;
         let watchers: Vec<_> = state.watchers.extract_if(.., |watcher| watcher.key == key).collect();
         state.values.insert(key.to_owned(), value.clone());
         drop(state);
-        changed.notify_all();
         watchers.into_iter().for_each(|watcher| (watcher.tell)(Ok(value.clone())));
     }
-}
-
-impl State {
-    fn check(&self) -> Result<()> {
-        self.aborted.clone().map_or(Ok(()), |(_, cause)| Err(Error::Aborted { cause }))
-    }
-}
-
-/// Of a wait that outlasted its epoch.
-fn over() -> Error {
-    Error::Aborted { cause: "the session failed and has recovered since".into() }
 }
 
 impl fmt::Debug for State {
@@ -238,88 +181,10 @@ impl fmt::Debug for State {
     }
 }
 
-impl Store for MemoryStore {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.live().map(|store| store.set(key, value))
-    }
-
-    fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        self.live().map(|store| store.get(key))
-    }
-
-    fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>> {
-        let start = Instant::now();
-        let mut state = self.live()?.state;
-        let epoch = state.epoch;
-        loop {
-            if let Some(value) = state.values.get(key) {
-                return Ok(value.clone());
-            }
-            let Some(left) = deadline.checked_sub(start.elapsed()) else {
-                return Err(Error::Deadline {
-                    operation: format!("store: wait for `{key}`"),
-                    after: deadline,
-                    state: "nobody has set it".into(),
-                });
-            };
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-            state.check()?;
-            if state.epoch != epoch {
-                // The abort was forgotten before this thread woke up to it.
-                return Err(over());
-            }
-        }
-    }
-
-    fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        self.live()?.add(key, amount)
-    }
-
-    fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<Vec<u8>> {
-        self.live().map(|store| store.compare_and_set(key, expected, new))
-    }
-
-    fn delete(&self, key: &str) -> Result<bool> {
-        self.live().map(|store| store.delete(key))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_wait_ends_with_the_value_the_deadline_or_the_abort() {
-        let store = Arc::new(MemoryStore::default());
-        let waiting = {
-            let store = store.clone();
-            std::thread::spawn(move || store.wait("id", Duration::from_secs(60)))
-        };
-        store.set("id", b"x").unwrap();
-        assert_eq!(waiting.join().unwrap().unwrap(), b"x");
-
-        let late = store.wait("other", Duration::from_millis(1)).unwrap_err();
-        assert_eq!(late.to_string(), "store: wait for `other`: no end after 1ms: nobody has set it");
-
-        let waiting = {
-            let store = store.clone();
-            std::thread::spawn(move || store.wait("never", Duration::from_secs(60)))
-        };
-        store.abort(0, &"worker 1 failed".into());
-        let aborted = waiting.join().unwrap().unwrap_err();
-        assert_eq!(aborted.to_string(), "aborted, because worker 1 failed");
-        assert!(store.get("id").is_err(), "an aborted store stays aborted");
-        store.begin(1);
-        let waiting = {
-            let store = store.clone();
-            std::thread::spawn(move || store.wait("never", Duration::from_secs(60)))
-        };
-        store.begin(2);
-        store.abort(2, &"later".into());
-        assert!(waiting.join().unwrap().is_err(), "a wait ends with its epoch, however late it wakes");
-        store.begin(3);
-        assert_eq!(store.get("id").unwrap(), None);
-    }
+    use crate::store::{Store as _, View};
 
     #[test]
     fn a_watcher_is_told_of_the_value_or_of_the_abort() {
@@ -330,14 +195,15 @@ mod tests {
             let tell = move |value: Result<_>| told.lock().unwrap().push(value.map_err(|error| error.to_string()));
             store.enter(epoch).unwrap().watch(key, Duration::from_secs(deadline), tell);
         };
-        store.set("there", b"1").unwrap();
+        let now = || store.enter(0).unwrap();
+        now().set("there", b"1");
         watch(0, "there", 60);
         watch(0, "late", 0);
         watch(0, "later", 60);
-        store.set("late", b"0").unwrap();
-        store.add("other", 1).unwrap();
+        now().set("late", b"0");
+        now().add("other", 1).unwrap();
         assert_eq!(*told.lock().unwrap(), [Ok(b"1".to_vec())], "nobody waits for `late` any more");
-        store.compare_and_set("later", None, b"2").unwrap();
+        now().compare_and_set("later", None, b"2");
         watch(0, "never", 60);
         store.abort(0, &"worker 1 failed".into());
         watch(1, "never", 60);
@@ -350,7 +216,7 @@ mod tests {
 
     #[test]
     fn add_counts_and_compare_and_set_compares() {
-        let store = MemoryStore::default();
+        let store = View::default();
         assert_eq!(store.add("n", 2).unwrap(), 2);
         assert_eq!(store.add("n", -5).unwrap(), -3);
         store.set("text", b"abc").unwrap();

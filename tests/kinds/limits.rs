@@ -1,0 +1,82 @@
+//! Limits at their extremes: a session works, or says why it can't.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use disco::session::Deadlines;
+use disco::{Builder, DataPlane as _, Result, Session as _, SessionExt as _, SessionKind, WorkerId, block_on};
+
+use crate::{SOON, within};
+
+crate::tests!(
+    limits_of_the_longest_duration_are_no_limits,
+    limits_of_zero_are_errors_at_most,
+    worlds_that_are_too_large_or_empty_are_refused,
+);
+
+const MAX: Duration = Duration::MAX;
+
+fn all(limit: Duration) -> Deadlines {
+    Deadlines { reply: limit, call: Some(limit), collective: limit, stall: limit, close: limit }
+}
+
+/// Makes a session, uses it, shuts it down; a panic is one here.
+fn run(name: &'static str, builder: impl FnOnce() -> Builder + Send + 'static) -> Result<i64> {
+    let work = || {
+        let session = builder().start()?;
+        block_on(async {
+            if session.world().nodes() == 1 {
+                session.init_ccl("local", &[]).await?;
+            }
+            let count = session.call(&session.function("tests.count").await?, (1,)).await?;
+            let number = session.get_as(&count, WorkerId::new(session.world().size() as u32 - 1)).await?;
+            session.shutdown().await.map(|()| number)
+        })
+    };
+    let ran = within(3 * SOON, name, move || catch_unwind(AssertUnwindSafe(work)).map_err(drop));
+    ran.unwrap_or_else(|()| panic!("{name}: panicked"))
+}
+
+fn limits_of_the_longest_duration_are_no_limits(kind: SessionKind) {
+    let of = move || Builder::new(kind, 2);
+    for (name, result) in [
+        ("collective_deadline", run("collective_deadline", move || of().collective_deadline(MAX))),
+        ("connect_deadline", run("connect_deadline", move || of().connect_deadline(MAX))),
+        ("start_deadline", run("start_deadline", move || of().start_deadline(MAX))),
+        ("silence", run("silence", move || of().silence(MAX))),
+        ("heartbeat", run("heartbeat", move || of().silence(MAX).heartbeat(MAX / 2))),
+        ("call_deadline", run("call_deadline", move || of().call_deadline(MAX))),
+        ("deadlines", run("deadlines", move || of().deadlines(all(MAX)))),
+    ] {
+        assert_eq!(result.unwrap_or_else(|error| panic!("{name}: {error}")), 2, "{name}");
+    }
+}
+
+fn limits_of_zero_are_errors_at_most(kind: SessionKind) {
+    let of = move || Builder::new(kind, 2);
+    // Each may be in time all the same.
+    for result in [
+        run("deadlines", move || of().deadlines(all(Duration::ZERO))),
+        run("connect_deadline", move || of().connect_deadline(Duration::ZERO)),
+        run("collective_deadline", move || of().collective_deadline(Duration::ZERO)),
+        run("silence", move || of().silence(Duration::from_millis(1))),
+        run("start_deadline", move || of().start_deadline(Duration::ZERO)),
+    ] {
+        assert!(result.is_err() || matches!(result, Ok(2)), "{result:?}");
+    }
+    if kind != SessionKind::Threads {
+        let error = run("heartbeat", move || of().heartbeat(Duration::ZERO)).unwrap_err().to_string();
+        assert!(error.starts_with("a heartbeat every 0ns where "), "{error}");
+    }
+}
+
+fn worlds_that_are_too_large_or_empty_are_refused(kind: SessionKind) {
+    for workers in [0, 70_001, u32::MAX as usize, 1 << 32, 1 << 63, usize::MAX] {
+        run("workers", move || Builder::new(kind, workers)).unwrap_err();
+    }
+    if kind == SessionKind::Nodes {
+        for (nodes, per_node) in [(1 << 63, 2), (2, 1 << 63), (usize::MAX, usize::MAX), (0, 2), (3, 0)] {
+            run("nodes", move || Builder::nodes(nodes, per_node)).unwrap_err();
+        }
+    }
+}

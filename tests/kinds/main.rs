@@ -1,0 +1,73 @@
+//! What sessions of every kind do alike: shutdown while threads wait, recovery while a worker is late, limits at their
+//! extremes.
+//!
+//! This program is its own workers and nodes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod functions;
+mod limits;
+mod recovery;
+mod shutdown;
+
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use disco::session::{IntoArgs, LaneSession};
+use disco::{Builder, DRef, Session as _, SessionExt as _, SessionKind, block_on};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Limit for an operation that ends at once, or after limits of a second; the faults took 15 s at least.
+const SOON: Duration = Duration::from_secs(12);
+
+fn main() -> ExitCode {
+    disco::init();
+    let mut arguments = Arguments::from_args();
+    // Most of them wait.
+    arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
+    let tests = [limits::tests(), recovery::tests(), shutdown::tests()].into_iter().flatten();
+    let trials = tests.flat_map(|(name, test)| {
+        [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes].map(|kind| {
+            let run = move || {
+                test(kind);
+                Ok::<(), Failed>(())
+            };
+            Trial::test(format!("{name}::{kind}"), run)
+        })
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
+/// Tests by name; each runs once for every kind of session.
+type Tests = Vec<(&'static str, fn(SessionKind))>;
+
+/// Names tests after their functions.
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) fn tests() -> crate::Tests {
+            vec![$((stringify!($name), $name as fn(disco::SessionKind))),*]
+        }
+    };
+}
+pub(crate) use tests;
+
+/// A session of four workers. Of nodes there are two, whose workers are threads: workers 2 and 3 share a process that is not
+/// the controller's.
+fn builder(kind: SessionKind) -> Builder {
+    Builder::new(kind, 4).node_workers(SessionKind::Threads)
+}
+
+/// Calls a function by name.
+fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
+    block_on(async { session.call(&session.function(name).await?, args).await })
+}
+
+/// What `work` returns, on a thread of its own; a panic where that takes longer than `limit`.
+fn within<T: Send + 'static>(limit: Duration, what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(work()));
+    told.recv_timeout(limit).unwrap_or_else(|error| panic!("{what}: no end after {limit:?}: {error}"))
+}

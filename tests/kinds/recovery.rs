@@ -1,0 +1,76 @@
+//! A worker that is late when the others have recovered.
+
+use std::time::{Duration, Instant};
+
+use disco::{DataPlane as _, Session as _, SessionExt as _, SessionKind, WorkerId, block_on};
+
+use crate::{SOON, builder, call};
+
+crate::tests!(
+    a_late_worker_stays_in_the_store_of_its_epoch,
+    a_store_that_a_worker_holds_stays_in_its_epoch,
+    a_worker_that_comes_late_to_a_checked_collective_keeps_nobody_from_connecting,
+);
+
+fn a_late_worker_stays_in_the_store_of_its_epoch(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    let late = call(&session, "tests.late", (0, 3, 1.5)).unwrap();
+    block_on(async {
+        session.sync_worker_0().await.unwrap_err();
+        session.recover().await.unwrap();
+        let start = Instant::now();
+        let marks = session.call(&session.function("tests.marks").await.unwrap(), ()).await.unwrap();
+        // These have begun the epoch, while worker 3 still sleeps.
+        for worker in 0..3 {
+            assert_eq!(session.get_as::<i64>(&marks, WorkerId::new(worker)).await.unwrap(), 0);
+        }
+        let told: String = session.get_as(&late, WorkerId::new(3)).await.unwrap();
+        // A process of its own hears of the recovery with the command, and of the abort before.
+        let cause = match kind {
+            SessionKind::Processes => "worker 0: tests.late (command 2, register 1): out of luck",
+            _ => "the session failed and has recovered since",
+        };
+        let over = format!("Err(\"aborted, because {cause}\") false");
+        assert_eq!(told, format!("{over} {over} true"));
+        assert!(start.elapsed() < SOON);
+        let marks = session.call(&session.function("tests.marks").await.unwrap(), ()).await.unwrap();
+        for worker in 0..4 {
+            let marks: i64 = session.get_as(&marks, WorkerId::new(worker)).await.unwrap();
+            assert_eq!(marks, 0, "worker 3 has counted in the epoch that it is not in");
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn a_store_that_a_worker_holds_stays_in_its_epoch(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    let failed = call(&session, "tests.hold", (0,)).unwrap();
+    block_on(async {
+        session.sync_all().await.unwrap_err();
+        drop(failed);
+        session.recover().await.unwrap();
+        session.sync_all().await.unwrap();
+        let works = session.call(&session.function("tests.held_works").await.unwrap(), ()).await.unwrap();
+        for worker in 1..4 {
+            assert!(!session.get_as::<bool>(&works, WorkerId::new(worker)).await.unwrap(), "worker {worker}");
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn a_worker_that_comes_late_to_a_checked_collective_keeps_nobody_from_connecting(kind: SessionKind) {
+    if kind == SessionKind::Nodes {
+        // No backend for nodes is in this program.
+        return;
+    }
+    let session = builder(kind).check(true).connect_deadline(Duration::from_secs(4)).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        session.call(&session.function("tests.late_sum").await.unwrap(), (0, 3, 1.0)).await.unwrap();
+        let error = session.sync_worker_0().await.unwrap_err().to_string();
+        assert!(error.ends_with("): out of luck"), "{error}");
+        session.init_ccl("local", &[]).await.unwrap();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}

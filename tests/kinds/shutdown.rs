@@ -1,0 +1,226 @@
+//! What threads that wait see of a shutdown, and how long one takes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco::session::{Deadlines, LaneSession};
+use disco::{Error, Result, Session as _, SessionKind, Value, WorkerId, block_on};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{SOON, builder, call, within};
+
+crate::tests!(
+    waits_end_when_shutdown_gives_up_on_a_stuck_worker,
+    waits_for_overtaken_commands_end_when_the_workers_have_left,
+    waits_for_a_worker_that_has_left_end_before_the_stuck_worker_is_given_up,
+    waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end,
+    replies_that_come_before_the_workers_leave_are_delivered,
+    a_second_shutdown_ends_with_the_first,
+    functions_are_not_found_after_shutdown,
+    a_dropped_session_does_not_wait_long_for_a_busy_worker,
+    a_dropped_session_does_not_wait_long_for_a_frozen_worker,
+);
+
+/// How long other threads have to submit their commands.
+const TIME_TO_ASK: Duration = Duration::from_millis(300);
+
+/// A file that a worker makes when it has begun something.
+struct Sign(PathBuf);
+
+impl Sign {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("disco-kinds-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    fn wait(&self) {
+        let start = Instant::now();
+        while !Path::exists(&self.0) {
+            assert!(start.elapsed() < SOON, "the worker did not begin");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Sign {
+    fn drop(&mut self) {
+        _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A session whose shutdown gives up after `close`, and whose worker 3 sleeps for so many seconds.
+fn busy(kind: SessionKind, close: Duration, seconds: f64) -> Arc<LaneSession> {
+    let session = builder(kind).deadlines(Deadlines { close, ..Deadlines::default() }).start().unwrap();
+    let sign = Sign::new();
+    call(&session, "tests.sleep", (3, seconds, sign.path())).unwrap();
+    sign.wait();
+    Arc::new(session)
+}
+
+/// The results of waits that began on other threads.
+struct Waits(Vec<(&'static str, thread::JoinHandle<Result<()>>)>);
+
+impl Waits {
+    fn start(session: &Arc<LaneSession>) -> Self {
+        let number = call(session, "tests.count", (1,)).unwrap();
+        let spawn = |work: fn(&LaneSession, &disco::DRef) -> Result<()>| {
+            let (session, number) = (session.clone(), number.clone());
+            thread::spawn(move || work(&session, &number))
+        };
+        let waits = vec![
+            ("sync_all", spawn(|session, _| block_on(session.sync_all()))),
+            ("sync_worker", spawn(|session, _| block_on(session.sync_worker(WorkerId::new(3))))),
+            ("get", spawn(|session, number| block_on(session.get(number, WorkerId::new(3))).map(drop))),
+            ("set", spawn(|session, number| block_on(session.set(number, WorkerId::new(3), 7.into())))),
+        ];
+        thread::sleep(TIME_TO_ASK);
+        Self(waits)
+    }
+
+    fn end(self) -> Vec<(&'static str, Result<()>)> {
+        self.0.into_iter().map(|(name, wait)| (name, within(SOON, name, move || wait.join().unwrap()))).collect()
+    }
+
+    fn end_closed(self) {
+        for (name, result) in self.end() {
+            let error = result.unwrap_err();
+            assert!(matches!(error, Error::Closed(_)), "{name}: {error}");
+            assert_eq!(error.to_string(), format!("{name}: the session is shut down"));
+        }
+    }
+}
+
+fn waits_end_when_shutdown_gives_up_on_a_stuck_worker(kind: SessionKind) {
+    let session = busy(kind, Duration::from_millis(300), 1000.0);
+    let waits = Waits::start(&session);
+    let error = block_on(session.shutdown()).unwrap_err().to_string();
+    assert!(error.starts_with("not stopped after 300ms: worker 3 ("), "{error}");
+    waits.end_closed();
+}
+
+/// Submits calls until a lane is full, and stays so.
+fn fill(session: &LaneSession) {
+    let function = block_on(session.function("tests.count")).unwrap();
+    let mut full = 0;
+    while full < 100 {
+        let mut args = disco::session::Arguments::default();
+        args.push(1);
+        match session.try_submit(&function, &mut args) {
+            Some(handle) => {
+                full = 0;
+                drop(handle.unwrap());
+            }
+            None => {
+                full += 1;
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+fn waits_for_overtaken_commands_end_when_the_workers_have_left(kind: SessionKind) {
+    let session = busy(kind, Duration::from_secs(30), 3.0);
+    let waits = Waits::start(&session);
+    fill(&session);
+    within(SOON, "shutdown", {
+        let session = session.clone();
+        move || block_on(session.shutdown())
+    })
+    .unwrap();
+    waits.end_closed();
+}
+
+fn waits_for_a_worker_that_has_left_end_before_the_stuck_worker_is_given_up(kind: SessionKind) {
+    let session = busy(kind, Duration::from_secs(60), 1000.0);
+    let sign = Sign::new();
+    call(&session, "tests.sleep", (2, 3.0, sign.path())).unwrap();
+    sign.wait();
+    let wait = {
+        let session = session.clone();
+        thread::spawn(move || block_on(session.sync_worker(WorkerId::new(2))))
+    };
+    thread::sleep(TIME_TO_ASK);
+    fill(&session);
+    // It waits for worker 3, until the test is over.
+    thread::spawn(move || block_on(session.shutdown()));
+    let error = within(SOON, "sync_worker", move || wait.join().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "sync_worker: the session is shut down");
+}
+
+fn waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end(kind: SessionKind) {
+    if kind == SessionKind::Threads {
+        return;
+    }
+    let session = builder(kind).start().unwrap();
+    let pid = call(&session, "tests.pid", ()).unwrap();
+    let Value::Int(pid) = block_on(session.get(&pid, WorkerId::new(3))).unwrap() else { panic!() };
+    let sign = Sign::new();
+    call(&session, "tests.sleep", (3, 1000.0, sign.path())).unwrap();
+    sign.wait();
+    let session = Arc::new(session);
+    let waits = Waits::start(&session);
+    fill(&session);
+    let shutdown = {
+        let session = session.clone();
+        thread::spawn(move || block_on(session.shutdown()))
+    };
+    thread::sleep(Duration::from_millis(300));
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    within(SOON, "shutdown", move || shutdown.join().unwrap()).unwrap();
+    waits.end_closed();
+}
+
+fn replies_that_come_before_the_workers_leave_are_delivered(kind: SessionKind) {
+    let session = busy(kind, Duration::from_secs(30), 1.0);
+    let waits = Waits::start(&session);
+    block_on(session.shutdown()).unwrap();
+    for (name, result) in waits.end() {
+        result.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+fn a_second_shutdown_ends_with_the_first(kind: SessionKind) {
+    let session = busy(kind, Duration::from_secs(1), 1000.0);
+    let start = Instant::now();
+    let [first, second] = [0, 1].map(|_| {
+        let session = session.clone();
+        thread::spawn(move || (block_on(session.shutdown()), Instant::now()))
+    });
+    let ends = [first, second].map(|thread| within(SOON, "shutdown", move || thread.join().unwrap()));
+    assert!(ends.iter().all(|(_, end)| *end >= start + Duration::from_secs(1)), "both wait for the workers: {ends:?}");
+    assert!(ends.iter().all(|(result, _)| matches!(result, Err(Error::Stuck { .. }))), "both name it: {ends:?}");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn functions_are_not_found_after_shutdown(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    block_on(async {
+        session.function("tests.count").await.unwrap();
+        session.shutdown().await.unwrap();
+        for name in ["tests.count", "tests.sleep", "tests.absent"] {
+            let error = session.function(name).await.unwrap_err().to_string();
+            assert_eq!(error, "function: the session is shut down");
+        }
+    });
+}
+
+fn a_dropped_session_does_not_wait_long_for_a_busy_worker(kind: SessionKind) {
+    let session = busy(kind, Duration::from_secs(30), 1000.0);
+    within(SOON, "drop", move || drop(session));
+}
+
+fn a_dropped_session_does_not_wait_long_for_a_frozen_worker(kind: SessionKind) {
+    let session = builder(kind).silence(Duration::from_secs(60)).start().unwrap();
+    let sign = Sign::new();
+    call(&session, "tests.freeze", (3, i64::from(std::process::id()), sign.path())).unwrap();
+    sign.wait();
+    within(SOON, "drop", move || drop(session));
+}
