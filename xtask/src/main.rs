@@ -17,7 +17,7 @@ enum Command {
     Check,
     /// The tests: every crate and feature on its own, all tests together, documentation tests, examples
     Test {
-        /// Also the loom models, the tests under AddressSanitizer, and a minute of each fuzz target; each has a target folder
+        /// Also the loom models, the tests under AddressSanitizer, ten minutes of random sessions, and a minute of each fuzz target; each has a target folder
         /// of its own
         #[arg(long)]
         long: bool,

@@ -88,6 +88,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
             "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
         )
         .with("RUSTFLAGS", "--cfg loom"),
+        step("random sessions, for longer", "test --quiet --package disco --test soak")
+            .with("DISCO_SOAK_SECONDS", "600"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
             .with("DISCO_LONG_TESTS", "1"),
         sanitized(

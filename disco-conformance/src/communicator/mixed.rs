@@ -18,7 +18,7 @@ use super::verdict::{Tally, Verdict};
 use crate::oracle::{Values, bits};
 
 /// Number of checks, each with its own seed.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 2;
 /// Elements of a block: from nothing, over the limits of small-message paths, to more than a staging piece of `local`.
 const COUNTS: [usize; 9] = [0, 1, 7, 13, 257, 2053, 5003, 20_011, 40_009];
 /// For communicators of more than four ranks.

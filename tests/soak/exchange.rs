@@ -1,0 +1,141 @@
+//! What workers exchange: one plan for the worker function that does it and for the plain loops that check it.
+
+use disco::{DType, Reduction};
+
+/// Element types of the soak. All their numbers fit in an `i64`; the conformance suite has the others.
+pub(crate) const DTYPES: [DType; 7] =
+    [DType::U8, DType::I16, DType::I32, DType::U32, DType::I64, DType::F32, DType::F64];
+
+/// Numbers that `f32` holds exactly lie below.
+pub(crate) const EXACT: i64 = 1 << 24;
+
+/// An exchange between the workers of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    AllReduce,
+    Reduce,
+    ReduceScatter,
+    AllGather,
+    AllGatherV,
+    Broadcast,
+    Gather,
+    Scatter,
+    AllToAll,
+    AllToAllV,
+    Barrier,
+    /// Each rank sends to the next one.
+    Ring,
+    /// Each rank sends to every rank, itself too: an all-to-all of sends and receives.
+    Sends,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 13] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::AllGatherV,
+        Self::Broadcast,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::AllToAllV,
+        Self::Barrier,
+        Self::Ring,
+        Self::Sends,
+    ];
+}
+
+/// The communicator of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    World,
+    Group,
+    /// A split by even and odd workers, in reverse order, made for this exchange.
+    Split,
+}
+
+impl Scope {
+    pub(crate) const ALL: [Self; 3] = [Self::World, Self::Group, Self::Split];
+
+    /// The workers of each communicator, in rank order.
+    pub(crate) fn communicators(self, workers: usize, groups: usize) -> Vec<Vec<usize>> {
+        match self {
+            Self::World => vec![(0..workers).collect()],
+            Self::Group => (0..workers).collect::<Vec<_>>().chunks(workers / groups).map(<[usize]>::to_vec).collect(),
+            Self::Split => {
+                let members = |parity| (0..workers).rev().filter(|worker| worker % 2 == parity).collect::<Vec<_>>();
+                [0, 1].map(members).into_iter().filter(|members| !members.is_empty()).collect()
+            }
+        }
+    }
+}
+
+/// One exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) kind: Kind,
+    pub(crate) scope: Scope,
+    pub(crate) reduction: Reduction,
+    /// The root is the rank of this number, modulo the number of ranks.
+    pub(crate) root: usize,
+    /// The result is in private memory of the worker's process.
+    pub(crate) private: bool,
+}
+
+impl Exchange {
+    /// As arguments of the worker function.
+    pub(crate) fn args(&self) -> (i64, i64, i64, i64, bool) {
+        let place = |at: Option<usize>| at.unwrap_or(0) as i64;
+        (
+            place(Kind::ALL.iter().position(|kind| *kind == self.kind)),
+            place(Scope::ALL.iter().position(|scope| *scope == self.scope)),
+            place(Reduction::ALL.iter().position(|reduction| *reduction == self.reduction)),
+            self.root as i64,
+            self.private,
+        )
+    }
+
+    pub(crate) fn from_args((kind, scope, reduction, root, private): (usize, usize, usize, usize, bool)) -> Self {
+        let (kind, scope, reduction) = (Kind::ALL[kind], Scope::ALL[scope], Reduction::ALL[reduction]);
+        Self { kind, scope, reduction, root, private }
+    }
+}
+
+/// Elements that rank `from` of an uneven gather has, of at most `count`.
+pub(crate) fn uneven(from: usize, count: usize) -> usize {
+    count * (from % 3) / 2
+}
+
+/// Elements that rank `from` of an uneven all-to-all sends to rank `to`, of at most `block`.
+pub(crate) fn uneven_pair(from: usize, to: usize, block: usize) -> usize {
+    if (from + 2 * to).is_multiple_of(3) { 0 } else { block - (from + to) % 2 * (block / 2) }
+}
+
+/// Element `index` that `worker` makes.
+pub(crate) fn element(worker: usize, index: usize, seed: usize) -> i64 {
+    ((worker * 31 + index * 7 + seed) % 101) as i64
+}
+
+/// Appends a number as an element of that type, wrapping.
+pub(crate) fn encode(dtype: DType, number: i64, bytes: &mut Vec<u8>) {
+    match dtype {
+        DType::U8 => bytes.push(number as u8),
+        DType::I16 => bytes.extend((number as i16).to_ne_bytes()),
+        DType::I32 => bytes.extend((number as i32).to_ne_bytes()),
+        DType::U32 => bytes.extend((number as u32).to_ne_bytes()),
+        DType::I64 => bytes.extend(number.to_ne_bytes()),
+        DType::F32 => bytes.extend((number as f32).to_ne_bytes()),
+        DType::F64 => bytes.extend((number as f64).to_ne_bytes()),
+        other => unreachable!("{other} is not among the element types of the soak"),
+    }
+}
+
+/// A hash of bytes, the same in all processes of this program.
+pub(crate) fn hash(bytes: &[u8]) -> i64 {
+    use std::hash::{DefaultHasher, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish() as i64
+}

@@ -1,0 +1,224 @@
+//! Worker functions of the soak.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{process, thread};
+
+use disco::{Abort, CommunicatorExt, DType, Error, Op, Rank, Result, Tensor, WorkerContext};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::exchange::{self, Exchange, Kind, Scope, uneven, uneven_pair};
+
+disco::register_function!("soak.make", make);
+disco::register_function!("soak.exchange", exchange);
+disco::register_function!("soak.hash", hash);
+disco::register_function!("soak.add", add);
+disco::register_function!("soak.length", length);
+disco::register_function!("soak.meet", meet);
+disco::register_function!("soak.fail", fail);
+disco::register_function!("soak.sleep", sleep);
+disco::register_function!("soak.late", late);
+disco::register_function!("soak.count", count);
+
+/// A tensor of this worker's elements, in private memory or as the worker allocates it.
+fn make(ctx: &mut WorkerContext, dtype: DType, count: usize, seed: usize, private: bool) -> Result<Tensor> {
+    let tensor = output(ctx, dtype, count, private)?;
+    let mut bytes = Vec::with_capacity(tensor.byte_len());
+    let worker = ctx.worker().index();
+    (0..count).for_each(|index| exchange::encode(dtype, exchange::element(worker, index, seed), &mut bytes));
+    tensor.bytes_mut()?.copy_from_slice(&bytes);
+    Ok(tensor)
+}
+
+fn output(ctx: &mut WorkerContext, dtype: DType, count: usize, private: bool) -> Result<Tensor> {
+    match private {
+        true => Tensor::zeros(dtype, [count as i64]),
+        false => ctx.empty(dtype, [count as i64]),
+    }
+}
+
+/// The result of an exchange, in a new tensor.
+fn exchange(
+    ctx: &mut WorkerContext,
+    x: Tensor,
+    kind: usize,
+    scope: usize,
+    reduction: usize,
+    root: usize,
+    private: bool,
+) -> Result<Tensor> {
+    let exchange = Exchange::from_args((kind, scope, reduction, root, private));
+    let mut child = None;
+    if exchange.scope == Scope::Split {
+        let worker = ctx.worker().index();
+        child = ctx.comm()?.split(Some(worker as u32 % 2), -(worker as i32))?;
+    }
+    let (me, ranks) = match &child {
+        Some(child) => (child.rank().index(), child.size()),
+        None => {
+            let comm = ctx.comm_in(exchange.scope == Scope::Group)?;
+            (comm.rank().index(), comm.size())
+        }
+    };
+    let (count, dtype) = (x.elements(), x.dtype());
+    let block = count / ranks;
+    let root = Rank::new((exchange.root % ranks) as u32);
+    let at_root = root.index() == me;
+    let elements = match exchange.kind {
+        Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Barrier | Kind::Ring => count,
+        Kind::ReduceScatter | Kind::Scatter => block,
+        Kind::AllGather => ranks * count,
+        Kind::Gather => {
+            if at_root {
+                ranks * count
+            } else {
+                count
+            }
+        }
+        Kind::AllGatherV => (0..ranks).map(|from| uneven(from, count)).sum(),
+        Kind::AllToAll | Kind::Sends => ranks * block,
+        Kind::AllToAllV => (0..ranks).map(|from| uneven_pair(from, me, block)).sum(),
+    };
+    let dst = output(ctx, dtype, elements, exchange.private)?;
+    let comm = match &mut child {
+        Some(child) => &mut **child,
+        None => ctx.comm_in(exchange.scope == Scope::Group)?,
+    };
+    let blocks = x.window(0, [(ranks * block) as i64])?;
+    let reduction = exchange.reduction;
+    match exchange.kind {
+        Kind::AllReduce => comm.all_reduce(&x, &dst, reduction)?,
+        Kind::Reduce => {
+            comm.reduce(&x, at_root.then_some(&dst), reduction, root)?;
+        }
+        Kind::ReduceScatter => comm.reduce_scatter(&blocks, &dst, reduction)?,
+        Kind::AllGather => comm.all_gather(&x, &dst)?,
+        Kind::AllGatherV => {
+            let counts: Vec<usize> = (0..ranks).map(|from| uneven(from, count)).collect();
+            comm.all_gather_v(&x.window(0, [counts[me] as i64])?, &dst, &counts)?;
+        }
+        Kind::Broadcast => {
+            comm.enqueue(&[Op::Broadcast { src: at_root.then(|| x.clone()), dst: dst.clone(), root }])?;
+        }
+        Kind::Gather => comm.gather(&x, at_root.then_some(&dst), root)?,
+        Kind::Scatter => comm.scatter(at_root.then_some(&blocks), &dst, root)?,
+        Kind::AllToAll => comm.all_to_all(&blocks, &dst)?,
+        Kind::AllToAllV => {
+            let send: Vec<usize> = (0..ranks).map(|to| uneven_pair(me, to, block)).collect();
+            let recv: Vec<usize> = (0..ranks).map(|from| uneven_pair(from, me, block)).collect();
+            let src = x.window(0, [send.iter().sum::<usize>() as i64])?;
+            comm.all_to_all_v((&src, &send), (&dst, &recv))?;
+        }
+        Kind::Barrier => comm.barrier()?,
+        Kind::Ring => {
+            let [to, from] = [me + 1, me + ranks - 1].map(|rank| Rank::new((rank % ranks) as u32));
+            comm.enqueue(&[Op::Send { src: x.clone(), to }, Op::Recv { dst: dst.clone(), from }])?;
+        }
+        Kind::Sends => {
+            let mut group = Vec::new();
+            for rank in 0..ranks {
+                let [src, dst] = [&x, &dst].map(|of| of.window(rank * block, [block as i64]));
+                let peer = Rank::new(rank as u32);
+                group.extend([Op::Send { src: src?, to: peer }, Op::Recv { dst: dst?, from: peer }]);
+            }
+            comm.enqueue(&group)?;
+        }
+    }
+    comm.synchronize()?;
+    let keeps_input = matches!(exchange.kind, Kind::Reduce | Kind::Gather) && !at_root;
+    Ok(if keeps_input || exchange.kind == Kind::Barrier { x } else { dst })
+}
+
+fn hash(_: &mut WorkerContext, x: Tensor) -> Result<i64> {
+    Ok(exchange::hash(&x.bytes()?))
+}
+
+fn add(_: &mut WorkerContext, x: i64, y: i64) -> Result<i64> {
+    Ok(x.wrapping_add(y))
+}
+
+fn length(_: &mut WorkerContext, bytes: Vec<u8>) -> Result<i64> {
+    Ok(bytes.len() as i64)
+}
+
+/// All workers meet in the store: the last one to come lets the others go. Returns how many came.
+fn meet(ctx: &mut WorkerContext, key: String) -> Result<i64> {
+    let (store, workers) = (ctx.store(), ctx.world().size() as i64);
+    if store.add(&format!("{key} came"), 1)? == workers {
+        store.set(&format!("{key} all"), b"")?;
+    }
+    store.wait(&format!("{key} all"), Duration::from_secs(20))?;
+    store.add(&format!("{key} came"), 0)
+}
+
+/// One worker fails, in a way that its caller chooses; the others go on.
+fn fail(ctx: &mut WorkerContext, worker: u32, how: String) -> Result<()> {
+    if ctx.worker() != worker.into() {
+        return Ok(());
+    }
+    match &*how {
+        "error" => Err(Error::invalid("on purpose")),
+        "panic" => panic!("on purpose"),
+        "abort" => {
+            ctx.comm()?.aborter().abort(&"on purpose".into());
+            ctx.comm()?.synchronize()
+        }
+        "exit" => process::exit(7),
+        "kill" | "stop" => {
+            let signal = if how == "kill" { Signal::KILL } else { Signal::STOP };
+            kill_process(getpid(), signal).map_err(|error| Error::invalid(error.to_string()))?;
+            // The signal may reach another thread of the process first.
+            loop {
+                thread::sleep(Duration::from_secs(1));
+            }
+        }
+        other => Err(Error::invalid(format!("no such failure: {other}"))),
+    }
+}
+
+fn sleep(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> Result<()> {
+    if ctx.worker() == worker.into() {
+        thread::sleep(Duration::from_millis(milliseconds));
+    }
+    Ok(())
+}
+
+/// One worker is late: the session has failed, and perhaps recovered, when it comes to its store. The store must say so at
+/// once, and must not count.
+fn late(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> Result<()> {
+    if ctx.worker() != worker.into() {
+        return Ok(());
+    }
+    let (store, heard) = (ctx.store(), Arc::new(Heard::default()));
+    ctx.link().on_abort(&(heard.clone() as Arc<dyn Abort>));
+    while !heard.0.load(Ordering::Acquire) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(milliseconds));
+    let start = Instant::now();
+    let added = store.add("late", 1);
+    let waited = store.wait("a key that no worker sets", Duration::from_secs(10));
+    match (added, waited) {
+        (Err(_), Err(_)) if start.elapsed() < Duration::from_secs(5) => Ok(()),
+        other => {
+            eprintln!("soak: the store of a late {} gave {other:?} after {:?}", ctx.worker(), start.elapsed());
+            process::abort()
+        }
+    }
+}
+
+/// Notes an abort of the session.
+#[derive(Default)]
+struct Heard(AtomicBool);
+
+impl Abort for Heard {
+    fn abort(&self, _: &Arc<str>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The count of late workers of earlier epochs in this one.
+fn count(ctx: &mut WorkerContext) -> Result<i64> {
+    ctx.store().add("late", 0)
+}

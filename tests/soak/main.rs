@@ -1,0 +1,81 @@
+//! Random sessions for a while: threads, processes and nodes; calls, exchanges and gets by several threads; errors, panics,
+//! aborts, kills, stops, late workers, dropped futures; recoveries, shutdowns and drops. Every result is compared with plain
+//! loops, no step may take longer than a minute, and no resource may be left behind.
+//!
+//! `DISCO_SOAK_SECONDS` sets the time (30), `DISCO_SOAK_SEED` the seed of the first session; the seed of each later session is
+//! one more. A failure prints the seed of its session, which draws the same setup and the same steps again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod exchange;
+mod functions;
+mod model;
+mod random;
+mod session;
+mod user;
+mod watch;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, panic};
+
+use disco::SessionKind;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::random::Random;
+use crate::session::Setup;
+use crate::watch::Resources;
+
+/// Sessions before resources are counted: two of each kind, so that what is made once is there.
+const WARM_UP: u64 = 6;
+/// More resident memory than after the warm-up, in bytes: allocators keep some of what tensors had.
+const MORE_RESIDENT: usize = 192 << 20;
+
+fn main() -> ExitCode {
+    // Worker functions panic on purpose.
+    panic::set_hook(Box::new(|info| {
+        if !info.to_string().contains("on purpose") {
+            eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
+        }
+    }));
+    disco::init();
+    let trial =
+        Trial::test("random_sessions_give_the_results_and_errors_of_plain_loops", || soak().map_err(Failed::from));
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+}
+
+fn soak() -> user::Wrong<()> {
+    let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let seconds = number("DISCO_SOAK_SECONDS").unwrap_or(30);
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let first = number("DISCO_SOAK_SEED").unwrap_or_else(now);
+    watch::start_watchdog();
+    let start = Instant::now();
+    let (mut seed, mut warm) = (first, None);
+    while seed < first + WARM_UP || start.elapsed() < Duration::from_secs(seconds) {
+        if seed == first + WARM_UP {
+            warm = Some((Resources::now(), watch::resident()));
+        }
+        run(seed)
+            .map_err(|why| format!("{why}\n{}replay: DISCO_SOAK_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
+        seed += 1;
+    }
+    let (resources, resident) = warm.unwrap_or_else(|| (Resources::now(), watch::resident()));
+    println!("soak: {} sessions in {:.1} s, seed {first}", seed - first, start.elapsed().as_secs_f64());
+    if !resources.are_back() {
+        return Err(format!("{resources:?} after the warm-up, {:?} at the end", Resources::now()));
+    }
+    let more = watch::resident().saturating_sub(resident);
+    if more > MORE_RESIDENT {
+        return Err(format!("{more} bytes of resident memory more than after the warm-up"));
+    }
+    Ok(())
+}
+
+fn run(seed: u64) -> user::Wrong<()> {
+    let mut random = Random::new(seed);
+    let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
+    let setup = Setup::new(random.pick(&kinds), &mut random);
+    session::run(&setup, &mut random).map_err(|why| format!("seed {seed}: {setup:?}: {why}"))
+}

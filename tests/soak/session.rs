@@ -1,0 +1,313 @@
+//! One random session: users, failures, recoveries, an end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{fmt, thread};
+
+use disco::session::{Deadlines, LaneSession};
+use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, WorkerId, block_on};
+
+use crate::random::Random;
+use crate::user::{User, Wrong};
+use crate::watch;
+
+/// Silence after which a stopped process counts as lost, in sessions that stop one.
+const SILENCE: Duration = Duration::from_millis(1500);
+
+/// A session, drawn at random.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    kind: SessionKind,
+    /// Of nodes, their number, and whether their workers are processes.
+    nodes: usize,
+    of_processes: bool,
+    workers: usize,
+    groups: usize,
+    check: bool,
+    end: End,
+    recoveries: usize,
+}
+
+/// A failure that a session recovers from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    Error,
+    Panic,
+    Abort,
+    /// One worker fails, and another comes to the store late.
+    Late,
+}
+
+/// The end of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Shutdown,
+    /// While other threads wait for replies, and a worker is busy for longer than shutdown waits.
+    ShutdownWhileOthersWait,
+    /// On another thread, with commands under way.
+    Drop,
+    Kill,
+    Exit,
+    Stop,
+}
+
+impl Setup {
+    pub(crate) fn new(kind: SessionKind, random: &mut Random) -> Self {
+        let (nodes, workers) = match kind {
+            SessionKind::Nodes => {
+                let nodes = 2 + random.below(2);
+                (nodes, nodes * (1 + random.below(2)))
+            }
+            SessionKind::Processes => (1, 2 + random.below(3)),
+            _ => (1, 1 + random.below(6)),
+        };
+        let divisors: Vec<usize> = (1..=workers).filter(|groups| workers.is_multiple_of(*groups)).collect();
+        let ends: &[End] = match kind {
+            SessionKind::Threads => &[End::Shutdown, End::ShutdownWhileOthersWait, End::Drop],
+            _ => &[End::Shutdown, End::ShutdownWhileOthersWait, End::Drop, End::Kill, End::Exit, End::Stop],
+        };
+        Self {
+            kind,
+            nodes,
+            of_processes: random.chance(50),
+            workers,
+            groups: random.pick(&divisors),
+            check: random.chance(25),
+            end: random.pick(ends),
+            recoveries: random.below(3),
+        }
+    }
+
+    /// Whether ranks can reach each other's memory, so that `local` can serve them.
+    fn has_plane(&self) -> bool {
+        self.kind != SessionKind::Nodes
+    }
+
+    fn start(&self) -> disco::Result<LaneSession> {
+        let builder = match self.kind {
+            SessionKind::Nodes => {
+                let workers = if self.of_processes { SessionKind::Processes } else { SessionKind::Threads };
+                Builder::nodes(self.nodes, self.workers / self.nodes).node_workers(workers)
+            }
+            kind => Builder::new(kind, self.workers),
+        };
+        let deadlines = match self.end {
+            End::ShutdownWhileOthersWait => Deadlines { close: Duration::from_millis(100), ..Deadlines::default() },
+            _ => Deadlines::default(),
+        };
+        let builder = match self.end {
+            End::Stop => builder.silence(SILENCE),
+            _ => builder.silence(Duration::from_secs(30)),
+        };
+        builder.groups(self.groups).check(self.check).deadlines(deadlines).start()
+    }
+
+    /// The first worker that is not in the controller's process, if it must not be.
+    fn first_victim(&self) -> usize {
+        match (self.kind, self.of_processes) {
+            (SessionKind::Threads, _) => 0,
+            (SessionKind::Nodes, false) => self.workers / self.nodes,
+            _ => 1,
+        }
+    }
+}
+
+/// Runs a session of its setup from start to end.
+pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
+    watch::step(format_args!("start of {setup:?}"));
+    let session = setup.start().map_err(|error| format!("start: {error}"))?;
+    let session = Arc::new(session);
+    if setup.has_plane() {
+        init(&session)?;
+    }
+    let mut keeper = User::new(&session, random.fork(), setup.has_plane());
+    for _ in 0..setup.recoveries {
+        use_together(setup, &session, random)?;
+        keeper.run(4)?;
+        let failure = random.pick(&[Failure::Error, Failure::Panic, Failure::Abort, Failure::Late]);
+        fail_and_recover(setup, &session, failure, random)?;
+        // Tensors of before the failure are there.
+        keeper.check_all()?;
+    }
+    use_together(setup, &session, random)?;
+    drop(keeper);
+    end(setup, session, random)
+}
+
+fn init(session: &LaneSession) -> Wrong<()> {
+    watch::step("init_ccl");
+    block_on(session.init_ccl("local", &[])).map_err(|error| format!("init_ccl: {error}"))
+}
+
+/// One to three users at a time, each on a thread of its own.
+fn use_together(setup: &Setup, session: &LaneSession, random: &mut Random) -> Wrong<()> {
+    let count = 1 + random.below(3);
+    watch::step(format_args!("{count} users"));
+    thread::scope(|scope| {
+        let users: Vec<_> = (0..count)
+            .map(|_| {
+                let (mut user, steps) = (User::new(session, random.fork(), setup.has_plane()), 3 + random.below(12));
+                scope.spawn(move || user.run(steps))
+            })
+            .collect();
+        users.into_iter().try_for_each(|user| user.join().map_err(|_| "a user panicked".to_owned())?)
+    })
+}
+
+/// Calls a function for its effect.
+fn call(session: &LaneSession, function: &str, args: impl disco::session::IntoArgs) -> disco::Result<()> {
+    block_on(async { session.call(&session.function(function).await?, args).await }).map(drop)
+}
+
+/// Threads that wait for replies while something happens. Each ends with the first error, or when told.
+struct Bystanders {
+    threads: Vec<thread::JoinHandle<Option<String>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Bystanders {
+    fn start(session: &Arc<LaneSession>, count: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = |index: usize| {
+            let (session, stop) = (session.clone(), stop.clone());
+            thread::spawn(move || {
+                let last = WorkerId::new(session.world().size() as u32 - 1);
+                let wait = async || match index % 3 {
+                    0 => session.sync_all().await,
+                    1 => session.sync_worker(last).await,
+                    _ => {
+                        let sum = session.call(&session.function("soak.add").await?, (index as i64, 1i64)).await?;
+                        session.get(&sum, last).await.map(drop)
+                    }
+                };
+                while !stop.load(Ordering::Acquire) {
+                    if let Err(error) = block_on(wait()) {
+                        return Some(error.to_string());
+                    }
+                }
+                None
+            })
+        };
+        Self { threads: (0..count).map(thread).collect(), stop }
+    }
+
+    /// Their errors, each of which must be about one of these.
+    fn join(self, allowed: &[&str]) -> Wrong<()> {
+        watch::step("bystanders end");
+        self.stop.store(true, Ordering::Release);
+        for thread in self.threads {
+            let error = thread.join().map_err(|_| "a bystander panicked".to_owned())?;
+            if let Some(error) = error.filter(|error| !allowed.iter().any(|text| error.contains(text))) {
+                return Err(format!("a bystander was told: {error}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure, random: &mut Random) -> Wrong<()> {
+    let failure = match failure {
+        Failure::Abort if !setup.has_plane() => Failure::Error,
+        Failure::Late if setup.workers < 2 => Failure::Panic,
+        other => other,
+    };
+    let worker = random.below(setup.workers);
+    watch::step(format_args!("{failure:?} of worker {worker}"));
+    let bystanders = Bystanders::start(session, random.below(4));
+    let mut user = User::new(session, random.fork(), setup.has_plane());
+    user.submit(random.below(4));
+    let how = match failure {
+        Failure::Panic => "panic",
+        Failure::Abort => "abort",
+        _ => "error",
+    };
+    let failed = if failure == Failure::Late {
+        let late = (worker + 1) % setup.workers;
+        call(session, "soak.late", (late as i64, 5 + random.below(100) as i64))
+    } else {
+        Ok(())
+    };
+    let failed = failed.and_then(|()| call(session, "soak.fail", (worker as i64, how)));
+    failed.map_err(|error| format!("before the failure: {error}"))?;
+    user.submit(random.below(4));
+    let told = block_on(session.sync_all()).map_err(|error| error.to_string());
+    let expected = told.as_ref().err().is_some_and(|error| {
+        error.contains("on purpose") && (failure == Failure::Abort || error.contains(&format!("worker {worker}")))
+    });
+    if !expected {
+        return Err(format!("after {failure:?} of worker {worker}, sync_all gave {told:?}"));
+    }
+    bystanders.join(&["on purpose"])?;
+    match setup.has_plane() {
+        true => init(session)?,
+        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
+    }
+    let count = block_on(async {
+        let count = session.call(&session.function("soak.count").await?, ()).await?;
+        session.get_as::<i64>(&count, WorkerId::new(0)).await
+    });
+    match count {
+        Ok(0) => Ok(()),
+        other => Err(format!("a late worker of an earlier epoch counted in this one: {other:?}")),
+    }
+}
+
+fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<()> {
+    let how = setup.end;
+    watch::step(format_args!("end: {how:?}"));
+    let count = random.below(4);
+    match how {
+        End::Shutdown => {
+            User::new(&session, random.fork(), setup.has_plane()).submit(random.below(6));
+            block_on(session.shutdown()).map_err(|error| format!("shutdown: {error}"))?;
+            watch::step("drop after shutdown");
+            Ok(())
+        }
+        End::ShutdownWhileOthersWait => {
+            let bystanders = Bystanders::start(&session, 1 + count);
+            let (worker, milliseconds) = (random.below(setup.workers) as i64, random.pick(&[0i64, 50, 600]));
+            call(&session, "soak.sleep", (worker, milliseconds)).map_err(|error| format!("sleep: {error}"))?;
+            thread::sleep(Duration::from_millis(random.below(30) as u64));
+            let ended = block_on(session.shutdown()).map_err(|error| error.to_string());
+            // Less than shutdown waits may still be too long for a busy machine.
+            if let Some(error) = ended.err().filter(|error| !error.contains("not stopped after")) {
+                return Err(format!("shutdown: {error}"));
+            }
+            bystanders.join(&["shut down", "lost"])
+        }
+        End::Drop => {
+            User::new(&session, random.fork(), setup.has_plane()).submit(random.below(6));
+            let dropped = thread::spawn(move || drop(session)).join();
+            dropped.map_err(|_| "the drop of a session panicked".to_owned())
+        }
+        End::Kill | End::Exit | End::Stop => {
+            let first = setup.first_victim();
+            let worker = first + random.below(setup.workers - first);
+            let bystanders = Bystanders::start(&session, count);
+            let mut user = User::new(&session, random.fork(), setup.has_plane());
+            user.submit(random.below(6));
+            let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];
+            let failure = failure.into_iter().find(|(end, _)| *end == how).map_or("kill", |(_, name)| name);
+            call(&session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
+            user.submit(random.below(6));
+            let told = block_on(session.sync_all());
+            bystanders.join(&["lost", "aborted"])?;
+            match told {
+                Err(error @ disco::Error::Lost { .. }) if names(&error, setup, worker) => {}
+                other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
+            }
+            watch::step("end of a lost session");
+            if random.chance(50) {
+                _ = block_on(session.shutdown());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Whether an error names a worker, or its node.
+fn names(error: &impl fmt::Display, setup: &Setup, worker: usize) -> bool {
+    let (text, node) = (error.to_string(), worker / (setup.workers / setup.nodes));
+    text.contains(&format!("worker {worker}")) || (setup.nodes > 1 && text.contains(&format!("node {node}")))
+}

@@ -1,0 +1,263 @@
+//! A thread of the controller that uses a session at random, and knows what must come of it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::thread;
+
+use disco::session::LaneSession;
+use disco::{DRef, DataPlane, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on};
+
+use crate::exchange::{DTYPES, Exchange, Kind, Scope};
+use crate::model::Model;
+use crate::random::Random;
+use crate::watch;
+
+/// Elements of a new tensor, from few to several staging pieces.
+const COUNTS: [usize; 8] = [1, 6, 12, 60, 300, 6_000, 36_000, 120_000];
+/// Elements of the largest tensor that a user makes by gathers.
+const MOST: usize = 400_000;
+/// Tensors that a user keeps.
+const KEPT: usize = 6;
+
+/// One user of a session.
+pub(crate) struct User<'s> {
+    session: &'s LaneSession,
+    random: Random,
+    /// Whether the session has communicators.
+    has_plane: bool,
+    known: Vec<(DRef, Model)>,
+}
+
+/// What went wrong, in words.
+pub(crate) type Wrong<T> = std::result::Result<T, String>;
+
+impl<'s> User<'s> {
+    pub(crate) fn new(session: &'s LaneSession, random: Random, has_plane: bool) -> Self {
+        Self { session, random, has_plane, known: Vec::new() }
+    }
+
+    /// Takes so many random steps, then compares all tensors.
+    pub(crate) fn run(&mut self, steps: usize) -> Wrong<()> {
+        for _ in 0..steps {
+            self.step()?;
+        }
+        self.check_all()
+    }
+
+    /// Submits random calls whose results are never looked at: the session may fail meanwhile.
+    pub(crate) fn submit(&mut self, calls: usize) {
+        for _ in 0..calls {
+            let before = self.known.len();
+            _ = self.make();
+            if self.has_plane {
+                _ = self.exchange();
+            }
+            self.known.truncate(before);
+        }
+    }
+
+    fn step(&mut self) -> Wrong<()> {
+        match self.random.below(20) {
+            0..4 => self.make(),
+            4..13 if self.has_plane => self.exchange(),
+            13 if self.has_plane => self.broadcast(),
+            14 => self.check_one(),
+            15 => self.numbers(),
+            16 => self.bytes(),
+            17 => self.meet(),
+            18 => self.abandon(),
+            19 => self.forget(),
+            _ => self.make(),
+        }
+    }
+
+    fn make(&mut self) -> Wrong<()> {
+        let (dtype, count, seed) = (self.random.pick(&DTYPES), self.random.pick(&COUNTS), self.random.below(1000));
+        let private = self.random.chance(50);
+        watch::step(format_args!("make {dtype} x {count}, private: {private}"));
+        let handle = self.call("soak.make", (dtype, count as i64, seed as i64, private))?;
+        self.keep(handle, Model::made(dtype, self.session.world().size(), count, seed));
+        Ok(())
+    }
+
+    fn exchange(&mut self) -> Wrong<()> {
+        let Some((handle, model)) = self.any() else { return self.make() };
+        let world = self.session.world();
+        let kind = self.random.pick(&Kind::ALL);
+        let grows = matches!(kind, Kind::AllGather | Kind::AllGatherV | Kind::Gather);
+        // Collectives take as many elements on all ranks.
+        if model.count().is_none() || grows && model.largest() * world.size() > MOST {
+            return self.check_one();
+        }
+        let reduction = self.random.pick(&Reduction::ALL);
+        let reduction = if model.is_exact(reduction, world.size()) { reduction } else { Reduction::Max };
+        let exchange = Exchange {
+            kind,
+            scope: self.random.pick(&Scope::ALL),
+            reduction,
+            root: self.random.below(world.size()),
+            private: self.random.chance(50),
+        };
+        watch::step(format_args!("{exchange:?} of {} x {}", model.dtype, model.largest()));
+        let (kind, scope, reduction, root, private) = exchange.args();
+        let result = self.call("soak.exchange", (&handle, kind, scope, reduction, root, private))?;
+        self.keep(result, model.after(&exchange, world.groups()));
+        Ok(())
+    }
+
+    /// The tensor of worker 0 goes to the controller, and from there to all workers.
+    fn broadcast(&mut self) -> Wrong<()> {
+        let Some((handle, model)) = self.any() else { return self.make() };
+        let Some(count) = model.count() else { return Ok(()) };
+        watch::step("copy from worker 0, and broadcast");
+        let host = words(Tensor::zeros(model.dtype, [count as i64]))?;
+        words(block_on(self.session.copy_from_worker_0(&host, &handle)))?;
+        words(block_on(self.session.sync_worker(WorkerId::new(0))))?;
+        if *words(host.bytes())? != *model.bytes(0) {
+            return Err("copy_from_worker_0 gave other elements".into());
+        }
+        let dst = words(block_on(self.session.empty(model.dtype, [count as i64], disco::Placement::All)))?;
+        words(block_on(self.session.broadcast(&host, &dst)))?;
+        self.keep(dst, model.alike(0));
+        Ok(())
+    }
+
+    fn numbers(&mut self) -> Wrong<()> {
+        let (x, y, worker) = (self.random.below(1000) as i64, self.random.below(1000) as i64, self.worker());
+        watch::step(format_args!("numbers on {worker}"));
+        let sum = self.call("soak.add", (x, y))?;
+        words(block_on(self.session.set(&sum, worker, Value::Int(x + y + 1))))?;
+        let more = self.call("soak.add", (&sum, 1i64))?;
+        for other in self.session.world().workers() {
+            let expected = x + y + 1 + i64::from(other == worker);
+            let found: i64 = words(block_on(self.session.get_as(&more, other)))?;
+            if found != expected {
+                return Err(format!("soak.add: {other} has {found} in place of {expected}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn bytes(&mut self) -> Wrong<()> {
+        let size = self.random.pick(&[0, 1, 1000, 60_000, 70_000, 500_000]);
+        let worker = self.worker();
+        watch::step(format_args!("{size} bytes to all, back from {worker}"));
+        let handle = self.call("soak.length", (Value::from(vec![7u8; size]),))?;
+        let length: i64 = words(block_on(self.session.get_as(&handle, worker)))?;
+        match length == size as i64 {
+            true => Ok(()),
+            false => Err(format!("{worker} got {length} bytes in place of {size}")),
+        }
+    }
+
+    fn meet(&mut self) -> Wrong<()> {
+        static MEETINGS: AtomicU64 = AtomicU64::new(0);
+        let key = format!("meeting {}", MEETINGS.fetch_add(1, Ordering::Relaxed));
+        watch::step(&key);
+        let came = self.call("soak.meet", (key,))?;
+        let worker = self.worker();
+        let came: i64 = words(block_on(self.session.get_as(&came, worker)))?;
+        let workers = self.session.world().size() as i64;
+        if came == workers { Ok(()) } else { Err(format!("{came} of {workers} workers came to a meeting")) }
+    }
+
+    /// Polls futures a few times and drops them.
+    fn abandon(&mut self) -> Wrong<()> {
+        let worker = self.worker();
+        let Some((handle, _)) = self.any() else { return Ok(()) };
+        watch::step("futures that are dropped");
+        let hash = words(block_on(self.session.function("soak.hash")))?;
+        let polls = self.random.below(3);
+        poll(polls, self.session.call(&hash, (&handle,)));
+        poll(polls, self.session.get(&handle, worker));
+        poll(polls, self.session.sync_all());
+        poll(polls, self.session.sync_worker(worker));
+        Ok(())
+    }
+
+    /// Drops handles, here or on another thread.
+    fn forget(&mut self) -> Wrong<()> {
+        if self.known.is_empty() {
+            return Ok(());
+        }
+        let at = self.random.below(self.known.len());
+        let (handle, _) = self.known.swap_remove(at);
+        watch::step("a handle is dropped");
+        match self.random.chance(50) {
+            true => drop(handle),
+            false => thread::spawn(move || drop(handle)).join().map_err(|_| "the drop of a handle panicked")?,
+        }
+        Ok(())
+    }
+
+    /// Compares all tensors that are kept.
+    pub(crate) fn check_all(&mut self) -> Wrong<()> {
+        (0..self.known.len()).try_for_each(|at| self.check(at))
+    }
+
+    fn check_one(&mut self) -> Wrong<()> {
+        match self.known.len() {
+            0 => Ok(()),
+            len => {
+                let at = self.random.below(len);
+                self.check(at)
+            }
+        }
+    }
+
+    fn check(&mut self, at: usize) -> Wrong<()> {
+        watch::step("a tensor is compared");
+        let (handle, model) = self.known[at].clone();
+        let hash = self.call("soak.hash", (&handle,))?;
+        for worker in self.session.world().workers() {
+            let found: i64 = words(block_on(self.session.get_as(&hash, worker)))?;
+            if found != model.hash(worker.index()) {
+                return Err(format!(
+                    "{worker} has wrong elements in a tensor of {} x {}",
+                    model.dtype,
+                    model.largest()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&self, function: &str, args: impl disco::session::IntoArgs) -> Wrong<DRef> {
+        let called = block_on(async { self.session.call(&self.session.function(function).await?, args).await });
+        words(called)
+    }
+
+    fn any(&mut self) -> Option<(DRef, Model)> {
+        let count = self.known.len();
+        (count > 0).then(|| self.known[self.random.below(count)].clone())
+    }
+
+    fn keep(&mut self, handle: DRef, model: Model) {
+        if self.known.len() == KEPT {
+            let at = self.random.below(KEPT);
+            self.known.swap_remove(at);
+        }
+        self.known.push((handle, model));
+    }
+
+    fn worker(&mut self) -> WorkerId {
+        WorkerId::new(self.random.below(self.session.world().size()) as u32)
+    }
+}
+
+fn words<T>(result: Result<T>) -> Wrong<T> {
+    result.map_err(|error| error.to_string())
+}
+
+/// Polls a future so often, and drops it.
+fn poll(times: usize, future: impl Future) {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..times {
+        if future.as_mut().poll(&mut context).is_ready() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the soak is doing, a watchdog over it, and a count of the resources that it leaves behind.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use std::{fs, process, thread};
+
+/// Longest time that one step may take: all deadlines of the sessions are shorter.
+const STEP_LIMIT: Duration = Duration::from_secs(60);
+/// Steps that a report shows.
+const REPORTED_STEPS: usize = 60;
+
+static STEPS: Mutex<VecDeque<(Instant, String)>> = Mutex::new(VecDeque::new());
+
+/// Notes a step, for reports.
+pub(crate) fn step(what: impl fmt::Display) {
+    let mut steps = STEPS.lock().unwrap();
+    steps.push_back((Instant::now(), what.to_string()));
+    if steps.len() > REPORTED_STEPS {
+        steps.pop_front();
+    }
+}
+
+/// The last steps, in order, each with the seconds since then.
+pub(crate) fn report() -> String {
+    let steps = STEPS.lock().unwrap();
+    steps.iter().map(|(at, what)| format!("  {:7.3} s ago: {what}\n", at.elapsed().as_secs_f64())).collect()
+}
+
+/// Ends the program with a report when no step was noted for too long.
+pub(crate) fn start_watchdog() {
+    step("the soak starts");
+    thread::spawn(|| {
+        loop {
+            thread::sleep(Duration::from_secs(1));
+            let last = STEPS.lock().unwrap().back().map(|(at, _)| at.elapsed());
+            if last.is_some_and(|last| last > STEP_LIMIT) {
+                eprintln!("soak: no end of a step after {STEP_LIMIT:?}\n{}", report());
+                process::abort();
+            }
+        }
+    });
+}
+
+/// Resources of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resources {
+    pub(crate) children: usize,
+    pub(crate) descriptors: usize,
+    pub(crate) segments: usize,
+    pub(crate) threads: usize,
+}
+
+impl Resources {
+    pub(crate) fn now() -> Self {
+        let count = |folder: &str| fs::read_dir(folder).unwrap().count();
+        let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+        // A thread may end meanwhile.
+        let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        Self {
+            children: children.map(|list| list.split_whitespace().count()).sum(),
+            descriptors: count("/proc/self/fd"),
+            segments: maps.lines().filter(|line| line.contains("memfd:disco")).count(),
+            threads: count("/proc/self/task"),
+        }
+    }
+
+    /// Waits until the resources are these, for at most 10 s: threads that were joined take a moment to leave the list.
+    pub(crate) fn are_back(self) -> bool {
+        let start = Instant::now();
+        while Self::now() != self {
+            if start.elapsed() > Duration::from_secs(10) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+}
+
+/// Resident memory of this process, in bytes.
+pub(crate) fn resident() -> usize {
+    let pages: usize = fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
