@@ -10,6 +10,7 @@ disco::register_function!("tests.parent", parent);
 disco::register_function!("tests.print", print);
 disco::register_function!("tests.variable", variable);
 disco::register_function!("tests.length", length);
+disco::register_function!("tests.bytes", bytes);
 disco::register_function!("tests.panic", panic);
 disco::register_function!("tests.sleep", sleep);
 disco::register_function!("tests.store", store);
@@ -42,6 +43,10 @@ fn variable(_: &mut WorkerContext, name: String) -> disco::Result<Option<String>
 
 fn length(_: &mut WorkerContext, text: String) -> disco::Result<i64> {
     Ok(text.len() as i64)
+}
+
+fn bytes(_: &mut WorkerContext, count: i64) -> disco::Result<Vec<u8>> {
+    Ok(vec![7; count as usize])
 }
 
 fn panic(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {

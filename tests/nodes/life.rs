@@ -1,6 +1,7 @@
 //! Sessions of nodes that end well.
 
 use std::time::Duration;
+use std::{fs, thread};
 
 use disco::{Builder, DType, DataPlane, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on};
 
@@ -20,6 +21,7 @@ crate::tests!(
     a_backend_of_one_machine_says_which_reach_further,
     a_session_of_one_node_needs_no_other,
     large_frames_hold_up_no_heartbeat,
+    large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them,
 );
 
 fn nodes_have_workers_that_are_processes_or_threads() {
@@ -227,4 +229,30 @@ fn large_frames_hold_up_no_heartbeat() {
         session.shutdown().await.unwrap();
     });
     assert!(end(node).status.success());
+}
+
+/// The most resident memory that a process has had, in bytes.
+fn peak(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+fn large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them() {
+    let (size, gets) = (100usize << 20, 6);
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let (session, node) = pair(builder(2, 1).node_workers(kind));
+        let bytes = block_on(session.function("tests.bytes")).unwrap();
+        let value = block_on(session.call(&bytes, (size as i64,))).unwrap();
+        let get = || {
+            let Value::Bytes(bytes) = block_on(session.get(&value, WorkerId::new(1))).unwrap() else { panic!() };
+            assert!(bytes.len() == size && bytes.ends_with(&[7; 1000]));
+        };
+        thread::scope(|scope| (0..gets).for_each(|_| drop(scope.spawn(get))));
+        // The value, its encoding and the reply under way are of this size.
+        let peak = peak(node.id());
+        assert!(peak < 4 * size as u64, "the node had {peak} bytes");
+        block_on(session.shutdown()).unwrap();
+        assert!(end(node).status.success());
+    }
 }
