@@ -48,11 +48,10 @@ pub(super) enum Arrival {
 }
 
 impl Door {
-    /// Opens a door under a name that nobody can guess.
+    /// Opens a door under a name that is free. All users of the machine can see it; the token is what nobody can guess.
     pub(super) fn open() -> io::Result<Self> {
-        let random = random::bytes::<32>()?;
-        let (name, token) = random.split_at(16);
-        let name = format!("disco-{}", random::hex(name));
+        let (name, token) = (random::bytes::<16>()?, random::bytes::<32>()?);
+        let name = format!("disco-{}", random::hex(&name));
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, name, token: token.into(), strangers: Vec::new() })
