@@ -39,7 +39,7 @@ pub fn join(options: &JoinOptions) -> Result<()> {
 /// What the environment says of joining. It is taken out of it, so that children of this process do not join, too.
 ///
 /// # Errors
-/// A number that is none; the token can't be read.
+/// A number that is none; there is no token, or it can't be read.
 pub(crate) fn options() -> Option<Result<JoinOptions>> {
     let address = environment::take(CONNECT)?;
     Some(read(&address.to_string_lossy()))
@@ -51,10 +51,9 @@ fn read(address: &str) -> Result<JoinOptions> {
         let number = text.map(|text| text.to_string_lossy().parse::<u32>().map_err(|_| text));
         number.transpose().map_err(|text| Error::invalid(format!("{name}=`{}` is no number", text.display())))
     };
-    let mut options = JoinOptions::new(address);
+    let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(PER_NODE)?);
     options.start = number(SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
-    options.token = Token::from_env()?;
     options.say = |text| eprintln!("disco: {text}");
     Ok(options)
 }

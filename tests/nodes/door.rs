@@ -15,7 +15,6 @@ use crate::programs::{OTHER, PATIENCE, TOKEN, ask, builder, complaint, end, node
 
 crate::tests!(
     a_wrong_token_is_refused_on_both_ends,
-    a_node_without_a_token_is_told_so,
     a_replayed_handshake_is_refused,
     a_reflected_handshake_is_refused,
     an_answer_of_another_version_is_refused,
@@ -119,11 +118,6 @@ fn a_wrong_token_is_refused_on_both_ends() {
     assert!(error.starts_with("start: no end after 1s: node 1 did not join; sent away: 127.0.0.1:"), "{error}");
     assert!(error.ends_with(": its token is another"), "{error}");
     complaint(node);
-}
-
-fn a_node_without_a_token_is_told_so() {
-    let told = at_the_door(|address| complaint(node(address).env_remove("DISCO_TOKEN").spawn().unwrap()));
-    assert_eq!(told, "disco: the controller lost: it has another token; this node was given no token\n");
 }
 
 fn a_replayed_handshake_is_refused() {

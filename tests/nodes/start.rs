@@ -3,6 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,8 +14,9 @@ use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
 
 crate::tests!(
     an_address_in_use_is_named,
-    an_address_that_others_reach_needs_a_token,
-    a_session_without_a_token_takes_nodes_of_this_machine,
+    a_listener_without_a_token_refuses_to_start,
+    nodes_join_an_address_of_all_interfaces_with_the_token,
+    a_node_without_a_token_does_not_connect,
     nodes_that_do_not_come_are_named_at_the_deadline,
     a_node_that_waits_for_others_says_so,
     nodes_of_a_session_that_does_not_start_end_soon,
@@ -39,21 +42,38 @@ fn an_address_in_use_is_named() {
     assert_eq!(error, format!("can't listen on {address}: Address already in use (os error 98)"));
 }
 
-fn an_address_that_others_reach_needs_a_token() {
-    let error = Builder::nodes(2, 1).listen("0.0.0.0:0").start().unwrap_err().to_string();
-    let text = "listening on 0.0.0.0:0, which other machines reach, needs a token: set DISCO_TOKEN or DISCO_TOKEN_FILE";
-    assert_eq!(error, text);
+const NO_TOKEN: &str = "a session whose nodes are started elsewhere needs a token, which each node proves to have, and none was given: make \
+                        one by `disco token FILE`, copy the file to the other machines, and set DISCO_TOKEN_FILE=FILE, or pass \
+                        `--token-file FILE` to `disco run` and `disco worker`";
+
+fn a_listener_without_a_token_refuses_to_start() {
+    let builders =
+        [Builder::nodes(2, 1), Builder::nodes(2, 1).listen("127.0.0.1:0"), Builder::nodes(2, 1).listen("0.0.0.0:0")];
+    for builder in builders {
+        let listens = Arc::new(AtomicBool::new(false));
+        let told = listens.clone();
+        let builder = builder.start_deadline(Duration::from_millis(100)).announce(move |_| {
+            told.store(true, Ordering::SeqCst);
+            Ok(())
+        });
+        let error = builder.start().unwrap_err().to_string();
+        assert!(error == NO_TOKEN && !listens.load(Ordering::SeqCst), "{error}");
+    }
+}
+
+fn nodes_join_an_address_of_all_interfaces_with_the_token() {
     let session = Builder::nodes(2, 1).token(Token::new(TOKEN).unwrap()).listen("0.0.0.0:0");
     let (session, node) = with(session, |address| node(format!("127.0.0.1:{}", address.port())).spawn().unwrap());
     block_on(session.unwrap().shutdown()).unwrap();
     assert!(end(node).status.success());
 }
 
-fn a_session_without_a_token_takes_nodes_of_this_machine() {
-    let (session, node) =
-        with(Builder::nodes(2, 1), |address| node(address).env_remove("DISCO_TOKEN").spawn().unwrap());
-    block_on(session.unwrap().shutdown()).unwrap();
-    assert!(end(node).status.success());
+fn a_node_without_a_token_does_not_connect() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let told = complaint(node(listener.local_addr().unwrap()).env_remove("DISCO_TOKEN").spawn().unwrap());
+    assert_eq!(told, format!("disco: {NO_TOKEN}\n"));
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err());
 }
 
 fn nodes_that_do_not_come_are_named_at_the_deadline() {

@@ -24,8 +24,6 @@ pub struct Announcement {
     pub nodes: usize,
     /// How many workers each has.
     pub per_node: usize,
-    /// They have to know a token.
-    pub needs_token: bool,
 }
 
 impl Announce {
@@ -53,17 +51,19 @@ impl Announcement {
         std::iter::once(format!("{name}:{port}")).chain(addresses).collect()
     }
 
-    /// The command that joins on another machine, for a session of this program.
+    /// The command that joins on another machine, for a session of this program; `FILE` stands for the file with the token.
     pub fn command(&self) -> String {
         let host = match self.address.ip().is_unspecified() {
             true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
             false => self.address.ip().to_string(),
         };
         let host = if host.contains(':') { format!("[{host}]") } else { host };
-        let token = if self.needs_token { " --token-file FILE" } else { "" };
         let program: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
         let (port, per_node) = (self.address.port(), self.per_node);
-        format!("disco worker --connect {host}:{port} --workers-per-node {per_node}{token} -- {}", program.join(" "))
+        format!(
+            "disco worker --connect {host}:{port} --workers-per-node {per_node} --token-file FILE -- {}",
+            program.join(" ")
+        )
     }
 }
 

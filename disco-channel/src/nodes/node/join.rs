@@ -24,16 +24,14 @@ const SHARE: Duration = Duration::from_millis(500);
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long others may take to join until it is said that they are waited for.
 const QUIET: Duration = Duration::from_secs(1);
-/// Why it may have been refused.
-const NO_TOKEN: &str = "this node was given no token";
 
 /// How a node joins.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
     /// Where the controller listens: `HOST:PORT`, or several of these, parted by commas, of which one will do.
     pub address: String,
-    /// The session's token; without it, a controller of this machine that has none.
-    pub token: Option<Token>,
+    /// The session's token.
+    pub token: Token,
     /// Which node this is; else the controller says.
     pub node: Option<u32>,
     /// How many workers it has; else the controller says.
@@ -45,10 +43,10 @@ pub struct JoinOptions {
 }
 
 impl JoinOptions {
-    /// To a controller at this address, without a token, as whatever node it says, within 30 s; says nothing.
-    pub fn new(address: impl Into<String>) -> Self {
+    /// To a controller at this address, as whatever node it says, within 30 s; says nothing.
+    pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
-        Self { address: address.into(), token: None, node: None, per_node: None, start, say: |_| {} }
+        Self { address: address.into(), token, node: None, per_node: None, start, say: |_| {} }
     }
 }
 
@@ -125,11 +123,6 @@ fn enter(options: &JoinOptions, left: Duration) -> Result<(TcpStream, World), Fa
 
 fn enter_at(address: &str, options: &JoinOptions, limit: Duration) -> Result<(TcpStream, World), Failed> {
     let mut stream = connect(address, limit).map_err(Failed::ForNow)?;
-    let peer = stream.peer_addr().map_err(|error| Failed::ForNow(error.to_string()))?;
-    // As a controller without a token takes nodes of this machine only: elsewhere anybody could be one.
-    if options.token.is_none() && !peer.ip().to_canonical().is_loopback() {
-        return Err(Failed::ForGood(lost(format!("{peer} may be another machine; {NO_TOKEN}"))));
-    }
     let world = prove(options, &mut stream)?;
     Ok((stream, world))
 }
@@ -173,19 +166,17 @@ fn prove(options: &JoinOptions, stream: &mut TcpStream) -> Result<World, Failed>
             _ => error.to_string(),
         })
     };
-    let hint = if options.token.is_none() { format!("; {NO_TOKEN}") } else { String::new() };
-    let refused = |error: Error| Failed::ForGood(lost(format!("{error}{hint}")));
+    let refused = |error: Error| Failed::ForGood(lost(error.to_string()));
     let end = Instant::now() + HANDSHAKE;
     let mut greeting = [0; GREETING];
     read(stream, &mut greeting, end).map_err(for_now)?;
-    let token = options.token.clone().unwrap_or_else(Token::none);
     let request = Request { node: options.node, per_node: options.per_node };
     let nonce = random::bytes().map_err(for_now)?;
-    let (guest, answer) = Guest::answer(&token, &greeting, nonce, request).map_err(refused)?;
+    let (guest, answer) = Guest::answer(&options.token, &greeting, nonce, request).map_err(refused)?;
     stream.write_all(&answer).map_err(for_now)?;
     let mut verdict = [0; VERDICT];
     read(stream, &mut verdict, end).map_err(for_now)?;
-    guest.judge(&token, &verdict).map_err(refused)
+    guest.judge(&options.token, &verdict).map_err(refused)
 }
 
 /// Reads a record, however slowly it comes, until `end`.
@@ -251,10 +242,9 @@ pub(super) fn lost(why: String) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, TcpListener};
+    use std::net::TcpListener;
 
     use super::*;
-    use crate::nodes::addresses;
 
     #[test]
     fn of_several_addresses_each_says_why_it_would_not_do() {
@@ -265,25 +255,11 @@ mod tests {
         thread::spawn(move || {
             strange.incoming().for_each(|stream| _ = stream.unwrap().write_all(&[b' '; GREETING]));
         });
-        let mut options = JoinOptions::new(format!("{closed},{other}"));
+        let mut options = JoinOptions::new(format!("{closed},{other}"), Token::random().unwrap());
         options.start = Duration::from_millis(1);
         let error = join(&options, &Arc::new(Waker::new().unwrap())).err().unwrap().to_string();
         assert!(error.contains(&format!("{closed}: Connection refused")), "{error}");
-        let why = "the controller lost: it is no controller of Disco; this node was given no token";
+        let why = "the controller lost: it is no controller of Disco";
         assert!(error.ends_with(&format!("; {other}: {why}")), "{error}");
-    }
-
-    #[test]
-    fn without_a_token_only_a_controller_of_this_machine_will_do() {
-        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
-        let addresses = addresses::of_this_machine().into_iter().filter(IpAddr::is_ipv4);
-        for address in addresses.map(|ip| SocketAddr::new(ip, listener.local_addr().unwrap().port())) {
-            let error = join(&JoinOptions::new(address.to_string()), &Arc::new(Waker::new().unwrap())).err().unwrap();
-            let why = format!("{address} may be another machine; this node was given no token");
-            assert_eq!(error.to_string(), format!("the controller lost: {why}"));
-            let mut said = Vec::new();
-            listener.accept().unwrap().0.read_to_end(&mut said).unwrap();
-            assert!(said.is_empty(), "{said:?}");
-        }
     }
 }
