@@ -366,7 +366,7 @@ impl Builder {
             None => {
                 crate::init::check()?;
                 let start = self.start_deadline;
-                Announce::new(move |announcement| crate::node::start_here(announcement, &token, start))
+                Announce::starting(move |announcement| crate::node::start_here(announcement, &token, start))
             }
         };
         let shared = if options.processes { shared_with_processes() } else { Arc::default() };

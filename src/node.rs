@@ -3,11 +3,10 @@
 use std::env;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use disco_channel::environment;
-use disco_channel::nodes::{self, Announcement, JoinOptions, Token};
+use disco_channel::nodes::{self, Announcement, JoinOptions, NodeProcess, Token};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::link::Shared;
@@ -71,21 +70,18 @@ fn lane(assignment: &Assignment, shared: Arc<Shared>, output: processes::Sink) -
     Ok(Arc::new(ProcessLane::new(workers, shared, options)))
 }
 
-/// Starts all nodes on this machine, as this program once more. They end with their session; where that does not start, they
-/// look for it for about `start`, at least a second.
-pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Duration) -> Result<()> {
+/// Starts all nodes on this machine, as this program once more. They look for their session for about `start`, at least a second.
+pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Duration) -> Result<Vec<NodeProcess>> {
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
-    for id in 1..=announcement.nodes {
+    let start = |id: usize| {
         // The running file itself, also after something else was put in its place.
         let mut command = Command::new("/proc/self/exe");
         command.args(env::args_os().skip(1)).stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
         command.env(SECONDS, seconds.to_string());
         token.pass_on(&mut command);
-        let refused = |error| Error::invalid(format!("node {id} can't be started: {error}"));
-        let mut child = command.spawn().map_err(refused)?;
-        let reaper = thread::Builder::new().name("disco-node".into());
-        reaper.spawn(move || child.wait()).map(drop).map_err(refused)?;
-    }
-    Ok(())
+        let refused = |error: std::io::Error| Error::invalid(format!("node {id} can't be started: {error}"));
+        command.spawn().map_err(refused).and_then(NodeProcess::new)
+    };
+    (1..=announcement.nodes).map(start).collect()
 }

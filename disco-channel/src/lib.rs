@@ -24,6 +24,8 @@ pub mod nodes;
 #[cfg(not(loom))]
 pub mod placement;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod process;
+#[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod questions;

@@ -206,6 +206,13 @@ impl Connection {
         _ = net::shutdown(&self.socket, Shutdown::Both);
     }
 
+    /// Whether the other end has closed.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        let mut polled = [PollFd::new(self, PollFlags::empty())];
+        let came = event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        matches!(came, Ok(1..)) && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
     /// Whether something waits for the socket to take it.
     pub(crate) fn is_behind(&self) -> bool {
         let outbox = self.outbox();

@@ -28,7 +28,7 @@ mod node;
 mod token;
 
 pub use addresses::everywhere;
-pub use controller::{Announce, Announcement, NodeLane, Options};
+pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
 pub use node::{JoinOptions, serve};
 pub use token::Token;
 

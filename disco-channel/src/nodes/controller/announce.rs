@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use disco_core::Result;
 
+use super::children::NodeProcess;
 use crate::nodes::addresses;
 
 /// Takes where nodes are to connect, once somebody listens there.
 #[derive(Clone)]
 pub struct Announce(Arc<Tell>);
 
-type Tell = dyn Fn(&Announcement) -> Result<()> + Send + Sync;
+type Tell = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 
 /// Where nodes are to connect.
 #[non_exhaustive]
@@ -27,13 +28,19 @@ pub struct Announcement {
 }
 
 impl Announce {
-    pub(super) fn tell(&self, announcement: &Announcement) -> Result<()> {
+    pub(super) fn tell(&self, announcement: &Announcement) -> Result<Vec<NodeProcess>> {
         (self.0)(announcement)
     }
 
     /// Calls this; its error ends the start.
     pub fn new(announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(announce))
+        Self::starting(move |announcement| announce(announcement).map(|()| Vec::new()))
+    }
+
+    /// Calls this, which starts all nodes, the first one first; its error ends the start. They are killed if they do not end with the
+    /// session.
+    pub fn starting(start: impl Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(start))
     }
 }
 

@@ -16,6 +16,7 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 
 use super::announce::{Announce, Announcement};
+use super::children::Children;
 use super::crew::Crew;
 use super::door::Door;
 use super::printer::Printer;
@@ -150,12 +151,15 @@ impl Channel for NodeLane {
             },
             since: Instant::now(),
             ready: Some(tell),
+            children: Children::default(),
             printer: Some(Printer::start().map_err(refused)?),
         };
         let thread = thread::Builder::new().name("disco-nodes".into()).spawn(|| service.run()).map_err(refused)?;
         let crew = Crew::new(roster, thread);
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
-        let ready = announce.tell(&announcement).and_then(|()| {
+        let ready = announce.tell(&announcement).and_then(|started| {
+            *crew.roster.started() = started;
+            crew.roster.waker.wake();
             told.recv().unwrap_or_else(|_| Err(Error::invalid("the service thread of a lane has ended")))
         });
         if let Err(error) = ready {
