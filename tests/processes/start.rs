@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use disco::{Builder, Invitation, Session, SessionExt, Value, WorkerId, block_on};
@@ -29,6 +32,7 @@ crate::tests!(
     workers_do_not_pass_their_invitation_on,
     another_user_is_sent_away_from_the_socket_of_workers,
     a_worker_tells_its_token_to_no_controller_of_another_user,
+    workers_come_in_among_more_silent_connections_than_the_door_holds,
 );
 
 /// The error of a session whose workers are this script.
@@ -185,4 +189,26 @@ fn a_worker_tells_its_token_to_no_controller_of_another_user() {
     said.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "0 bytes\n");
     assert!(listener.wait().unwrap().success());
+}
+
+fn workers_come_in_among_more_silent_connections_than_the_door_holds() {
+    let crowd = Arc::new(Mutex::new(Vec::new()));
+    let builder = Builder::processes(3).invite({
+        let crowd = crowd.clone();
+        move |invitation| {
+            let socket = invitation.text().split(':').nth(1).unwrap().to_owned();
+            let address = SocketAddr::from_abstract_name(socket).unwrap();
+            let invitation = invitation.text();
+            let crowd = crowd.clone();
+            // The door is attended to once all are invited.
+            thread::spawn(move || {
+                (0..300).for_each(|_| crowd.lock().unwrap().push(UnixStream::connect_addr(&address).unwrap()));
+                programs::command("invited").arg(invitation).spawn().unwrap().wait().unwrap()
+            });
+            Ok(())
+        }
+    });
+    let session = builder.start().unwrap();
+    block_on(session.shutdown()).unwrap();
+    assert_eq!(crowd.lock().unwrap().len(), 600);
 }

@@ -170,7 +170,9 @@ impl Service {
     }
 
     fn attend_door(&mut self) {
-        let arrivals = self.door.as_mut().map(|door| door.attend(&self.roster.waker));
+        let Self { door, peers, .. } = self;
+        let is_child = |pid| peers.iter().any(|peer| peer.process.child_id() == Some(pid));
+        let arrivals = door.as_mut().map(|door| door.attend(&self.roster.waker, is_child));
         for arrival in arrivals.into_iter().flatten() {
             match arrival {
                 Arrival::Worker { pid, hello, connection, incoming } => match self.seat_for(hello.worker) {
