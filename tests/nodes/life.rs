@@ -239,7 +239,7 @@ fn peak(pid: u32) -> u64 {
 }
 
 fn large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them() {
-    let (size, gets) = (100usize << 20, 6);
+    let (size, gets) = (40usize << 20, 16);
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let (session, node) = pair(builder(2, 1).node_workers(kind));
         let bytes = block_on(session.function("tests.bytes")).unwrap();
@@ -249,9 +249,9 @@ fn large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them() {
             assert!(bytes.len() == size && bytes.ends_with(&[7; 1000]));
         };
         thread::scope(|scope| (0..gets).for_each(|_| drop(scope.spawn(get))));
-        // The value, its encoding and the reply under way are of this size.
+        // The value, its encoding and the reply under way are of this size, and a little more may wait.
         let peak = peak(node.id());
-        assert!(peak < 4 * size as u64, "the node had {peak} bytes");
+        assert!(peak < 6 * size as u64, "the node had {peak} bytes");
         block_on(session.shutdown()).unwrap();
         assert!(end(node).status.success());
     }

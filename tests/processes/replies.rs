@@ -18,8 +18,8 @@ crate::tests!(
 );
 
 /// Bytes of a large value, and how many are asked for at once.
-const LARGE: usize = 100 << 20;
-const GETS: usize = 6;
+const LARGE: usize = 40 << 20;
+const GETS: usize = 16;
 
 fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
     let session = Builder::processes(2).start().unwrap();
@@ -35,8 +35,8 @@ fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
         session.get(&peak, WorkerId::new(1)).await.unwrap()
     });
     let Value::Int(peak) = peak else { panic!() };
-    // The value, its encoding and the reply under way are of this size.
-    assert!(peak < 4 * LARGE as i64, "the worker had {peak} bytes");
+    // The value, its encoding and the reply under way are of this size, and a little more may wait.
+    assert!(peak < 6 * LARGE as i64, "the worker had {peak} bytes");
     block_on(session.shutdown()).unwrap();
 }
 

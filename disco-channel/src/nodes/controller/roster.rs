@@ -128,6 +128,8 @@ impl Roster {
     /// # Errors
     /// A value that can't leave the process.
     pub(super) fn post_soon(&self, frame: &Frame) -> Result<()> {
+        // Encoded before the lock is taken: the service thread needs that for heartbeats.
+        frame.bytes()?;
         let mut batch = self.batch();
         self.add(&mut batch, frame)?;
         if batch.is_due() {
@@ -144,6 +146,8 @@ impl Roster {
     /// # Errors
     /// A value that can't leave the process.
     pub(super) fn post_now(&self, frame: &Frame, rest: Option<&Frame>, is_meant: impl Fn(usize) -> bool) -> Result<()> {
+        // As above.
+        frame.bytes()?;
         let mut batch = self.batch();
         if !(0..self.len()).all(&is_meant) {
             self.go(&mut batch, |_| true);
