@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Builder, Session, SessionKind, Token, block_on};
+use disco_channel::nodes::handshake::{ANSWER, Host, VERDICT};
 
 use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
 
@@ -25,7 +26,8 @@ crate::tests!(
     a_name_that_does_not_resolve_is_an_error,
     what_is_no_controller_is_an_error,
     a_controller_of_another_version_is_named,
-    a_controller_that_says_nothing_is_given_up,
+    a_controller_that_says_nothing_is_given_up_at_the_limit,
+    a_refusal_without_proof_does_not_send_a_node_away,
     nodes_are_who_they_say_whoever_comes_first,
     a_node_too_many_finds_nobody,
     nodes_too_many_at_once_keep_nobody_out,
@@ -166,7 +168,13 @@ fn what_is_no_controller_is_an_error() {
         stream.write_all(&[b'H'; 100]).unwrap();
         _ = stream.read_to_end(&mut Vec::new());
     });
-    assert_eq!(told, "disco: the controller lost: it is no controller of Disco\n");
+    assert!(told.contains(": no end after 1s: ") && told.ends_with("it is no controller of Disco\n"), "{told}");
+    // Less than a greeting, and open until the node leaves.
+    let told = meets(|mut stream| {
+        stream.write_all(b"SSH-2.0-OpenSSH\r\n").unwrap();
+        _ = stream.read_to_end(&mut Vec::new());
+    });
+    assert!(told.ends_with("it is no controller of Disco\n"), "{told}");
 }
 
 fn a_controller_of_another_version_is_named() {
@@ -175,16 +183,38 @@ fn a_controller_of_another_version_is_named() {
         stream.write_all(&[0; 32]).unwrap();
         _ = stream.read_to_end(&mut Vec::new());
     });
-    let text =
-        "disco: the controller lost: the other end speaks version 99, this one 2: both must run the same program\n";
-    assert_eq!(told, text);
+    let text = "the other end speaks version 99, this one 2: both must run the same program\n";
+    assert!(told.contains(": no end after 1s: ") && told.ends_with(text), "{told}");
 }
 
-fn a_controller_that_says_nothing_is_given_up() {
+fn a_controller_that_says_nothing_is_given_up_at_the_limit() {
+    let start = Instant::now();
     let told = meets(|mut stream| {
         _ = stream.read_to_end(&mut Vec::new());
     });
-    assert!(told.ends_with(": no end after 1s: it said nothing for 5s\n"), "{told}");
+    assert!(told.contains(": no end after 1s: it sent no complete answer within "), "{told}");
+    assert!(start.elapsed() < Duration::from_secs(4), "after {:?}", start.elapsed());
+}
+
+fn a_refusal_without_proof_does_not_send_a_node_away() {
+    let impostor = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = impostor.local_addr().unwrap();
+    let node = node(address).spawn().unwrap();
+    let (mut stream, _) = impostor.accept().unwrap();
+    drop(impostor);
+    stream.write_all(Host::new([1; 32]).greeting()).unwrap();
+    stream.read_exact(&mut [0; ANSWER]).unwrap();
+    // The status of a wrong token.
+    let mut verdict = [0; VERDICT];
+    verdict[0] = 1;
+    stream.write_all(&verdict).unwrap();
+    drop(stream);
+    let session = builder(2, 1).listen(address.to_string()).start().unwrap();
+    assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
+    block_on(session.shutdown()).unwrap();
+    let output = end(node);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && told.contains("s more: it has another token"), "{told}");
 }
 
 fn nodes_are_who_they_say_whoever_comes_first() {
