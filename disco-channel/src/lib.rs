@@ -34,6 +34,8 @@ mod random;
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod terminal;
 #[cfg(not(loom))]
 pub mod threads;
 

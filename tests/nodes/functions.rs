@@ -8,6 +8,7 @@ use disco::{CommunicatorExt, WorkerContext};
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.parent", parent);
 disco::register_function!("tests.print", print);
+disco::register_function!("tests.paint", paint);
 disco::register_function!("tests.variable", variable);
 disco::register_function!("tests.length", length);
 disco::register_function!("tests.bytes", bytes);
@@ -33,6 +34,14 @@ fn print(ctx: &mut WorkerContext) -> disco::Result<()> {
     if !is_me(ctx, 0) {
         print!("output of {}\nlast", ctx.worker());
         eprintln!("error of {}", ctx.worker());
+    }
+    Ok(())
+}
+
+/// Changes the colour and the title of a terminal, and rings its bell.
+fn paint(ctx: &mut WorkerContext) -> disco::Result<()> {
+    if !is_me(ctx, 0) {
+        println!("\x1b[31mred\u{9b}0m \x1b]0;title\x07");
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::{fs, thread};
 use disco::{Builder, DType, DataPlane, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on};
 
 use crate::programs::{self, ask, builder, end, pair};
+use crate::terminal;
 
 crate::tests!(
     nodes_have_workers_that_are_processes_or_threads,
@@ -14,6 +15,7 @@ crate::tests!(
     the_store_is_one_for_the_workers_of_all_nodes,
     a_failure_on_a_node_is_reported_and_recovered_from,
     output_of_workers_comes_back_with_node_and_worker,
+    control_characters_of_nodes_are_shown_on_a_terminal,
     nodes_end_with_their_session,
     a_dropped_session_ends_its_nodes,
     what_is_on_its_way_when_a_session_ends_harms_no_node,
@@ -150,6 +152,12 @@ fn output_of_workers_comes_back_with_node_and_worker() {
     let mut err = of("error of worker ");
     err.sort();
     assert_eq!(sorted(output.stderr), err);
+}
+
+fn control_characters_of_nodes_are_shown_on_a_terminal() {
+    let said = terminal::output(programs::command("painter"));
+    assert!(!said.contains(['\x1b', '\x07', '\u{9b}']), "{said:?}");
+    assert!(said.contains("[node 1 worker 2] \\x1b[31mred\\u{9b}0m \\x1b]0;title\\x07\r\n"), "{said:?}");
 }
 
 fn nodes_end_with_their_session() {

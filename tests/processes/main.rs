@@ -14,6 +14,8 @@ mod mpi;
 mod programs;
 mod replies;
 mod start;
+#[path = "../terminal/mod.rs"]
+mod terminal;
 
 use std::process::ExitCode;
 

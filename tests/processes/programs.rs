@@ -56,7 +56,8 @@ pub(crate) fn run() -> Option<ExitCode> {
         "invited" => invited(),
         "listener" => listener(),
         "mpi" => mpi(),
-        "printer" => printer(),
+        "printer" => printer("output"),
+        "painter" => printer(ESCAPES),
         "noise" => noise(),
         "logger" => logger(),
         other => panic!("there is no program `{other}`"),
@@ -103,12 +104,15 @@ fn without_init() {
     println!("{}", Builder::processes(2).start().unwrap_err());
 }
 
+/// What changes the colour and the title of a terminal, and rings its bell.
+pub(crate) const ESCAPES: &str = "\x1b[31mred\u{9b}0m \x1b]0;title\x07";
+
 /// Prints through its workers.
-fn printer() {
+fn printer(text: &str) {
     disco::init();
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
-        session.call(&session.function("tests.print").await.unwrap(), ("output",)).await.unwrap();
+        session.call(&session.function("tests.print").await.unwrap(), (text,)).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
