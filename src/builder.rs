@@ -185,8 +185,8 @@ impl Builder {
         self
     }
 
-    /// Waits for nodes that others start, on this `HOST:PORT`, port 0 for any. An address that other machines reach needs a
-    /// [token](Self::token). Default: any port of the loopback.
+    /// Waits for nodes that others start, which needs a [token](Self::token), on this `HOST:PORT`, port 0 for any. Default: any
+    /// port of the loopback.
     #[cfg(target_os = "linux")]
     pub fn listen(mut self, address: impl Into<String>) -> Self {
         self.nodes.listen = Some(address.into());
@@ -194,14 +194,16 @@ impl Builder {
         self
     }
 
-    /// Waits for nodes that others start, and says where once somebody listens there: an error ends the start.
+    /// Waits for nodes that others start, which needs a [token](Self::token), and says where once somebody listens there: an error
+    /// ends the start.
     #[cfg(target_os = "linux")]
     pub fn announce(mut self, announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
         self.nodes.announce = Some(Announce::new(announce));
         self
     }
 
-    /// What nodes have to know to join. Default: `DISCO_TOKEN`, or what is in the file that `DISCO_TOKEN_FILE` names.
+    /// What nodes have to know to join. Default: `DISCO_TOKEN`, or what is in the file that `DISCO_TOKEN_FILE` names; where this
+    /// program starts the nodes itself, a random one.
     #[cfg(target_os = "linux")]
     pub fn token(mut self, token: Token) -> Self {
         self.nodes.token = Some(token);
@@ -232,7 +234,7 @@ impl Builder {
     /// # Errors
     /// No workers, groups that do not divide them; a heartbeat that is too rare; threads that can't be made; processes that can't be started, that end
     /// or that do not connect in time: which worker, and why. Nodes that do not join in time or are another program's, an
-    /// address that is taken or that needs a token. This program does not call [`init`](crate::init).
+    /// address that is taken; no token for nodes that others start. This program does not call [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
         #[cfg(all(feature = "mpi", target_os = "linux"))]
         let this = self.with_ranks()?;
@@ -349,19 +351,23 @@ impl Builder {
         let Nodes { count, workers: kind, apart, names, listen, token, announce } = &self.nodes;
         let world = config.world;
         let (nodes, here) = if *apart { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
-        let mut options = NodeOptions::new(nodes, config);
+        let given = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
+        let token = match (given, announce) {
+            (Some(token), _) => token,
+            // The nodes that this program starts get it from it.
+            (None, None) => Token::random()?,
+            (None, Some(_)) => Token::required()?,
+        };
+        let mut options = NodeOptions::new(nodes, token.clone(), config);
         (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
         (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
-        options.token = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
         options.announce = match announce {
             Some(announce) => announce.clone(),
             None => {
                 crate::init::check()?;
-                let token = options.token.clone().map_or_else(Token::random, Ok)?;
-                options.token = Some(token.clone());
                 let start = self.start_deadline;
-                Announce::new(move |announcement| crate::node::start_here(announcement, &token, start))
+                Announce::starting(move |announcement| crate::node::start_here(announcement, &token, start))
             }
         };
         let shared = if options.processes { shared_with_processes(world.per_node()) } else { Arc::default() };

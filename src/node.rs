@@ -3,11 +3,10 @@
 use std::env;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use disco_channel::environment;
-use disco_channel::nodes::{self, Announcement, JoinOptions, Token};
+use disco_channel::nodes::{self, Announcement, JoinOptions, NodeProcess, Token};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::link::Shared;
@@ -39,7 +38,7 @@ pub fn join(options: &JoinOptions) -> Result<()> {
 /// What the environment says of joining. It is taken out of it, so that children of this process do not join, too.
 ///
 /// # Errors
-/// A number that is none; the token can't be read.
+/// A number that is none; there is no token, or it can't be read.
 pub(crate) fn options() -> Option<Result<JoinOptions>> {
     let address = environment::take(CONNECT)?;
     Some(read(&address.to_string_lossy()))
@@ -51,10 +50,9 @@ fn read(address: &str) -> Result<JoinOptions> {
         let number = text.map(|text| text.to_string_lossy().parse::<u32>().map_err(|_| text));
         number.transpose().map_err(|text| Error::invalid(format!("{name}=`{}` is no number", text.display())))
     };
-    let mut options = JoinOptions::new(address);
+    let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(PER_NODE)?);
     options.start = number(SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
-    options.token = Token::from_env()?;
     options.say = |text| eprintln!("disco: {text}");
     Ok(options)
 }
@@ -72,21 +70,18 @@ fn lane(assignment: &Assignment, shared: Arc<Shared>, output: processes::Sink) -
     Ok(Arc::new(ProcessLane::new(workers, shared, options)))
 }
 
-/// Starts all nodes on this machine, as this program once more. They end with their session; where that does not start, they
-/// look for it for about `start`, at least a second.
-pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Duration) -> Result<()> {
+/// Starts all nodes on this machine, as this program once more. They look for their session for about `start`, at least a second.
+pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Duration) -> Result<Vec<NodeProcess>> {
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
-    for id in 1..=announcement.nodes {
+    let start = |id: usize| {
         // The running file itself, also after something else was put in its place.
         let mut command = Command::new("/proc/self/exe");
         command.args(env::args_os().skip(1)).stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
         command.env(SECONDS, seconds.to_string());
         token.pass_on(&mut command);
-        let refused = |error| Error::invalid(format!("node {id} can't be started: {error}"));
-        let mut child = command.spawn().map_err(refused)?;
-        let reaper = thread::Builder::new().name("disco-node".into());
-        reaper.spawn(move || child.wait()).map(drop).map_err(refused)?;
-    }
-    Ok(())
+        let refused = |error: std::io::Error| Error::invalid(format!("node {id} can't be started: {error}"));
+        command.spawn().map_err(refused).and_then(NodeProcess::new)
+    };
+    (1..=announcement.nodes).map(start).collect()
 }

@@ -140,8 +140,8 @@ fn serve(host: &Host) -> Result<()> {
 
 /// Joins a session as the node of this rank.
 fn join(rank: usize, joining: Joining) -> Result<()> {
-    let mut options = JoinOptions::new(joining.addresses.join(","));
+    let mut options = JoinOptions::new(joining.addresses.join(","), Token::new(&joining.token)?);
     (options.node, options.per_node) = (Some(rank as u32), Some(1));
-    (options.token, options.start) = (Some(Token::new(&joining.token)?), joining.start);
+    options.start = joining.start;
     crate::join(&options)
 }

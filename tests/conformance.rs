@@ -77,11 +77,12 @@ impl lane::Harness for Nodes {
     fn lane(&self, workers: Range<WorkerId>, role: lane::Role) -> Result<Box<dyn Channel>> {
         let count = workers.end.index() - workers.start.index();
         let config = WorkerConfig::new(World::new(1, 1)?);
-        let mut options = nodes::Options::new(if self.of_one { count } else { 1 }, config);
+        let token = nodes::Token::random()?;
+        let mut options = nodes::Options::new(if self.of_one { count } else { 1 }, token.clone(), config);
         let processes = self.processes;
         options.announce = nodes::Announce::new(move |announcement| {
             for _ in 0..announcement.nodes {
-                let join = nodes::JoinOptions::new(announcement.address.to_string());
+                let join = nodes::JoinOptions::new(announcement.address.to_string(), token.clone());
                 std::thread::spawn(move || {
                     nodes::serve(&join, |assignment, shared, output| {
                         let workers = assignment.workers.clone();

@@ -1,6 +1,5 @@
 //! What workers say and what the controller does with it, by whatever connection it comes.
 
-use std::io::{self, Write as _};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -57,16 +56,6 @@ pub(crate) fn refuse(connection: &Connection, why: &Error) {
     if let Err(error) = told {
         tracing::debug!(%error, %why, "nobody to tell");
     }
-}
-
-/// Prints a worker's line as this program's own, in one piece.
-pub(crate) fn print(prefix: &str, is_err: bool, line: &[u8]) {
-    let text = [b"[", prefix.as_bytes(), b"] ", line, b"\n"].concat();
-    // Whoever has closed the program's output does not want to know.
-    _ = match is_err {
-        true => io::stderr().lock().write_all(&text),
-        false => io::stdout().lock().write_all(&text),
-    };
 }
 
 /// Does what a worker asks of the store, number, epoch and call, where none can be beyond `latest`.

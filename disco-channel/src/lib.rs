@@ -24,6 +24,8 @@ pub mod nodes;
 #[cfg(not(loom))]
 pub mod placement;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod process;
+#[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod questions;
@@ -32,6 +34,8 @@ mod random;
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod terminal;
 #[cfg(not(loom))]
 pub mod threads;
 

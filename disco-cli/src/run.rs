@@ -26,13 +26,13 @@ pub(crate) struct Run {
     /// Where the workers live [default: nodes for several, processes for `mpi`, threads for others]
     #[arg(long)]
     session: Option<SessionKind>,
-    /// Number of machines, this one included; what joins from the others is printed
+    /// Number of machines, this one included; what joins from the others, and needs a token, is printed
     #[arg(long, default_value_t = 1)]
     nodes: usize,
-    /// Where other machines connect; one that they reach needs a token [default: any port of 127.0.0.1]
+    /// Where other machines connect [default: any port of 127.0.0.1]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// A file with the token that all nodes know, which `disco token` makes
+    /// A file with the token that all nodes know, which `disco token` makes [default: DISCO_TOKEN_FILE, or the token itself in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Each worker's device, parted by commas [default: the i-th worker of a machine takes device i]

@@ -41,12 +41,9 @@ impl Worker {
         if let [program, args @ ..] = &self.program[..] {
             return self.become_program(program, args);
         }
-        let mut options = JoinOptions::new(self.connect);
+        let token = self.token_file.as_deref().map_or_else(Token::required, Token::read)?;
+        let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
-        options.token = match &self.token_file {
-            Some(path) => Some(Token::read(path)?),
-            None => Token::from_env()?,
-        };
         options.start = Duration::from_secs(self.wait);
         options.say = |text| eprintln!("disco: {text}");
         disco::join(&options)?;

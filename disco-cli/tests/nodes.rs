@@ -123,9 +123,9 @@ fn run_refuses_nodes_that_can_not_be_before_it_starts_anything() {
     assert_eq!(text, "disco: 3 workers on 2 nodes: each node has as many workers, and at least 1\n");
     let text = run(&["--nodes", "0"]);
     assert_eq!(text, "disco: 0 workers in 1 groups: a session needs at least 1 worker\n");
-    let reached = ["run", "--nodes", "2", "--listen", "0.0.0.0:0", "--"];
-    let text = err(&disco().args(reached).arg(hello()).output().unwrap());
-    assert!(text.contains("which other machines reach, needs a token"), "{text}");
+    let listens = ["run", "--nodes", "2", "--"];
+    let text = err(&disco().args(listens).arg(hello()).output().unwrap());
+    assert!(text.contains("a session whose nodes are started elsewhere needs a token"), "{text}");
 }
 
 fn worker_says_why_it_does_not_join() {
@@ -134,7 +134,12 @@ fn worker_says_why_it_does_not_join() {
         assert_eq!(output.status.code(), Some(1));
         err(&output)
     };
-    let text = worker(&["--connect", "127.0.0.1:1", "--wait", "0"]);
+    let text = worker(&["--connect", "127.0.0.1:1"]);
+    assert!(text.contains("needs a token"), "{text}");
+    let folder = Folder::new("worker");
+    let path = folder.0.join("session.token");
+    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let text = worker(&["--connect", "127.0.0.1:1", "--wait", "0", "--token-file", path.to_str().unwrap()]);
     assert!(text.starts_with("disco: joining the controller at 127.0.0.1:1: no end after 0ns: "), "{text}");
     let text = worker(&["--connect", "127.0.0.1:1", "--token-file", "/nowhere"]);
     assert_eq!(text, "disco: token file /nowhere: No such file or directory (os error 2)\n");

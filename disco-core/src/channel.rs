@@ -77,6 +77,12 @@ pub trait Inbox: Send + Sync {
     /// The answer to command `seq`.
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply);
 
+    /// Whether the next reply may come now. Lanes hold replies back while it may not, so that the replies of all workers do not
+    /// pile up in memory where they go on over a slow connection (back-pressure).
+    fn accepts_replies(&self) -> bool {
+        true
+    }
+
     /// Something that nobody asked for.
     fn notice(&self, from: WorkerId, notice: Notice);
 

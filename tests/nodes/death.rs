@@ -2,11 +2,11 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use disco::session::{Deadlines, LaneSession};
-use disco::{DataPlane, Session, SessionExt, SessionKind, block_on};
+use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs::{self, ask, builder, complaint, end, pair, wait_for_end_of};
@@ -18,6 +18,8 @@ crate::tests!(
     a_killed_controller_takes_its_nodes_and_their_workers_along,
     a_frozen_controller_is_given_up,
     workers_of_a_node_that_do_not_leave_are_named,
+    a_frozen_node_that_the_session_started_is_killed,
+    a_node_that_the_session_started_has_ended_when_shutdown_returns,
 );
 
 fn signal(pid: i64, signal: Signal) {
@@ -115,4 +117,31 @@ fn workers_of_a_node_that_do_not_leave_are_named() {
         assert!(told.contains("worker 3"), "{told}");
         wait_for_end_of(pid);
     }
+}
+
+fn a_frozen_node_that_the_session_started_is_killed() {
+    let silence = Duration::from_millis(600);
+    let start = || {
+        let session = Builder::nodes(2, 1).node_workers(SessionKind::Threads).silence(silence).start().unwrap();
+        let pid = ask(&session, "tests.pid", 1);
+        signal(pid, Signal::STOP);
+        (session, pid)
+    };
+    // Once it is seen to be silent.
+    let (session, pid) = start();
+    let error = block_on(session.sync_all()).unwrap_err().to_string();
+    assert!(error.ends_with("it has said nothing for 600ms"), "{error}");
+    wait_for_end_of(pid);
+    block_on(session.shutdown()).unwrap();
+    // Before that.
+    let (session, pid) = start();
+    drop(session);
+    wait_for_end_of(pid);
+}
+
+fn a_node_that_the_session_started_has_ended_when_shutdown_returns() {
+    let session = Builder::nodes(3, 1).start().unwrap();
+    let nodes = [1, 2].map(|worker| ask(&session, "tests.parent", worker));
+    block_on(session.shutdown()).unwrap();
+    assert_eq!(nodes.map(|pid| fs::exists(format!("/proc/{pid}")).unwrap()), [false, false]);
 }

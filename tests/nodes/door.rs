@@ -15,11 +15,11 @@ use crate::programs::{OTHER, PATIENCE, TOKEN, ask, builder, complaint, end, node
 
 crate::tests!(
     a_wrong_token_is_refused_on_both_ends,
-    a_node_without_a_token_is_told_so,
     a_replayed_handshake_is_refused,
     a_reflected_handshake_is_refused,
     an_answer_of_another_version_is_refused,
     garbage_is_refused,
+    garbage_shorter_than_an_answer_is_refused_at_once,
     a_peer_that_claims_2_to_the_60_bytes_is_refused,
     a_node_of_another_program_ends_the_start,
     the_same_node_does_not_join_twice,
@@ -112,18 +112,17 @@ fn refused_alone<T: Send>(act: impl FnOnce(SocketAddr) -> T + Send) -> (String, 
 }
 
 fn a_wrong_token_is_refused_on_both_ends() {
-    let wrong = |address| node(address).env("DISCO_TOKEN", OTHER).spawn().unwrap();
+    let wrong = |address| node(address).env("DISCO_TOKEN", OTHER).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap();
     let told = at_the_door(|address| complaint(wrong(address)));
-    assert_eq!(told, "disco: the controller lost: it has another token\n");
+    let last = told.lines().next_back().unwrap();
+    assert!(
+        last.starts_with("disco: joining the controller at ") && last.ends_with(": it has another token"),
+        "{told}"
+    );
     let (error, node) = refused_alone(wrong);
     assert!(error.starts_with("start: no end after 1s: node 1 did not join; sent away: 127.0.0.1:"), "{error}");
     assert!(error.ends_with(": its token is another"), "{error}");
     complaint(node);
-}
-
-fn a_node_without_a_token_is_told_so() {
-    let told = at_the_door(|address| complaint(node(address).env_remove("DISCO_TOKEN").spawn().unwrap()));
-    assert_eq!(told, "disco: the controller lost: it has another token; this node was given no token\n");
 }
 
 fn a_replayed_handshake_is_refused() {
@@ -202,6 +201,17 @@ fn garbage_is_refused() {
     };
     let (error, _) = refused_alone(ready);
     assert!(error.ends_with(": it says Ready instead of join"), "{error}");
+}
+
+fn garbage_shorter_than_an_answer_is_refused_at_once() {
+    let start = Instant::now();
+    let said = at_the_door(|address| {
+        let mut stranger = Stranger::connect(address);
+        stranger.read::<GREETING>();
+        stranger.say(b"GET /\n")
+    });
+    assert_eq!(said, "");
+    assert!(start.elapsed() < Duration::from_secs(4), "after {:?}", start.elapsed());
 }
 
 fn a_peer_that_claims_2_to_the_60_bytes_is_refused() {

@@ -8,8 +8,10 @@ use disco::{CommunicatorExt, WorkerContext};
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.parent", parent);
 disco::register_function!("tests.print", print);
+disco::register_function!("tests.paint", paint);
 disco::register_function!("tests.variable", variable);
 disco::register_function!("tests.length", length);
+disco::register_function!("tests.bytes", bytes);
 disco::register_function!("tests.panic", panic);
 disco::register_function!("tests.sleep", sleep);
 disco::register_function!("tests.store", store);
@@ -36,12 +38,24 @@ fn print(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
+/// Changes the colour and the title of a terminal, and rings its bell.
+fn paint(ctx: &mut WorkerContext) -> disco::Result<()> {
+    if !is_me(ctx, 0) {
+        println!("\x1b[31mred\u{9b}0m \x1b]0;title\x07");
+    }
+    Ok(())
+}
+
 fn variable(_: &mut WorkerContext, name: String) -> disco::Result<Option<String>> {
     Ok(std::env::var(name).ok())
 }
 
 fn length(_: &mut WorkerContext, text: String) -> disco::Result<i64> {
     Ok(text.len() as i64)
+}
+
+fn bytes(_: &mut WorkerContext, count: i64) -> disco::Result<Vec<u8>> {
+    Ok(vec![7; count as usize])
 }
 
 fn panic(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {

@@ -1,10 +1,12 @@
 //! Sessions of nodes that end well.
 
 use std::time::Duration;
+use std::{fs, thread};
 
 use disco::{Builder, DType, DataPlane, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on};
 
 use crate::programs::{self, ask, builder, end, pair};
+use crate::terminal;
 
 crate::tests!(
     nodes_have_workers_that_are_processes_or_threads,
@@ -13,6 +15,7 @@ crate::tests!(
     the_store_is_one_for_the_workers_of_all_nodes,
     a_failure_on_a_node_is_reported_and_recovered_from,
     output_of_workers_comes_back_with_node_and_worker,
+    control_characters_of_nodes_are_shown_on_a_terminal,
     nodes_end_with_their_session,
     a_dropped_session_ends_its_nodes,
     what_is_on_its_way_when_a_session_ends_harms_no_node,
@@ -20,6 +23,7 @@ crate::tests!(
     a_backend_of_one_machine_says_which_reach_further,
     a_session_of_one_node_needs_no_other,
     large_frames_hold_up_no_heartbeat,
+    large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them,
 );
 
 fn nodes_have_workers_that_are_processes_or_threads() {
@@ -150,6 +154,12 @@ fn output_of_workers_comes_back_with_node_and_worker() {
     assert_eq!(sorted(output.stderr), err);
 }
 
+fn control_characters_of_nodes_are_shown_on_a_terminal() {
+    let said = terminal::output(programs::command("painter"));
+    assert!(!said.contains(['\x1b', '\x07', '\u{9b}']), "{said:?}");
+    assert!(said.contains("[node 1 worker 2] \\x1b[31mred\\u{9b}0m \\x1b]0;title\\x07\r\n"), "{said:?}");
+}
+
 fn nodes_end_with_their_session() {
     let (session, node) = pair(builder(2, 2));
     block_on(session.shutdown()).unwrap();
@@ -227,4 +237,30 @@ fn large_frames_hold_up_no_heartbeat() {
         session.shutdown().await.unwrap();
     });
     assert!(end(node).status.success());
+}
+
+/// The most resident memory that a process has had, in bytes.
+fn peak(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+fn large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them() {
+    let (size, gets) = (40usize << 20, 16);
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let (session, node) = pair(builder(2, 1).node_workers(kind));
+        let bytes = block_on(session.function("tests.bytes")).unwrap();
+        let value = block_on(session.call(&bytes, (size as i64,))).unwrap();
+        let get = || {
+            let Value::Bytes(bytes) = block_on(session.get(&value, WorkerId::new(1))).unwrap() else { panic!() };
+            assert!(bytes.len() == size && bytes.ends_with(&[7; 1000]));
+        };
+        thread::scope(|scope| (0..gets).for_each(|_| drop(scope.spawn(get))));
+        // The value, its encoding and the reply under way are of this size, and a little more may wait.
+        let peak = peak(node.id());
+        assert!(peak < 6 * size as u64, "the node had {peak} bytes");
+        block_on(session.shutdown()).unwrap();
+        assert!(end(node).status.success());
+    }
 }

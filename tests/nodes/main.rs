@@ -13,6 +13,8 @@ mod life;
 mod link;
 mod programs;
 mod start;
+#[path = "../terminal/mod.rs"]
+mod terminal;
 
 use std::process::ExitCode;
 

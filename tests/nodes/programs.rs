@@ -110,7 +110,8 @@ pub(crate) fn wait_for_end_of(pid: i64) {
 pub(crate) fn run() -> Option<ExitCode> {
     // Nodes and workers of a program are started with its variables.
     match env::var(PROGRAM).ok()?.as_str() {
-        "printer" => printer(),
+        "printer" => printer("tests.print"),
+        "painter" => printer("tests.paint"),
         "controller" => controller(),
         "late" => late(),
         other => panic!("there is no program `{other}`"),
@@ -119,11 +120,11 @@ pub(crate) fn run() -> Option<ExitCode> {
 }
 
 /// Prints through the workers of a node.
-fn printer() {
+fn printer(function: &str) {
     disco::init();
     let session = Builder::nodes(2, 2).start().unwrap();
     block_on(async {
-        session.call(&session.function("tests.print").await.unwrap(), ()).await.unwrap();
+        session.call(&session.function(function).await.unwrap(), ()).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }

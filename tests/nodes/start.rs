@@ -3,17 +3,21 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Builder, Session, SessionKind, Token, block_on};
+use disco_channel::nodes::handshake::{ANSWER, Host, VERDICT};
 
 use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
 
 crate::tests!(
     an_address_in_use_is_named,
-    an_address_that_others_reach_needs_a_token,
-    a_session_without_a_token_takes_nodes_of_this_machine,
+    a_listener_without_a_token_refuses_to_start,
+    nodes_join_an_address_of_all_interfaces_with_the_token,
+    a_node_without_a_token_does_not_connect,
     nodes_that_do_not_come_are_named_at_the_deadline,
     a_node_that_waits_for_others_says_so,
     nodes_of_a_session_that_does_not_start_end_soon,
@@ -22,7 +26,8 @@ crate::tests!(
     a_name_that_does_not_resolve_is_an_error,
     what_is_no_controller_is_an_error,
     a_controller_of_another_version_is_named,
-    a_controller_that_says_nothing_is_given_up,
+    a_controller_that_says_nothing_is_given_up_at_the_limit,
+    a_refusal_without_proof_does_not_send_a_node_away,
     nodes_are_who_they_say_whoever_comes_first,
     a_node_too_many_finds_nobody,
     nodes_too_many_at_once_keep_nobody_out,
@@ -39,21 +44,38 @@ fn an_address_in_use_is_named() {
     assert_eq!(error, format!("can't listen on {address}: Address already in use (os error 98)"));
 }
 
-fn an_address_that_others_reach_needs_a_token() {
-    let error = Builder::nodes(2, 1).listen("0.0.0.0:0").start().unwrap_err().to_string();
-    let text = "listening on 0.0.0.0:0, which other machines reach, needs a token: set DISCO_TOKEN or DISCO_TOKEN_FILE";
-    assert_eq!(error, text);
+const NO_TOKEN: &str = "a session whose nodes are started elsewhere needs a token, which each node proves to have, and none was given: make \
+                        one by `disco token FILE`, copy the file to the other machines, and set DISCO_TOKEN_FILE=FILE, or pass \
+                        `--token-file FILE` to `disco run` and `disco worker`";
+
+fn a_listener_without_a_token_refuses_to_start() {
+    let builders =
+        [Builder::nodes(2, 1), Builder::nodes(2, 1).listen("127.0.0.1:0"), Builder::nodes(2, 1).listen("0.0.0.0:0")];
+    for builder in builders {
+        let listens = Arc::new(AtomicBool::new(false));
+        let told = listens.clone();
+        let builder = builder.start_deadline(Duration::from_millis(100)).announce(move |_| {
+            told.store(true, Ordering::SeqCst);
+            Ok(())
+        });
+        let error = builder.start().unwrap_err().to_string();
+        assert!(error == NO_TOKEN && !listens.load(Ordering::SeqCst), "{error}");
+    }
+}
+
+fn nodes_join_an_address_of_all_interfaces_with_the_token() {
     let session = Builder::nodes(2, 1).token(Token::new(TOKEN).unwrap()).listen("0.0.0.0:0");
     let (session, node) = with(session, |address| node(format!("127.0.0.1:{}", address.port())).spawn().unwrap());
     block_on(session.unwrap().shutdown()).unwrap();
     assert!(end(node).status.success());
 }
 
-fn a_session_without_a_token_takes_nodes_of_this_machine() {
-    let (session, node) =
-        with(Builder::nodes(2, 1), |address| node(address).env_remove("DISCO_TOKEN").spawn().unwrap());
-    block_on(session.unwrap().shutdown()).unwrap();
-    assert!(end(node).status.success());
+fn a_node_without_a_token_does_not_connect() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let told = complaint(node(listener.local_addr().unwrap()).env_remove("DISCO_TOKEN").spawn().unwrap());
+    assert_eq!(told, format!("disco: {NO_TOKEN}\n"));
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err());
 }
 
 fn nodes_that_do_not_come_are_named_at_the_deadline() {
@@ -146,7 +168,13 @@ fn what_is_no_controller_is_an_error() {
         stream.write_all(&[b'H'; 100]).unwrap();
         _ = stream.read_to_end(&mut Vec::new());
     });
-    assert_eq!(told, "disco: the controller lost: it is no controller of Disco\n");
+    assert!(told.contains(": no end after 1s: ") && told.ends_with("it is no controller of Disco\n"), "{told}");
+    // Less than a greeting, and open until the node leaves.
+    let told = meets(|mut stream| {
+        stream.write_all(b"SSH-2.0-OpenSSH\r\n").unwrap();
+        _ = stream.read_to_end(&mut Vec::new());
+    });
+    assert!(told.ends_with("it is no controller of Disco\n"), "{told}");
 }
 
 fn a_controller_of_another_version_is_named() {
@@ -155,16 +183,38 @@ fn a_controller_of_another_version_is_named() {
         stream.write_all(&[0; 32]).unwrap();
         _ = stream.read_to_end(&mut Vec::new());
     });
-    let text =
-        "disco: the controller lost: the other end speaks version 99, this one 2: both must run the same program\n";
-    assert_eq!(told, text);
+    let text = "the other end speaks version 99, this one 2: both must run the same program\n";
+    assert!(told.contains(": no end after 1s: ") && told.ends_with(text), "{told}");
 }
 
-fn a_controller_that_says_nothing_is_given_up() {
+fn a_controller_that_says_nothing_is_given_up_at_the_limit() {
+    let start = Instant::now();
     let told = meets(|mut stream| {
         _ = stream.read_to_end(&mut Vec::new());
     });
-    assert!(told.ends_with(": no end after 1s: it said nothing for 5s\n"), "{told}");
+    assert!(told.contains(": no end after 1s: it sent no complete answer within "), "{told}");
+    assert!(start.elapsed() < Duration::from_secs(4), "after {:?}", start.elapsed());
+}
+
+fn a_refusal_without_proof_does_not_send_a_node_away() {
+    let impostor = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = impostor.local_addr().unwrap();
+    let node = node(address).spawn().unwrap();
+    let (mut stream, _) = impostor.accept().unwrap();
+    drop(impostor);
+    stream.write_all(Host::new([1; 32]).greeting()).unwrap();
+    stream.read_exact(&mut [0; ANSWER]).unwrap();
+    // The status of a wrong token.
+    let mut verdict = [0; VERDICT];
+    verdict[0] = 1;
+    stream.write_all(&verdict).unwrap();
+    drop(stream);
+    let session = builder(2, 1).listen(address.to_string()).start().unwrap();
+    assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
+    block_on(session.shutdown()).unwrap();
+    let output = end(node);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && told.contains("s more: it has another token"), "{told}");
 }
 
 fn nodes_are_who_they_say_whoever_comes_first() {

@@ -19,6 +19,8 @@ disco::register_function!("tests.session", session);
 disco::register_function!("tests.scribble", scribble);
 disco::register_function!("tests.take_4", take_4);
 disco::register_function!("tests.length", length);
+disco::register_function!("tests.bytes", bytes);
+disco::register_function!("tests.peak", peak);
 disco::register_function!("tests.store", store);
 disco::register_function!("tests.opaque", opaque);
 disco::register_function!("tests.reduce", reduce);
@@ -117,6 +119,17 @@ fn take_4(_: &mut WorkerContext, _: i64, _: f64, _: String, _: bool) -> disco::R
 
 fn length(_: &mut WorkerContext, text: String) -> disco::Result<i64> {
     Ok(text.len() as i64)
+}
+
+fn bytes(_: &mut WorkerContext, count: i64) -> disco::Result<Vec<u8>> {
+    Ok(vec![7; count as usize])
+}
+
+/// The most resident memory that this process has had, in bytes.
+fn peak(_: &mut WorkerContext) -> disco::Result<i64> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    Ok(line.trim().strip_suffix(" kB").unwrap().parse::<i64>().unwrap() << 10)
 }
 
 /// All workers meet in the store, while the command runs.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_on};
 
-use crate::programs;
+use crate::{programs, terminal};
 
 crate::tests!(
     every_worker_is_a_process_but_the_first,
@@ -15,6 +15,7 @@ crate::tests!(
     what_can_t_cross_is_an_error_and_the_session_goes_on,
     the_store_is_one_for_all_workers,
     output_of_workers_is_passed_on_by_lines,
+    control_characters_of_workers_are_shown_on_a_terminal_and_passed_through_elsewhere,
     events_of_workers_say_which_worker,
     output_that_nobody_reads_does_not_keep_a_session_from_its_end,
     large_values_for_one_worker_do_not_pile_up_in_others,
@@ -104,6 +105,15 @@ fn output_of_workers_is_passed_on_by_lines() {
     let out = ["[worker 1] last", "[worker 1] output of worker 1", "[worker 2] last", "[worker 2] output of worker 2"];
     assert_eq!(sorted(output.stdout), out);
     assert_eq!(sorted(output.stderr), ["[worker 1] error of worker 1", "[worker 2] error of worker 2"]);
+}
+
+fn control_characters_of_workers_are_shown_on_a_terminal_and_passed_through_elsewhere() {
+    let said = terminal::output(programs::command("painter"));
+    assert!(!said.contains(['\x1b', '\x07', '\u{9b}']), "{said:?}");
+    assert!(said.contains("[worker 1] \\x1b[31mred\\u{9b}0m \\x1b]0;title\\x07 of worker 1\r\n"), "{said:?}");
+    let output = programs::command("painter").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains(&format!("[worker 1] {} of worker 1\n", programs::ESCAPES)), "{said:?}");
 }
 
 fn events_of_workers_say_which_worker() {

@@ -12,7 +12,10 @@ mod life;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod programs;
+mod replies;
 mod start;
+#[path = "../terminal/mod.rs"]
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -30,7 +33,8 @@ fn main() -> ExitCode {
     let mpi = mpi::tests();
     #[cfg(not(feature = "mpi"))]
     let mpi = Tests::new();
-    let tests = [death::tests(), invited::tests(), life::tests(), start::tests(), mpi].into_iter().flatten();
+    let tests =
+        [death::tests(), invited::tests(), life::tests(), replies::tests(), start::tests(), mpi].into_iter().flatten();
     let trials = tests.map(|(name, test)| {
         let run = move || {
             test();

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -54,8 +54,10 @@ pub(crate) fn run() -> Option<ExitCode> {
         "ahead of its epoch" => liar(Message::Ask { id: 1, epoch: 5, call: StoreCall::Get("key".into()) }),
         "in another's name" => liar(Message::Unshare(7 << 32)),
         "invited" => invited(),
+        "listener" => listener(),
         "mpi" => mpi(),
-        "printer" => printer(),
+        "printer" => printer("output"),
+        "painter" => printer(ESCAPES),
         "noise" => noise(),
         "logger" => logger(),
         other => panic!("there is no program `{other}`"),
@@ -102,12 +104,15 @@ fn without_init() {
     println!("{}", Builder::processes(2).start().unwrap_err());
 }
 
+/// What changes the colour and the title of a terminal, and rings its bell.
+pub(crate) const ESCAPES: &str = "\x1b[31mred\u{9b}0m \x1b]0;title\x07";
+
 /// Prints through its workers.
-fn printer() {
+fn printer(text: &str) {
     disco::init();
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
-        session.call(&session.function("tests.print").await.unwrap(), ("output",)).await.unwrap();
+        session.call(&session.function("tests.print").await.unwrap(), (text,)).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
@@ -167,9 +172,10 @@ fn liar(message: Message) {
     let hello = Hello { token: token.into(), worker: WorkerId::new(worker), functions };
     let mut stream = connect();
     for message in [Message::Hello(hello), message] {
-        stream.write_all(&message.encode().unwrap()).unwrap();
+        // Refused already, perhaps.
+        _ = stream.write_all(&message.encode().unwrap());
     }
-    stream.read_to_end(&mut Vec::new()).unwrap();
+    _ = stream.read_to_end(&mut Vec::new());
 }
 
 /// Has a rank of MPI end inside an all-reduce, or this program with all ranks inside one, or a message that is too short, and
@@ -216,6 +222,18 @@ fn invited() {
     let invitation = Invitation::parse(&env::args().next_back().unwrap()).unwrap();
     assert!(!Invitation::is_there());
     disco::serve(&invitation).unwrap();
+}
+
+/// Listens where a controller might, and says how much it was told.
+fn listener() {
+    let name = env::args().next_back().unwrap();
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    println!("listens");
+    let mut said = Vec::new();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    _ = stream.read_to_end(&mut said);
+    println!("{} bytes", said.len());
 }
 
 /// A worker that says something else than hello, and listens.

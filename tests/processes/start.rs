@@ -1,10 +1,18 @@
 //! Starting, and everything that can be wrong with it.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
 
-use disco::{Builder, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, Invitation, Session, SessionExt, Value, WorkerId, block_on};
+use disco_channel::processes;
 
 use crate::programs;
 
@@ -22,6 +30,9 @@ crate::tests!(
     without_shared_memory_commands_go_over_sockets,
     a_worker_makes_no_session_of_processes,
     workers_do_not_pass_their_invitation_on,
+    another_user_is_sent_away_from_the_socket_of_workers,
+    a_worker_tells_its_token_to_no_controller_of_another_user,
+    workers_come_in_among_more_silent_connections_than_the_door_holds,
 );
 
 /// The error of a session whose workers are this script.
@@ -135,4 +146,69 @@ fn workers_do_not_pass_their_invitation_on() {
         assert_eq!(session.get(&variable, WorkerId::new(1)).await.unwrap(), Value::None);
         session.shutdown().await.unwrap();
     });
+}
+
+/// The user `nobody`, for tests that root runs.
+const NOBODY: u32 = 65534;
+
+/// Starts a program as another user; none where this user may not do that.
+fn as_nobody(mut command: Command) -> Option<Child> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can run a program as another user");
+        return None;
+    }
+    Some(command.uid(NOBODY).stdout(Stdio::piped()).spawn().unwrap())
+}
+
+fn another_user_is_sent_away_from_the_socket_of_workers() {
+    let (tell, told) = mpsc::channel();
+    let builder = Builder::processes(2).start_deadline(Duration::from_secs(2)).invite(move |invitation| {
+        let mut intruder = programs::command("ahead of its epoch");
+        intruder.env("DISCO_WORKER", invitation.text());
+        tell.send(as_nobody(intruder)).unwrap();
+        Ok(())
+    });
+    let error = builder.start().unwrap_err().to_string();
+    assert_eq!(error, "start: no end after 2s: worker 1 did not connect");
+    if let Some(mut child) = told.recv().unwrap() {
+        child.wait().unwrap();
+    }
+}
+
+fn a_worker_tells_its_token_to_no_controller_of_another_user() {
+    let name = format!("disco-test-{}", std::process::id());
+    let mut listener = programs::command("listener");
+    listener.arg(&name);
+    let Some(mut listener) = as_nobody(listener) else { return };
+    let mut said = BufReader::new(listener.stdout.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    let invitation = Invitation::parse(&format!("1:{name}:0123456789abcdef")).unwrap();
+    let error = processes::serve(&invitation, |_, _, _| Ok(())).unwrap_err().to_string();
+    assert_eq!(error, "the controller lost: worker 1 can't connect to it: its socket is another user's");
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "0 bytes\n");
+    assert!(listener.wait().unwrap().success());
+}
+
+fn workers_come_in_among_more_silent_connections_than_the_door_holds() {
+    let crowd = Arc::new(Mutex::new(Vec::new()));
+    let builder = Builder::processes(3).invite({
+        let crowd = crowd.clone();
+        move |invitation| {
+            let socket = invitation.text().split(':').nth(1).unwrap().to_owned();
+            let address = SocketAddr::from_abstract_name(socket).unwrap();
+            let invitation = invitation.text();
+            let crowd = crowd.clone();
+            // The door is attended to once all are invited.
+            thread::spawn(move || {
+                (0..300).for_each(|_| crowd.lock().unwrap().push(UnixStream::connect_addr(&address).unwrap()));
+                programs::command("invited").arg(invitation).spawn().unwrap().wait().unwrap()
+            });
+            Ok(())
+        }
+    });
+    let session = builder.start().unwrap();
+    block_on(session.shutdown()).unwrap();
+    assert_eq!(crowd.lock().unwrap().len(), 600);
 }

@@ -21,8 +21,13 @@ use super::{CHUNK, PACKET, PART};
 const BACKLOG: usize = 1 << 30;
 /// What may wait beside a large packet of each worker.
 const SLACK: usize = 64 << 20;
+/// Bytes that may wait while another large packet is made. A sender that can wait does so until no more are left.
+const DRAINED: usize = 16 << 20;
+/// How often a sender that waits looks whether it still should.
+const LOOK: Duration = Duration::from_millis(50);
 /// How many packets go at once.
 const SLICES: usize = 64;
+
 /// One end of a connected socket that streams bytes: what it sends, and the socket. Never waits.
 pub(crate) struct Connection {
     socket: OwnedFd,
@@ -174,14 +179,24 @@ impl Connection {
         self.close();
     }
 
+    /// Whether so little waits that a large packet may follow, or nothing is sent any more.
+    pub(crate) fn has_room(&self) -> bool {
+        let outbox = self.outbox();
+        outbox.is_cut || outbox.bytes <= DRAINED
+    }
+
+    /// Sends what waits until there [is room](Self::has_room), or for as long as the caller wants to wait.
+    pub(crate) fn wait_for_room(&self, is_wanted: impl Fn() -> bool) {
+        let limit = Timespec::try_from(LOOK).ok();
+        while !self.has_room() && is_wanted() && self.flush().is_ok_and(|is_empty| !is_empty) {
+            // A signal ends it early, as it may.
+            _ = event::poll(&mut [PollFd::new(self, PollFlags::OUT)], limit.as_ref());
+        }
+    }
+
     /// Bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
         self.outbox().bytes
-    }
-
-    /// Whether it takes nothing any more.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.outbox().is_cut
     }
 
     /// Closes it for both ends.
@@ -189,6 +204,13 @@ impl Connection {
         self.outbox().is_cut = true;
         // It fails only if that was done already.
         _ = net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Whether the other end has closed.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        let mut polled = [PollFd::new(self, PollFlags::empty())];
+        let came = event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        matches!(came, Ok(1..)) && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     /// Whether something waits for the socket to take it.

@@ -150,12 +150,11 @@ impl Guest {
     /// Judges the verdict: the world that the controller has.
     ///
     /// # Errors
-    /// It refuses, and why; or it does not have this token.
+    /// It refuses, and why; or it does not have this token. Anybody who listens can say so: no refusal has a proof.
     pub fn judge(&self, token: &Token, verdict: &[u8; VERDICT]) -> Result<World> {
         let (said, proof) = verdict.split_at(SAID);
         match word(said, 0) {
             WELCOME => {}
-            // Anybody can say so; it ends the attempt, as a closed connection would.
             WRONG_TOKEN => return Err(Error::invalid("it has another token")),
             WRONG_VERSION => return Err(Error::invalid(differ(word(said, 4)))),
             status => return Err(Error::invalid(format!("it answers with status {status}"))),
@@ -166,6 +165,11 @@ impl Guest {
         let [workers, groups, nodes] = [8, 12, 16].map(|at| word(said, at) as usize);
         World::new(workers, groups)?.on_nodes(nodes)
     }
+}
+
+/// Whether these bytes, of which more may come, can be the first ones of a record.
+pub fn may_begin(record: &[u8]) -> bool {
+    record.iter().zip(MAGIC).all(|(came, magic)| came == magic)
 }
 
 /// What the first bytes of a record say.
@@ -317,5 +321,11 @@ mod tests {
         greeting[0] = b'H';
         let error = Guest::answer(&token, &greeting, [2; 32], REQUEST).unwrap_err().to_string();
         assert_eq!(error, "it is no controller of Disco");
+    }
+
+    #[test]
+    fn bytes_that_begin_no_record_are_told_from_the_first_ones_of_one() {
+        assert!(may_begin(b"") && may_begin(b"disc") && may_begin(Host::new([1; 32]).greeting()));
+        assert!(!may_begin(b"G") && !may_begin(b"discnodf") && !may_begin(&[0; ANSWER]));
     }
 }

@@ -19,7 +19,8 @@
 //! 1,024 frames and about 64 MiB are under way.
 //!
 //! **The end.** Both ends say something each second. One that is silent for 5 s, closes the connection or sends garbage is gone: a
-//! node's workers are then lost, all of them; a node whose controller is gone aborts and stops its workers.
+//! node's workers are then lost, all of them; a node whose controller is gone aborts and stops its workers. A node that the session
+//! has started itself is killed when it is lost, or 2 s after it was let go of.
 
 mod addresses;
 mod controller;
@@ -28,7 +29,7 @@ mod node;
 mod token;
 
 pub use addresses::everywhere;
-pub use controller::{Announce, Announcement, NodeLane, Options};
+pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
 pub use node::{JoinOptions, serve};
 pub use token::Token;
 

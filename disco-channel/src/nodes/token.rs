@@ -55,6 +55,21 @@ impl Token {
         file.map(|path| Self::read(Path::new(&path))).transpose()
     }
 
+    /// [The environment's](Self::from_env) token, where there has to be one: nodes that are started elsewhere can't be handed a
+    /// random one.
+    ///
+    /// # Errors
+    /// There is none, and how to make one; as [`Token::from_env`].
+    pub fn required() -> Result<Self> {
+        Self::from_env()?.ok_or_else(|| {
+            Error::invalid(
+                "a session whose nodes are started elsewhere needs a token, which each node proves to have, and none was given: \
+                 make one by `disco token FILE`, copy the file to the other machines, and set DISCO_TOKEN_FILE=FILE, or pass \
+                 `--token-file FILE` to `disco run` and `disco worker`",
+            )
+        })
+    }
+
     /// A random token.
     ///
     /// # Errors
@@ -101,11 +116,6 @@ impl Token {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(refused)?;
         file.write_all(&[&token.0, &b"\n"[..]].concat()).map_err(refused)?;
         Ok(token)
-    }
-
-    /// The token of a session without one, which takes anybody of this machine.
-    pub(super) fn none() -> Self {
-        Self([].into())
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

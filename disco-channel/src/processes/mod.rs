@@ -13,11 +13,12 @@
 //!
 //! **Starting.** The lane opens a door, an abstract Unix socket, and starts a process for each worker with a variable
 //! that names worker, door and a random token. Whoever connects has the same user and says HELLO (`disco_core::wire`) with
-//! the token and the names of its worker functions; others are sent away, those of this lane's own processes end the start.
+//! the token and the names of its worker functions; others are sent away, those of this lane's own processes end the start. A worker
+//! says it only to a socket of its own user.
 //!
 //! **Commands** of up to 64 KiB go through the ring, larger ones as FRAME to those whom they concern; a record in the ring keeps
 //! their place. Where there is no shared memory all frames are FRAME. Workers acknowledge FRAMEs, so that no more than 1,024
-//! of them and about 64 MiB are unread.
+//! of them and about 64 MiB are unread. Before a worker makes a REPLY it waits until at most 16 MiB of what it sent are unread.
 //!
 //! **The end** of a worker is what comes first: its connection closes, its process ends, it says nothing for too long, or it
 //! sends what no worker would. What it said before is heard first. A worker whose connection closes ends by itself; one

@@ -56,7 +56,8 @@ impl<T: Clone> Reader<T> {
         self.cursor.is_ready() || self.is_closed()
     }
 
-    fn is_closed(&self) -> bool {
+    /// Whether the ring is closed.
+    pub fn is_closed(&self) -> bool {
         self.cursor.track.closed.load(Ordering::Acquire)
     }
 }

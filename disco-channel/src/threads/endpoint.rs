@@ -2,12 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use disco_core::channel::Reply;
 use disco_core::link::ThreadLink;
 use disco_core::{Endpoint, Error, Frame, Inbox, Link, Result, WorkerId};
 
 use crate::ring::{Closed, Reader};
+
+/// How often a reply that is held back is tried again.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The end of a worker that is a thread of the controller's process.
 pub struct ThreadEndpoint {
@@ -23,6 +28,9 @@ impl Endpoint for ThreadEndpoint {
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
+        while !self.inbox.accepts_replies() && !self.frames.is_closed() {
+            thread::sleep(POLL_INTERVAL);
+        }
         self.inbox.reply(self.worker, seq, reply);
         Ok(())
     }

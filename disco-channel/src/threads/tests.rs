@@ -1,5 +1,5 @@
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -13,15 +13,18 @@ use crate::ring;
 
 /// What came up, in order of arrival, as text.
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct Heard {
+    said: Mutex<Vec<String>>,
+    holds_back: AtomicBool,
+}
 
 impl Heard {
     fn hear(&self, what: String) {
-        self.0.lock().unwrap().push(what);
+        self.said.lock().unwrap().push(what);
     }
 
     fn sorted(&self) -> Vec<String> {
-        let mut heard = self.0.lock().unwrap().clone();
+        let mut heard = self.said.lock().unwrap().clone();
         heard.sort();
         heard
     }
@@ -30,6 +33,9 @@ impl Heard {
 impl Inbox for Heard {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
         self.hear(format!("{from} replies to {seq}: {reply:?}"));
+    }
+    fn accepts_replies(&self) -> bool {
+        !self.holds_back.load(Ordering::SeqCst)
     }
     fn notice(&self, from: WorkerId, notice: Notice) {
         self.hear(format!("{from} notes: {notice}"));
@@ -169,7 +175,7 @@ fn a_worker_that_ends_early_is_lost_with_its_reason() {
         2 => Ok(()),
         _ => obedient(worker, endpoint),
     });
-    while heard.0.lock().unwrap().len() < 3 {
+    while heard.said.lock().unwrap().len() < 3 {
         thread::yield_now();
     }
     // Three times the ring: those who are gone hold nobody up.
@@ -274,4 +280,24 @@ fn a_lane_starts_once_and_not_without_workers() {
     let idle = ThreadLane::new(workers(0..1), Arc::default(), obedient);
     assert!(idle.send(&frame(1, Command::SyncAll)).unwrap_err().to_string().ends_with("was not started"));
     close(&idle, LONG).unwrap();
+}
+
+#[test]
+fn a_worker_holds_its_reply_back_until_the_inbox_accepts_it_or_the_lane_closes() {
+    let (lane, heard) = start(0..1, obedient);
+    let wait_for = |count| {
+        while heard.sorted().len() < count {
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    heard.holds_back.store(true, Ordering::SeqCst);
+    lane.send(&frame(1, Command::SyncAll)).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    assert!(heard.sorted().is_empty());
+    heard.holds_back.store(false, Ordering::SeqCst);
+    wait_for(1);
+    heard.holds_back.store(true, Ordering::SeqCst);
+    lane.send(&frame(2, Command::SyncAll)).unwrap();
+    lane.urgent(Signal::Shutdown).unwrap();
+    close(&lane, LONG).unwrap();
 }

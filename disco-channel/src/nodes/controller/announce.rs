@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use disco_core::Result;
 
+use super::children::NodeProcess;
 use crate::nodes::addresses;
 
 /// Takes where nodes are to connect, once somebody listens there.
 #[derive(Clone)]
 pub struct Announce(Arc<Tell>);
 
-type Tell = dyn Fn(&Announcement) -> Result<()> + Send + Sync;
+type Tell = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 
 /// Where nodes are to connect.
 #[non_exhaustive]
@@ -24,18 +25,22 @@ pub struct Announcement {
     pub nodes: usize,
     /// How many workers each has.
     pub per_node: usize,
-    /// They have to know a token.
-    pub needs_token: bool,
 }
 
 impl Announce {
-    pub(super) fn tell(&self, announcement: &Announcement) -> Result<()> {
+    pub(super) fn tell(&self, announcement: &Announcement) -> Result<Vec<NodeProcess>> {
         (self.0)(announcement)
     }
 
     /// Calls this; its error ends the start.
     pub fn new(announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(announce))
+        Self::starting(move |announcement| announce(announcement).map(|()| Vec::new()))
+    }
+
+    /// Calls this, which starts all nodes, the first one first; its error ends the start. They are killed if they do not end with the
+    /// session.
+    pub fn starting(start: impl Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(start))
     }
 }
 
@@ -53,17 +58,19 @@ impl Announcement {
         std::iter::once(format!("{name}:{port}")).chain(addresses).collect()
     }
 
-    /// The command that joins on another machine, for a session of this program.
+    /// The command that joins on another machine, for a session of this program; `FILE` stands for the file with the token.
     pub fn command(&self) -> String {
         let host = match self.address.ip().is_unspecified() {
             true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
             false => self.address.ip().to_string(),
         };
         let host = if host.contains(':') { format!("[{host}]") } else { host };
-        let token = if self.needs_token { " --token-file FILE" } else { "" };
         let program: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
         let (port, per_node) = (self.address.port(), self.per_node);
-        format!("disco worker --connect {host}:{port} --workers-per-node {per_node}{token} -- {}", program.join(" "))
+        format!(
+            "disco worker --connect {host}:{port} --workers-per-node {per_node} --token-file FILE -- {}",
+            program.join(" ")
+        )
     }
 }
 

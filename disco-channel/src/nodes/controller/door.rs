@@ -12,7 +12,7 @@ use disco_core::{Error, Result, World};
 
 use super::refused::Standing;
 use crate::connection::{Connection, Incoming, Waker};
-use crate::nodes::handshake::{ANSWER, Host, Judgement, Request};
+use crate::nodes::handshake::{ANSWER, Host, Judgement, Request, may_begin};
 use crate::nodes::token::Token;
 use crate::nodes::{self, HANDSHAKE, INTRODUCTION};
 use crate::random;
@@ -173,7 +173,11 @@ enum Progress {
 impl Stranger {
     fn listen(mut self, token: &Token, world: &World, waker: &Arc<Waker>, standing: &mut Standing) -> Result<Progress> {
         if let Phase::Proof { stream, host, answer, came } = &mut self.phase {
-            read(stream, answer, came)?;
+            let left = read(stream, answer, came);
+            if !may_begin(&answer[..*came]) {
+                return Err(Error::invalid("it speaks another language"));
+            }
+            left?;
             if *came == ANSWER {
                 let Judgement { request, verdict } = host.judge(token, world, answer);
                 *standing = match (&request, &verdict) {

@@ -16,6 +16,7 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 
 use super::announce::{Announce, Announcement};
+use super::children::Children;
 use super::crew::Crew;
 use super::door::Door;
 use super::printer::Printer;
@@ -35,8 +36,8 @@ pub struct Options {
     pub nodes: usize,
     /// Where to listen: `HOST:PORT`, port 0 for any.
     pub listen: String,
-    /// What nodes have to know; without it, only nodes of this machine are taken.
-    pub token: Option<Token>,
+    /// What nodes prove to have.
+    pub token: Token,
     /// Who is told where nodes are to connect.
     pub announce: Announce,
     /// What each node is called; without them, by its number, and by the name of its host once it has said it.
@@ -62,12 +63,12 @@ pub struct NodeLane {
 }
 
 impl Options {
-    /// On the loopback, without a token; workers are processes; 30 s to start, something said each second, 5 s of silence.
-    pub fn new(nodes: usize, config: WorkerConfig) -> Self {
+    /// On the loopback; workers are processes; 30 s to start, something said each second, 5 s of silence.
+    pub fn new(nodes: usize, token: Token, config: WorkerConfig) -> Self {
         Self {
             nodes,
             listen: "127.0.0.1:0".into(),
-            token: None,
+            token,
             announce: Announce::default(),
             names: Vec::new(),
             processes: true,
@@ -99,17 +100,9 @@ impl NodeLane {
         format!("lane to the nodes of workers {start}..{end}")
     }
 
-    fn listen(&self) -> Result<(TcpListener, Token)> {
-        let Options { listen, token, .. } = &self.options;
-        let refused = |error: std::io::Error| Error::invalid(format!("can't listen on {listen}: {error}"));
-        let listener = TcpListener::bind(listen).map_err(refused)?;
-        match token {
-            Some(token) => Ok((listener, token.clone())),
-            None if listener.local_addr().map_err(refused)?.ip().is_loopback() => Ok((listener, Token::none())),
-            None => Err(Error::invalid(format!(
-                "listening on {listen}, which other machines reach, needs a token: set DISCO_TOKEN or DISCO_TOKEN_FILE"
-            ))),
-        }
+    fn listen(&self) -> Result<TcpListener> {
+        let listen = &self.options.listen;
+        TcpListener::bind(listen).map_err(|error| Error::invalid(format!("can't listen on {listen}: {error}")))
     }
 }
 
@@ -122,7 +115,7 @@ impl Channel for NodeLane {
     /// Listens, announces where, and waits until all nodes have joined and started their workers.
     ///
     /// # Errors
-    /// It was started before; the workers can't be shared by the nodes; the address is taken, or needs a token; nodes do not
+    /// It was started before; the workers can't be shared by the nodes; the address is taken; nodes do not
     /// come, are another program's or can't start their workers: which, and why.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let Options { nodes, announce, names, processes, config, start, heartbeat, silence, token, .. } = &self.options;
@@ -134,7 +127,7 @@ impl Channel for NodeLane {
             return Err(self.error("was started before"));
         }
         let refused = |error: std::io::Error| self.error(&format!("the system refuses it: {error}"));
-        let (listener, secret) = self.listen()?;
+        let listener = self.listen()?;
         let address = listener.local_addr().map_err(refused)?;
         let waker = Arc::new(Waker::new().map_err(refused)?);
         let roster = Arc::new(Roster::new(self.workers.clone(), *nodes, names.clone(), waker));
@@ -143,7 +136,7 @@ impl Channel for NodeLane {
             roster: roster.clone(),
             inbox,
             shared: self.shared.clone(),
-            door: Some(Door::new(listener, secret, config.world).map_err(refused)?),
+            door: Some(Door::new(listener, token.clone(), config.world).map_err(refused)?),
             guests: Vec::new(),
             peers: Vec::new(),
             refused: Refused::default(),
@@ -158,13 +151,15 @@ impl Channel for NodeLane {
             },
             since: Instant::now(),
             ready: Some(tell),
+            children: Children::default(),
             printer: Some(Printer::start().map_err(refused)?),
         };
         let thread = thread::Builder::new().name("disco-nodes".into()).spawn(|| service.run()).map_err(refused)?;
         let crew = Crew::new(roster, thread);
-        let announcement =
-            Announcement { address, nodes: *nodes, per_node: count / nodes, needs_token: token.is_some() };
-        let ready = announce.tell(&announcement).and_then(|()| {
+        let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
+        let ready = announce.tell(&announcement).and_then(|started| {
+            *crew.roster.started() = started;
+            crew.roster.waker.wake();
             told.recv().unwrap_or_else(|_| Err(Error::invalid("the service thread of a lane has ended")))
         });
         if let Err(error) = ready {

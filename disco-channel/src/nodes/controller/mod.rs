@@ -2,6 +2,7 @@
 
 mod announce;
 mod batch;
+mod children;
 mod crew;
 mod door;
 mod lane;
@@ -12,4 +13,5 @@ mod roster;
 mod service;
 
 pub use announce::{Announce, Announcement};
+pub use children::NodeProcess;
 pub use lane::{NodeLane, Options};

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{ending, hearing};
+use crate::{ending, terminal};
 
 /// Bytes that may wait to be printed.
 const WAITING: usize = 16 << 20;
@@ -81,7 +81,7 @@ impl Line {
 
 fn print(lines: &Receiver<Line>, counts: &Counts) {
     for line in lines {
-        hearing::print(&line.prefix, line.is_err, &line.line);
+        terminal::print(&line.prefix, line.is_err, &line.line);
         counts.waiting.fetch_sub(line.size(), Ordering::Relaxed);
         let lost = counts.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {

@@ -9,6 +9,7 @@ use disco_core::activity::Progress;
 use disco_core::{Error, Frame, Result, WorkerId};
 
 use super::batch::{Batch, Load};
+use super::children::NodeProcess;
 use crate::connection::{Connection, Waker};
 use crate::credit::{CAPACITY, Credit};
 use crate::exits::Exits;
@@ -24,6 +25,8 @@ pub(super) struct Roster {
     /// Wakes the service thread.
     pub(super) waker: Arc<Waker>,
     batch: Mutex<Batch>,
+    /// Nodes that the session has started itself, for the service thread to take.
+    started: Mutex<Vec<NodeProcess>>,
     /// The epoch that workers were told of last.
     epoch: AtomicU64,
     /// Nodes were sent a shutdown behind their other commands.
@@ -58,6 +61,7 @@ impl Roster {
             exits: Exits::new(nodes),
             waker,
             batch: Mutex::new(Batch::new(nodes)),
+            started: Mutex::default(),
             epoch: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -124,6 +128,8 @@ impl Roster {
     /// # Errors
     /// A value that can't leave the process.
     pub(super) fn post_soon(&self, frame: &Frame) -> Result<()> {
+        // Encoded before the lock is taken: the service thread needs that for heartbeats.
+        frame.bytes()?;
         let mut batch = self.batch();
         self.add(&mut batch, frame)?;
         if batch.is_due() {
@@ -140,6 +146,8 @@ impl Roster {
     /// # Errors
     /// A value that can't leave the process.
     pub(super) fn post_now(&self, frame: &Frame, rest: Option<&Frame>, is_meant: impl Fn(usize) -> bool) -> Result<()> {
+        // As above.
+        frame.bytes()?;
         let mut batch = self.batch();
         if !(0..self.len()).all(&is_meant) {
             self.go(&mut batch, |_| true);
@@ -201,6 +209,10 @@ impl Roster {
             true => connection.send_last(packets),
             false => connection.hold_last(packets),
         });
+    }
+
+    pub(super) fn started(&self) -> MutexGuard<'_, Vec<NodeProcess>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn batch(&self) -> MutexGuard<'_, Batch> {

@@ -13,6 +13,7 @@ use disco_core::wire::{Assignment, Message};
 use disco_core::{Error, Result, function};
 use rustix::event::{PollFd, PollFlags};
 
+use super::children::Children;
 use super::door::{Arrival, Door, Guest};
 use super::peer::Peer;
 use super::printer::Printer;
@@ -40,6 +41,8 @@ pub(super) struct Service {
     pub(super) since: Instant,
     /// Hears once whether all have started.
     pub(super) ready: Option<Sender<Result<()>>>,
+    /// Nodes that the session has started itself.
+    pub(super) children: Children,
     pub(super) printer: Option<Printer>,
 }
 
@@ -47,6 +50,8 @@ pub(super) struct Service {
 #[derive(Clone, Copy)]
 enum Source {
     Waker,
+    /// A process that the session has started has ended.
+    Exit,
     /// The door, a stranger or a guest.
     Door,
     Peer(usize),
@@ -58,7 +63,8 @@ impl Service {
         let Assignment { heartbeat, silence, start: start_limit, .. } = self.assignment;
         let tick = (heartbeat.min(silence / 5) / 2).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let (mut last, mut lingers, mut vigil) = (self.since, None, Vigil::default());
-        while self.door.is_some() || !self.peers.iter().all(Peer::is_over) {
+        while !self.is_over() {
+            self.children.adopt(std::mem::take(&mut *self.roster.started()));
             let ready = self.wait(&mut vigil, lingers.unwrap_or(tick));
             self.hear(&ready);
             // What lingers has had the time that this thread waited.
@@ -100,6 +106,11 @@ impl Service {
         }
     }
 
+    /// Whether nothing is left of any node.
+    fn is_over(&mut self) -> bool {
+        self.door.is_none() && self.peers.iter().all(Peer::is_over) && self.children.have_ended()
+    }
+
     /// Waits until something comes, or it is time to look.
     fn wait(&self, vigil: &mut Vigil, limit: Duration) -> Vec<Source> {
         let mut sources = vec![Source::Waker];
@@ -119,6 +130,10 @@ impl Service {
                 polled.push(PollFd::from_borrowed_fd(connection.as_fd(), events));
             }
         }
+        for exit in self.children.exits() {
+            sources.push(Source::Exit);
+            polled.push(PollFd::from_borrowed_fd(exit, PollFlags::IN));
+        }
         vigil.wait(&mut polled, limit);
         let ready = polled.iter().map(|polled| !polled.revents().is_empty());
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
@@ -132,6 +147,7 @@ impl Service {
         for source in ready {
             match source {
                 Source::Waker => self.roster.waker.hear(),
+                Source::Exit => self.children.reap(),
                 Source::Door => {}
                 Source::Peer(index) => self.hear_peer(*index),
             }
@@ -266,6 +282,9 @@ impl Service {
         let peer = &mut self.peers[index];
         let has_left = peer.has_left;
         let Some(why) = peer.end() else { return };
+        if !has_left {
+            self.children.kill(index);
+        }
         if self.ready.is_some() {
             self.give_up(&self.roster.lost(index, why));
         } else if !(self.roster.exits.are_expected() || self.roster.leaving.load(Ordering::Acquire) && has_left) {

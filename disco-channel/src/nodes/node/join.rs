@@ -11,44 +11,46 @@ use disco_core::{Error, Result, World, function};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 use crate::connection::{Connection, Incoming, PACKET, Waker};
-use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT};
+use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT, may_begin};
 use crate::nodes::token::Token;
 use crate::nodes::{self, ALIVE, HANDSHAKE};
 use crate::random;
 
 /// How long to wait before the second attempt, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long the least of several addresses is tried.
+/// How long the first attempt may take at least, and each of several addresses unless time is up.
 const SHARE: Duration = Duration::from_millis(500);
+/// How long the last attempt may take at least.
+const LEAST: Duration = Duration::from_millis(50);
+/// How long one attempt may take at most.
+const MOST: Duration = Duration::from_secs(3600);
 /// How long the controller may be silent while others join, of which it says something more often than each second.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long others may take to join until it is said that they are waited for.
 const QUIET: Duration = Duration::from_secs(1);
-/// Why it may have been refused.
-const NO_TOKEN: &str = "this node was given no token";
 
 /// How a node joins.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
     /// Where the controller listens: `HOST:PORT`, or several of these, parted by commas, of which one will do.
     pub address: String,
-    /// The session's token; without it, a controller of this machine that has none.
-    pub token: Option<Token>,
+    /// The session's token.
+    pub token: Token,
     /// Which node this is; else the controller says.
     pub node: Option<u32>,
     /// How many workers it has; else the controller says.
     pub per_node: Option<u32>,
-    /// How long the controller may take to be there.
+    /// How long the controller may take to be there; a refusal that it does not prove to come from it is no end before.
     pub start: Duration,
     /// Takes what is waited for, to be shown.
     pub say: fn(&str),
 }
 
 impl JoinOptions {
-    /// To a controller at this address, without a token, as whatever node it says, within 30 s; says nothing.
-    pub fn new(address: impl Into<String>) -> Self {
+    /// To a controller at this address, as whatever node it says, within 30 s; says nothing.
+    pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
-        Self { address: address.into(), token: None, node: None, per_node: None, start, say: |_| {} }
+        Self { address: address.into(), token, node: None, per_node: None, start, say: |_| {} }
     }
 }
 
@@ -63,36 +65,44 @@ pub(super) struct Joined {
 enum Failed {
     /// The next one may not.
     ForNow(String),
+    /// Whoever listens there refuses, and has not proved that it is the controller: the next one may not.
+    Refused(String),
     ForGood(Error),
 }
 
 /// Joins, and waits for the assignment, which comes when all nodes have joined.
 pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> {
-    let (start, mut pause, mut told) = (Instant::now(), PAUSE.0, String::new());
+    let (start, mut pause, mut told, mut refused) = (Instant::now(), PAUSE.0, String::new(), None);
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     loop {
-        let left = options.start.saturating_sub(start.elapsed());
-        let why = match attempt(options, left, waker, &name) {
+        let least = if told.is_empty() { SHARE } else { LEAST };
+        let end = Instant::now() + options.start.saturating_sub(start.elapsed()).clamp(least, MOST);
+        let why = match attempt(options, end, waker, &name) {
             Ok(joined) => return Ok(joined),
             Err(Failed::ForGood(error)) => return Err(error),
             Err(Failed::ForNow(why)) => why,
+            Err(Failed::Refused(why)) => refused.insert(why).clone(),
         };
         let left = options.start.saturating_sub(start.elapsed());
-        if left.is_zero() {
+        if left <= LEAST {
             let operation = format!("joining the controller at {}", options.address);
-            return Err(Error::Deadline { operation, after: options.start, state: why });
+            let state = match refused {
+                Some(refused) if refused != why => format!("{why}; an attempt before: {refused}"),
+                _ => why,
+            };
+            return Err(Error::Deadline { operation, after: options.start, state });
         }
         if told != why {
             (options.say)(&format!("waiting for the controller at {}, {left:.0?} more: {why}", options.address));
             told = why;
         }
-        thread::sleep(pause.min(left));
+        thread::sleep(pause.min(left - LEAST));
         pause = (2 * pause).min(PAUSE.1);
     }
 }
 
-fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str) -> Result<Joined, Failed> {
-    let (stream, world) = enter(options, left)?;
+fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) -> Result<Joined, Failed> {
+    let (stream, world) = enter(options, end)?;
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
@@ -108,38 +118,39 @@ fn attempt(options: &JoinOptions, left: Duration, waker: &Arc<Waker>, name: &str
 
 /// Connects to one of the addresses, whose other end has the token. Of several, each has a share of the time, and what others
 /// listen to is passed over.
-fn enter(options: &JoinOptions, left: Duration) -> Result<(TcpStream, World), Failed> {
+fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, World), Failed> {
     let addresses: Vec<&str> = options.address.split(',').collect();
-    let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, left) };
-    let limit = left.min(HANDSHAKE / addresses.len() as u32).max(SHARE);
-    let mut reasons = Vec::new();
+    let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, end) };
+    let share = (HANDSHAKE / addresses.len() as u32).max(SHARE);
+    let (mut reasons, mut is_refused) = (Vec::new(), false);
     for address in addresses {
-        match enter_at(address, options, limit) {
+        let why = match enter_at(address, options, end.min(Instant::now() + share)) {
             Ok(entered) => return Ok(entered),
-            Err(Failed::ForNow(why)) => reasons.push(format!("{address}: {why}")),
-            Err(Failed::ForGood(error)) => reasons.push(format!("{address}: {error}")),
-        }
+            Err(Failed::ForNow(why)) => why,
+            Err(Failed::Refused(why)) => {
+                is_refused = true;
+                why
+            }
+            Err(Failed::ForGood(error)) => error.to_string(),
+        };
+        reasons.push(format!("{address}: {why}"));
     }
-    Err(Failed::ForNow(reasons.join("; ")))
+    let why = reasons.join("; ");
+    Err(if is_refused { Failed::Refused(why) } else { Failed::ForNow(why) })
 }
 
-fn enter_at(address: &str, options: &JoinOptions, limit: Duration) -> Result<(TcpStream, World), Failed> {
-    let mut stream = connect(address, limit).map_err(Failed::ForNow)?;
-    let peer = stream.peer_addr().map_err(|error| Failed::ForNow(error.to_string()))?;
-    // As a controller without a token takes nodes of this machine only: elsewhere anybody could be one.
-    if options.token.is_none() && !peer.ip().to_canonical().is_loopback() {
-        return Err(Failed::ForGood(lost(format!("{peer} may be another machine; {NO_TOKEN}"))));
-    }
-    let world = prove(options, &mut stream)?;
+fn enter_at(address: &str, options: &JoinOptions, end: Instant) -> Result<(TcpStream, World), Failed> {
+    let mut stream = connect(address, end).map_err(Failed::ForNow)?;
+    let world = prove(options, &mut stream, end)?;
     Ok((stream, world))
 }
 
 /// Connects to any of the addresses that a name has.
-fn connect(address: &str, left: Duration) -> Result<TcpStream, String> {
-    let addresses = resolve(address, left)?;
+fn connect(address: &str, end: Instant) -> Result<TcpStream, String> {
+    let addresses = resolve(address, left(end))?;
     let mut why = format!("`{address}` has no address");
     for address in addresses {
-        match TcpStream::connect_timeout(&address, left.clamp(Duration::from_millis(1), HANDSHAKE)) {
+        match TcpStream::connect_timeout(&address, left(end).min(HANDSHAKE)) {
             Ok(stream) => return Ok(stream),
             Err(error) => why = error.to_string(),
         }
@@ -147,8 +158,13 @@ fn connect(address: &str, left: Duration) -> Result<TcpStream, String> {
     Err(why)
 }
 
+/// What is left until then; not nothing, which would be no limit to the system.
+fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
 /// The addresses of a name: the system's resolver knows no deadline, and is left behind at ours.
-fn resolve(address: &str, left: Duration) -> Result<Vec<SocketAddr>, String> {
+fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, String> {
     // No name, for which there is no need to wait.
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
@@ -158,53 +174,60 @@ fn resolve(address: &str, left: Duration) -> Result<Vec<SocketAddr>, String> {
     let resolver = thread::Builder::new().name("disco-resolver".into());
     let started = resolver.spawn(move || tell.send(name.to_socket_addrs().map(Iterator::collect)));
     started.map_err(|error| error.to_string())?;
-    match told.recv_timeout(left.max(Duration::from_millis(1))) {
+    match told.recv_timeout(limit) {
         Ok(addresses) => addresses.map_err(|error| format!("its name does not resolve: {error}")),
         Err(_) => Err("its name does not resolve in time".to_owned()),
     }
 }
 
 /// Each end proves that it has the token. Returns the world of the controller.
-fn prove(options: &JoinOptions, stream: &mut TcpStream) -> Result<World, Failed> {
+fn prove(options: &JoinOptions, stream: &mut TcpStream, end: Instant) -> Result<World, Failed> {
+    let limit = left(end).min(HANDSHAKE);
+    let end = Instant::now() + limit;
     let for_now = |error: io::Error| {
         Failed::ForNow(match error.kind() {
             io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("it said nothing for {HANDSHAKE:?}"),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                format!("it sent no complete answer within {limit:.1?}")
+            }
             _ => error.to_string(),
         })
     };
-    let hint = if options.token.is_none() { format!("; {NO_TOKEN}") } else { String::new() };
-    let refused = |error: Error| Failed::ForGood(lost(format!("{error}{hint}")));
-    let end = Instant::now() + HANDSHAKE;
+    let refused = |error: Error| Failed::Refused(error.to_string());
     let mut greeting = [0; GREETING];
-    read(stream, &mut greeting, end).map_err(for_now)?;
-    let token = options.token.clone().unwrap_or_else(Token::none);
+    let mut came = 0;
+    while came < GREETING {
+        came += read(stream, &mut greeting[came..], end).map_err(for_now)?;
+        // It may be all that comes.
+        if !may_begin(&greeting[..came]) {
+            return Err(Failed::Refused("it is no controller of Disco".into()));
+        }
+    }
     let request = Request { node: options.node, per_node: options.per_node };
     let nonce = random::bytes().map_err(for_now)?;
-    let (guest, answer) = Guest::answer(&token, &greeting, nonce, request).map_err(refused)?;
+    let (guest, answer) = Guest::answer(&options.token, &greeting, nonce, request).map_err(refused)?;
     stream.write_all(&answer).map_err(for_now)?;
-    let mut verdict = [0; VERDICT];
-    read(stream, &mut verdict, end).map_err(for_now)?;
-    guest.judge(&token, &verdict).map_err(refused)
+    let (mut verdict, mut came) = ([0; VERDICT], 0);
+    while came < VERDICT {
+        came += read(stream, &mut verdict[came..], end).map_err(for_now)?;
+    }
+    guest.judge(&options.token, &verdict).map_err(refused)
 }
 
-/// Reads a record, however slowly it comes, until `end`.
-fn read(stream: &mut TcpStream, record: &mut [u8], end: Instant) -> io::Result<()> {
-    let mut came = 0;
-    while came < record.len() {
+/// Reads what comes next until `end`, a byte at least.
+fn read(stream: &mut TcpStream, into: &mut [u8], end: Instant) -> io::Result<usize> {
+    loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut record[came..]) {
+        match stream.read(into) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => came += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            read => return read,
         }
     }
-    Ok(())
 }
 
 /// Waits until the controller says which node this is.
@@ -251,10 +274,9 @@ pub(super) fn lost(why: String) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, TcpListener};
+    use std::net::TcpListener;
 
     use super::*;
-    use crate::nodes::addresses;
 
     #[test]
     fn of_several_addresses_each_says_why_it_would_not_do() {
@@ -265,25 +287,11 @@ mod tests {
         thread::spawn(move || {
             strange.incoming().for_each(|stream| _ = stream.unwrap().write_all(&[b' '; GREETING]));
         });
-        let mut options = JoinOptions::new(format!("{closed},{other}"));
+        let mut options = JoinOptions::new(format!("{closed},{other}"), Token::random().unwrap());
         options.start = Duration::from_millis(1);
         let error = join(&options, &Arc::new(Waker::new().unwrap())).err().unwrap().to_string();
         assert!(error.contains(&format!("{closed}: Connection refused")), "{error}");
-        let why = "the controller lost: it is no controller of Disco; this node was given no token";
+        let why = "it is no controller of Disco";
         assert!(error.ends_with(&format!("; {other}: {why}")), "{error}");
-    }
-
-    #[test]
-    fn without_a_token_only_a_controller_of_this_machine_will_do() {
-        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
-        let addresses = addresses::of_this_machine().into_iter().filter(IpAddr::is_ipv4);
-        for address in addresses.map(|ip| SocketAddr::new(ip, listener.local_addr().unwrap().port())) {
-            let error = join(&JoinOptions::new(address.to_string()), &Arc::new(Waker::new().unwrap())).err().unwrap();
-            let why = format!("{address} may be another machine; this node was given no token");
-            assert_eq!(error.to_string(), format!("the controller lost: {why}"));
-            let mut said = Vec::new();
-            listener.accept().unwrap().0.read_to_end(&mut said).unwrap();
-            assert!(said.is_empty(), "{said:?}");
-        }
     }
 }

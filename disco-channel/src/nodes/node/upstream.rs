@@ -12,8 +12,6 @@ use disco_core::{Error, Result, WorkerId};
 use crate::connection::{Connection, Waker};
 use crate::hearing;
 
-/// Bytes that may wait before printing waits, too.
-const BEHIND: usize = 1 << 20;
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -31,7 +29,7 @@ impl Upstream {
 
     /// A worker has printed a line. Waits while the connection does not keep up.
     pub(super) fn print(&self, worker: WorkerId, is_err: bool, line: &[u8]) {
-        while self.connection.backlog() > BEHIND && !self.connection.is_cut() {
+        while !self.connection.has_room() {
             thread::sleep(LOOK);
         }
         let packet = from(worker, Message::Output { is_err, line: line.into() }).encode();
@@ -61,6 +59,10 @@ impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
         let packet = hearing::encode_reply(worker, seq, reply, |message| from(worker, message));
         self.look_into(packet.and_then(|packet| self.connection.send(packet, None)));
+    }
+
+    fn accepts_replies(&self) -> bool {
+        self.connection.has_room()
     }
 
     fn notice(&self, worker: WorkerId, notice: Notice) {

@@ -1,5 +1,6 @@
 //! Where workers introduce themselves.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -18,15 +19,18 @@ use crate::{hearing, random};
 const HELLO: usize = 1 << 20;
 /// How long one may take to introduce itself.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How many may be about it at a time.
+/// How many may be about it at a time, beside the processes that this lane has started.
 const STRANGERS: usize = 256;
+/// How many are let in before anything else is done.
+const AT_ONCE: usize = 64;
 
 /// A socket without a file, on which workers of this user come in.
 pub(super) struct Door {
     listener: UnixListener,
     pub(super) name: String,
     pub(super) token: Arc<[u8]>,
-    strangers: Vec<Stranger>,
+    /// The oldest first.
+    strangers: VecDeque<Stranger>,
 }
 
 /// One who has connected and not introduced itself yet.
@@ -34,6 +38,8 @@ struct Stranger {
     connection: Arc<Connection>,
     incoming: Incoming,
     pid: Option<u32>,
+    /// It is a process that this lane has started.
+    is_child: bool,
     since: Instant,
 }
 
@@ -48,14 +54,13 @@ pub(super) enum Arrival {
 }
 
 impl Door {
-    /// Opens a door under a name that nobody can guess.
+    /// Opens a door under a name that is free. All users of the machine can see it; the token is what nobody can guess.
     pub(super) fn open() -> io::Result<Self> {
-        let random = random::bytes::<32>()?;
-        let (name, token) = random.split_at(16);
-        let name = format!("disco-{}", random::hex(name));
+        let (name, token) = (random::bytes::<16>()?, random::bytes::<32>()?);
+        let name = format!("disco-{}", random::hex(&name));
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, name, token: token.into(), strangers: Vec::new() })
+        Ok(Self { listener, name, token: token.into(), strangers: VecDeque::new() })
     }
 
     /// Those whose packets are waited for.
@@ -63,10 +68,11 @@ impl Door {
         self.strangers.iter().map(|stranger| &*stranger.connection)
     }
 
-    /// Lets in who has come, and hears what strangers say.
-    pub(super) fn attend(&mut self, waker: &Arc<Waker>) -> Vec<Arrival> {
+    /// Lets in who has come, and hears what strangers say. Processes of which `is_child` says that this lane has started them make
+    /// room for nobody.
+    pub(super) fn attend(&mut self, waker: &Arc<Waker>, is_child: impl Fn(u32) -> bool) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
-        loop {
+        for _ in 0..AT_ONCE {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -78,13 +84,14 @@ impl Door {
             };
             let is_ours = sockopt::socket_peercred(&stream);
             let (Ok(peer), Ok(connection)) = (is_ours, Connection::new(stream, waker.clone())) else { continue };
-            if peer.uid != rustix::process::geteuid() || self.strangers.len() == STRANGERS {
-                tracing::warn!(?peer, "sent away");
+            if peer.uid != rustix::process::geteuid() {
+                tracing::warn!(?peer, "another user's process was sent away");
                 continue;
             }
             let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
-            let (connection, since) = (Arc::new(connection), Instant::now());
-            self.strangers.push(Stranger { connection, incoming: Incoming::new(HELLO), pid, since });
+            let (connection, since, is_child) = (Arc::new(connection), Instant::now(), pid.is_some_and(&is_child));
+            self.make_room();
+            self.strangers.push_back(Stranger { connection, incoming: Incoming::new(HELLO), pid, is_child, since });
         }
         for mut stranger in std::mem::take(&mut self.strangers) {
             match stranger.listen(&self.token) {
@@ -92,7 +99,7 @@ impl Door {
                     let Stranger { pid, connection, incoming, .. } = stranger;
                     arrivals.push(Arrival::Worker { pid, hello, connection, incoming });
                 }
-                Ok(None) => self.strangers.push(stranger),
+                Ok(None) => self.strangers.push_back(stranger),
                 Err((worker, error)) => {
                     hearing::refuse(&stranger.connection, &error);
                     arrivals.push(Arrival::Refused { pid: stranger.pid, worker, error });
@@ -100,6 +107,18 @@ impl Door {
             }
         }
         arrivals
+    }
+
+    /// Sends away who has been silent for longest, where too many are.
+    fn make_room(&mut self) {
+        let mut others = self.strangers.iter().enumerate().filter(|(_, stranger)| !stranger.is_child);
+        let oldest = others.next().map(|(index, _)| index);
+        let is_full = others.count() + 1 >= STRANGERS;
+        if let Some(stranger) = oldest.filter(|_| is_full).and_then(|oldest| self.strangers.remove(oldest)) {
+            tracing::debug!(pid = stranger.pid, "sent away to make room");
+            let why = format!("it said nothing while {STRANGERS} other processes connected");
+            hearing::refuse(&stranger.connection, &Error::invalid(why));
+        }
     }
 }
 

@@ -16,9 +16,9 @@ use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 use super::crew::Crew;
 use super::launch::Launch;
 use super::output::Sink;
-use crate::hearing;
 use crate::processes::frames::INLINE;
 use crate::ring::MAX_READERS;
+use crate::terminal;
 
 /// What a [`ProcessLane`] is made of.
 #[derive(Clone)]
@@ -50,11 +50,11 @@ pub struct ProcessLane {
 
 impl Options {
     /// This program once more for each worker, the ring, 30 s to start, something said each second, 5 s of silence; what
-    /// workers print is printed here, with a prefix.
+    /// workers print is printed here, with a prefix, and on a terminal with its control characters written out.
     pub fn new(config: WorkerConfig) -> Self {
         let [start, heartbeat, silence] = [30, 1, 5].map(Duration::from_secs);
         let output =
-            Arc::new(|worker: WorkerId, is_err, line: &[u8]| hearing::print(&worker.to_string(), is_err, line));
+            Arc::new(|worker: WorkerId, is_err, line: &[u8]| terminal::print(&worker.to_string(), is_err, line));
         Self { launch: Launch::this_program(), config, ring: true, start, heartbeat, silence, output }
     }
 }

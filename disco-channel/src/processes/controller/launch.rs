@@ -12,8 +12,8 @@ use std::sync::Arc;
 use disco_core::{Error, Result};
 
 use super::output::Pipe;
-use super::process::Process;
 use crate::environment;
+use crate::process::Process;
 use crate::processes::invitation::{Invitation, VARIABLE};
 
 /// How the process of a worker comes about: a program that serves as one when it is [invited](crate::processes::serve).

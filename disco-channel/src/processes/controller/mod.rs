@@ -6,7 +6,6 @@ mod lane;
 mod launch;
 mod output;
 mod peer;
-mod process;
 mod roster;
 mod service;
 

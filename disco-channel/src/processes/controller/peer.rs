@@ -1,5 +1,6 @@
 //! One worker, as the service thread of its lane sees it.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,10 @@ use disco_core::link::{Shared, SharedFd};
 use disco_core::wire::Message;
 use disco_core::{Error, Result, Value, WorkerId};
 
-use super::process::Process;
 use super::roster::Roster;
 use crate::connection::{Connection, Incoming};
 use crate::hearing;
+use crate::process::Process;
 use crate::processes::frames::INLINE;
 
 /// How long after its connection was closed a worker's process may take to end, until it is reported without its status.
@@ -57,7 +58,11 @@ impl Peer {
     /// It has introduced itself, and is that process.
     pub(super) fn come(&mut self, pid: Option<u32>, connection: Arc<Connection>, incoming: Incoming) {
         if let (Process::Unknown, Some(pid)) = (&self.process, pid) {
-            let watched = Process::stranger(pid);
+            // While its end is open, it is there, and the id is its own.
+            let watched = Process::stranger(pid).and_then(|process| match connection.is_hung_up() {
+                true => Err(io::ErrorKind::NotConnected.into()),
+                false => Ok(process),
+            });
             let watched =
                 watched.inspect_err(|error| tracing::warn!(worker = %self.worker, %error, "can't be watched"));
             self.process = watched.unwrap_or(Process::Unknown);
@@ -226,5 +231,30 @@ fn hand(connection: &Connection, id: u64, name: SharedFd, shared: &Shared) -> Re
     match shared.copy(name) {
         Ok(fd) => connection.send(Message::Handed { id }.encode()?, Some(fd)),
         Err(error) => hearing::answer(connection, id, Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::connection::Waker;
+
+    /// A worker that somebody else has started, and that introduces itself with the id of this process.
+    fn come(is_there: bool) -> Peer {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let theirs = is_there.then_some(theirs);
+        let connection = Connection::new(ours, Arc::new(Waker::new().unwrap())).unwrap();
+        let mut peer = Peer::new(0, WorkerId::new(1), Process::Unknown);
+        peer.come(Some(std::process::id()), Arc::new(connection), Incoming::new(100));
+        drop(theirs);
+        peer
+    }
+
+    #[test]
+    fn a_process_that_is_gone_when_it_is_watched_is_not_taken_for_the_one_with_its_id() {
+        assert!(come(true).process.is_running());
+        assert!(!come(false).process.is_running());
     }
 }

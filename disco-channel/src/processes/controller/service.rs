@@ -43,6 +43,9 @@ pub(super) struct Service {
     pub(super) silence: Duration,
 }
 
+/// How often replies that are held back are tried again.
+const HELD_BACK: Duration = Duration::from_millis(1);
+
 /// What has something to say.
 enum Source {
     Waker,
@@ -60,8 +63,13 @@ impl Service {
         let start = Instant::now();
         let (mut last, mut abandoned, mut vigil) = (start, None, Vigil::default());
         while !self.peers.iter().all(Peer::is_gone) {
-            let ready = self.wait(&mut vigil, tick);
-            self.hear(&ready);
+            let listens = self.inbox.accepts_replies();
+            let ready = self.wait(&mut vigil, if listens { tick } else { HELD_BACK }, listens);
+            self.hear(&ready, listens);
+            if !listens {
+                // What they say is still in their sockets.
+                self.peers.iter_mut().for_each(Peer::excuse_silence);
+            }
             // What depends on time alone.
             let since = last.elapsed();
             if since < tick && !ready.is_empty() {
@@ -83,12 +91,12 @@ impl Service {
                 let since = *abandoned.get_or_insert_with(Instant::now);
                 self.roster.kill.fetch_or(since.elapsed() > ABANDONED, Ordering::AcqRel);
             }
-            self.hear(&[Source::Waker]);
+            self.hear(&[Source::Waker], listens);
         }
     }
 
-    /// Waits until something comes, or it is time to look.
-    fn wait(&self, vigil: &mut Vigil, tick: Duration) -> Vec<Source> {
+    /// Waits until something comes, or it is time to look. What workers say waits unless this end `listens`.
+    fn wait(&self, vigil: &mut Vigil, tick: Duration, listens: bool) -> Vec<Source> {
         let mut sources = vec![Source::Waker];
         let mut polled = vec![PollFd::new(&*self.roster.waker, PollFlags::IN)];
         if let Some(door) = &self.door {
@@ -100,8 +108,9 @@ impl Service {
             }
         }
         for (index, peer) in self.peers.iter().enumerate() {
-            if let Some(connection) = peer.connection() {
-                let mut events = PollFlags::IN;
+            if let Some(connection) = peer.connection().filter(|connection| listens || connection.is_behind()) {
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::IN, listens);
                 events.set(PollFlags::OUT, connection.is_behind());
                 sources.push(Source::Peer(index));
                 polled.push(PollFd::from_borrowed_fd(connection.as_fd(), events));
@@ -116,8 +125,8 @@ impl Service {
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
     }
 
-    /// Takes in what has come.
-    fn hear(&mut self, ready: &[Source]) {
+    /// Takes in what has come, from workers only if this end `listens` or they have ended.
+    fn hear(&mut self, ready: &[Source], listens: bool) {
         for source in ready {
             match source {
                 Source::Waker => {
@@ -125,7 +134,8 @@ impl Service {
                     self.look_around();
                 }
                 Source::Door => self.attend_door(),
-                Source::Peer(index) => self.hear_peer(*index),
+                Source::Peer(index) if listens => self.hear_peer(*index),
+                Source::Peer(index) => self.peers[*index].flush(),
                 Source::Exit(index) => {
                     self.peers[*index].reap();
                     self.hear_peer(*index);
@@ -160,7 +170,9 @@ impl Service {
     }
 
     fn attend_door(&mut self) {
-        let arrivals = self.door.as_mut().map(|door| door.attend(&self.roster.waker));
+        let Self { door, peers, .. } = self;
+        let is_child = |pid| peers.iter().any(|peer| peer.process.child_id() == Some(pid));
+        let arrivals = door.as_mut().map(|door| door.attend(&self.roster.waker, is_child));
         for arrival in arrivals.into_iter().flatten() {
             match arrival {
                 Arrival::Worker { pid, hello, connection, incoming } => match self.seat_for(hello.worker) {

@@ -88,6 +88,11 @@ impl Commands {
         Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), taken: Taken::default() }
     }
 
+    /// Whether there are no more frames: the controller is gone, or has signalled shutdown.
+    pub(super) fn is_closed(&self) -> bool {
+        self.letterbox.is_closed()
+    }
+
     /// The next frame.
     ///
     /// # Errors

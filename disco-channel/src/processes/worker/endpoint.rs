@@ -26,6 +26,8 @@ impl Endpoint for ProcessEndpoint {
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
+        // No more than one large reply is in memory, besides what the socket takes.
+        self.connection.wait_for_room(|| !self.commands.is_closed());
         let packet = hearing::encode_reply(self.worker, seq, reply, |message| message)?;
         self.connection.send(packet, None)
     }
@@ -38,5 +40,65 @@ impl Endpoint for ProcessEndpoint {
 impl fmt::Debug for ProcessEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessEndpoint").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+    use std::time::Duration;
+
+    use disco_core::Value;
+
+    use super::super::commands::Letterbox;
+    use super::*;
+    use crate::connection::{Incoming, PACKET, Waker};
+
+    /// More than a socket takes, and than a connection lets wait before the next reply.
+    const LARGE: usize = 20 << 20;
+
+    /// A worker's end whose controller does not read, the controller's connection, and what closes the worker's commands.
+    fn endpoint() -> (ProcessEndpoint, Connection, Arc<Letterbox>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let connect = |stream| Connection::new(stream, Arc::new(Waker::new().unwrap())).unwrap();
+        let (worker, connection, letterbox) =
+            (WorkerId::new(1), Arc::new(connect(ours)), Arc::new(Letterbox::new(None)));
+        let commands = Commands::new(worker, connection.clone(), None, letterbox.clone());
+        let link = Arc::new(ProcessLink::new(worker, connection.clone(), None));
+        (ProcessEndpoint { worker, connection, commands, link }, connect(theirs), letterbox)
+    }
+
+    /// Replies often on a thread of its own.
+    fn reply(mut endpoint: ProcessEndpoint, count: u64) -> thread::JoinHandle<Result<()>> {
+        let value = Value::from(vec![7u8; LARGE]);
+        let thread = thread::spawn(move || (0..count).try_for_each(|seq| endpoint.reply(seq, Ok(value.clone()))));
+        thread::sleep(Duration::from_millis(300));
+        thread
+    }
+
+    #[test]
+    fn a_worker_makes_no_further_reply_until_the_controller_reads_the_one_before() {
+        let (endpoint, controller, _letterbox) = endpoint();
+        let connection = endpoint.connection.clone();
+        // More than a connection takes (1 GiB).
+        let thread = reply(endpoint, 60);
+        assert!(connection.backlog() < 2 * LARGE, "{} bytes wait", connection.backlog());
+        let (mut incoming, mut come) = (Incoming::new(PACKET), 0);
+        while come < 60 {
+            _ = connection.flush();
+            _ = incoming.fill(&controller).unwrap();
+            come += usize::from(incoming.next().unwrap().is_some());
+        }
+        thread.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_worker_whose_reply_waits_goes_on_when_its_commands_are_closed() {
+        let (endpoint, _controller, letterbox) = endpoint();
+        let thread = reply(endpoint, 2);
+        assert!(!thread.is_finished());
+        letterbox.close();
+        thread.join().unwrap().unwrap();
     }
 }

@@ -5,6 +5,7 @@ mod endpoint;
 mod link;
 mod service;
 
+use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, WorkerId, function};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
 
 use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
@@ -82,8 +84,12 @@ where
 
 fn connect(invitation: &Invitation, waker: &Arc<Waker>) -> Result<Connection> {
     let connect = || {
-        let address = SocketAddr::from_abstract_name(&invitation.socket)?;
-        Connection::new(UnixStream::connect_addr(&address)?, waker.clone())
+        let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&invitation.socket)?)?;
+        // A name is free for all users once the controller is gone.
+        match sockopt::socket_peercred(&stream)?.uid == rustix::process::geteuid() {
+            true => Connection::new(stream, waker.clone()),
+            false => Err(io::Error::other("its socket is another user's")),
+        }
     };
     connect().map_err(|error| Error::Lost {
         workers: "the controller".into(),

@@ -1,4 +1,4 @@
-//! The process of a worker, as far as it is known.
+//! The process of a worker or a node, as far as it is known.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,9 +6,10 @@ use std::process::{Child, ExitStatus};
 
 use rustix::process::{self, Pid, PidfdFlags, Signal};
 
-/// A process. Dropping one that this lane has started kills it.
+/// A process, held by a descriptor (pidfd), so that no signal reaches another one that has got its id since. Dropping one that this
+/// lane has started kills it.
 #[derive(Debug)]
-pub(super) enum Process {
+pub(crate) enum Process {
     /// Somebody else starts it, and it has not come; or it can't be watched.
     Unknown,
     /// Started by this lane; the descriptor is readable once it has ended.
@@ -21,7 +22,7 @@ pub(super) enum Process {
 
 impl Process {
     /// A child of this process, which is killed if it can't be watched.
-    pub(super) fn child(mut child: Child) -> io::Result<Self> {
+    pub(crate) fn child(mut child: Child) -> io::Result<Self> {
         match watch(child.id()) {
             Ok(exit) => Ok(Self::Child(child, exit)),
             Err(error) => {
@@ -34,17 +35,17 @@ impl Process {
     }
 
     /// Any other.
-    pub(super) fn stranger(pid: u32) -> io::Result<Self> {
+    pub(crate) fn stranger(pid: u32) -> io::Result<Self> {
         watch(pid).map(Self::Stranger)
     }
 
     /// Its id, if this lane has started it.
-    pub(super) fn child_id(&self) -> Option<u32> {
+    pub(crate) fn child_id(&self) -> Option<u32> {
         if let Self::Child(child, _) = self { Some(child.id()) } else { None }
     }
 
     /// What becomes readable once it has ended.
-    pub(super) fn exit(&self) -> Option<&OwnedFd> {
+    pub(crate) fn exit(&self) -> Option<&OwnedFd> {
         match self {
             Self::Child(_, exit) | Self::Stranger(exit) => Some(exit),
             Self::Unknown | Self::Ended(_) => None,
@@ -52,22 +53,22 @@ impl Process {
     }
 
     /// It may still run.
-    pub(super) fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.exit().is_some()
     }
 
     /// Its end was seen.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(self, Self::Ended(_))
     }
 
     /// How it has ended.
-    pub(super) fn status(&self) -> Option<ExitStatus> {
+    pub(crate) fn status(&self) -> Option<ExitStatus> {
         if let Self::Ended(status) = self { *status } else { None }
     }
 
     /// Its descriptor is readable: takes its end in.
-    pub(super) fn reap(&mut self) -> io::Result<()> {
+    pub(crate) fn reap(&mut self) -> io::Result<()> {
         let status = match self {
             Self::Child(child, _) => match child.try_wait() {
                 Ok(None) => return Ok(()),
@@ -85,23 +86,19 @@ impl Process {
     }
 
     /// Ends it.
-    pub(super) fn kill(&mut self) -> io::Result<()> {
-        match self {
-            Self::Child(child, _) => child.kill(),
-            Self::Stranger(exit) => match process::pidfd_send_signal(exit, Signal::KILL) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-                Err(errno) => Err(errno.into()),
-            },
-            Self::Unknown | Self::Ended(_) => Ok(()),
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        match self.exit().map(|exit| process::pidfd_send_signal(exit, Signal::KILL)) {
+            None | Some(Ok(()) | Err(rustix::io::Errno::SRCH)) => Ok(()),
+            Some(Err(errno)) => Err(errno.into()),
         }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Self::Child(child, _) = self {
+        if let Self::Child(child, exit) = self {
             // No thread is there to wait for it.
-            _ = child.kill();
+            _ = process::pidfd_send_signal(exit, Signal::KILL);
             _ = child.wait();
         }
     }

@@ -1,0 +1,105 @@
+//! Replies that come faster than they can go on.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco::channel::{Notice, Reply};
+use disco::worker::WorkerConfig;
+use disco::{Builder, Channel, Command, Error, Frame, Inbox, Session, SessionExt, Value, WorkerId, World, block_on};
+use disco_channel::processes::{self, ProcessLane};
+
+crate::tests!(
+    large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them,
+    shutdown_during_large_gets_returns,
+    a_lane_holds_replies_back_while_its_inbox_accepts_none,
+);
+
+/// Bytes of a large value, and how many are asked for at once.
+const LARGE: usize = 40 << 20;
+const GETS: usize = 16;
+
+fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
+    let session = Builder::processes(2).start().unwrap();
+    let bytes = block_on(session.function("tests.bytes")).unwrap();
+    let value = block_on(session.call(&bytes, (LARGE as i64,))).unwrap();
+    let get = || {
+        let Value::Bytes(bytes) = block_on(session.get(&value, WorkerId::new(1))).unwrap() else { panic!() };
+        assert!(bytes.len() == LARGE && bytes.ends_with(&[7; 1000]));
+    };
+    thread::scope(|scope| (0..GETS).for_each(|_| drop(scope.spawn(get))));
+    let peak = block_on(async {
+        let peak = session.call(&session.function("tests.peak").await.unwrap(), ()).await.unwrap();
+        session.get(&peak, WorkerId::new(1)).await.unwrap()
+    });
+    let Value::Int(peak) = peak else { panic!() };
+    // The value, its encoding and the reply under way are of this size, and a little more may wait.
+    assert!(peak < 6 * LARGE as i64, "the worker had {peak} bytes");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn shutdown_during_large_gets_returns() {
+    let session = Builder::processes(2).start().unwrap();
+    let bytes = block_on(session.function("tests.bytes")).unwrap();
+    let value = block_on(session.call(&bytes, (LARGE as i64,))).unwrap();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        // The shutdown comes before or after each of them.
+        let get = || drop(block_on(session.get(&value, WorkerId::new(1))));
+        (0..GETS).for_each(|_| drop(scope.spawn(get)));
+        thread::sleep(Duration::from_millis(50));
+        block_on(session.shutdown()).unwrap();
+    });
+    assert!(start.elapsed() < Duration::from_secs(20), "after {:?}", start.elapsed());
+}
+
+/// An inbox that accepts replies only once it is told to.
+#[derive(Debug)]
+struct Gate {
+    is_open: AtomicBool,
+    replies: Mutex<mpsc::Sender<WorkerId>>,
+    lost: Mutex<Vec<String>>,
+}
+
+impl Inbox for Gate {
+    fn reply(&self, from: WorkerId, _: u64, _: Reply) {
+        self.replies.lock().unwrap().send(from).unwrap();
+    }
+
+    fn accepts_replies(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
+    }
+
+    fn notice(&self, _: WorkerId, _: Notice) {}
+
+    fn room(&self, _: Range<WorkerId>) {}
+
+    fn lost(&self, _: Range<WorkerId>, error: Error) {
+        self.lost.lock().unwrap().push(error.to_string());
+    }
+}
+
+fn a_lane_holds_replies_back_while_its_inbox_accepts_none() {
+    let mut options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
+    let silence = Duration::from_millis(500);
+    (options.silence, options.heartbeat) = (silence, silence / 5);
+    let lane = ProcessLane::new(WorkerId::new(1)..WorkerId::new(3), Arc::default(), options);
+    let (tell, told) = mpsc::channel();
+    let gate = Arc::new(Gate { is_open: true.into(), replies: tell.into(), lost: Mutex::default() });
+    lane.start(gate.clone()).unwrap();
+    gate.is_open.store(false, Ordering::SeqCst);
+    // The lane may have been about to listen.
+    thread::sleep(Duration::from_millis(300));
+    lane.send(&Arc::new(Frame::new(1, [], Command::SyncAll))).unwrap();
+    // Longer than workers may be silent.
+    assert!(told.recv_timeout(2 * silence).is_err(), "a reply came");
+    gate.is_open.store(true, Ordering::SeqCst);
+    let mut from = [(); 2].map(|()| told.recv_timeout(Duration::from_secs(20)).unwrap().index());
+    from.sort_unstable();
+    assert_eq!(from, [1, 2]);
+    assert!(gate.lost.lock().unwrap().is_empty());
+    lane.send(&Arc::new(Frame::new(2, [], Command::Shutdown))).unwrap();
+    block_on(lane.close(Duration::from_secs(20))).unwrap();
+}
