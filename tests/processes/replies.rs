@@ -76,6 +76,8 @@ impl Inbox for Gate {
 
     fn room(&self, _: Range<WorkerId>) {}
 
+    fn left(&self, _: Range<WorkerId>) {}
+
     fn lost(&self, _: Range<WorkerId>, error: Error) {
         self.lost.lock().unwrap().push(error.to_string());
     }
