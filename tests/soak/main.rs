@@ -27,7 +27,7 @@ use crate::random::Random;
 use crate::session::Setup;
 use crate::watch::Resources;
 
-/// Sessions before resources are counted: two of each kind, so that what is made once is there.
+/// Sessions before resident memory is read first.
 const WARM_UP: u64 = 6;
 /// More resident memory than after the warm-up, in bytes: allocators keep some of what tensors had.
 const MORE_RESIDENT: usize = 192 << 20;
@@ -51,22 +51,22 @@ fn soak() -> user::Wrong<()> {
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let first = number("DISCO_SOAK_SEED").unwrap_or_else(now);
     watch::start_watchdog();
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), Resources::now());
     let (mut seed, mut warm) = (first, None);
     while seed < first + WARM_UP || start.elapsed() < Duration::from_secs(seconds) {
         if seed == first + WARM_UP {
-            warm = Some((Resources::now(), watch::resident()));
+            warm = Some(watch::resident());
         }
         run(seed)
             .map_err(|why| format!("{why}\n{}replay: DISCO_SOAK_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
         seed += 1;
     }
-    let (resources, resident) = warm.unwrap_or_else(|| (Resources::now(), watch::resident()));
+    let warm = warm.unwrap_or_else(watch::resident);
     println!("soak: {} sessions in {:.1} s, seed {first}", seed - first, start.elapsed().as_secs_f64());
-    if !resources.are_back() {
-        return Err(format!("{resources:?} after the warm-up, {:?} at the end", Resources::now()));
+    if !before.are_back() {
+        return Err(format!("{before:?} at the start, {:?} at the end", Resources::now()));
     }
-    let more = watch::resident().saturating_sub(resident);
+    let more = watch::resident().saturating_sub(warm);
     if more > MORE_RESIDENT {
         return Err(format!("{more} bytes of resident memory more than after the warm-up"));
     }

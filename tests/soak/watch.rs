@@ -43,27 +43,30 @@ pub(crate) fn start_watchdog() {
     });
 }
 
-/// Resources of this process.
+/// Resources of this process that sessions take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resources {
     pub(crate) children: usize,
     pub(crate) descriptors: usize,
     pub(crate) segments: usize,
+    /// Threads whose names start with `disco-`.
     pub(crate) threads: usize,
 }
 
 impl Resources {
     pub(crate) fn now() -> Self {
         let count = |folder: &str| fs::read_dir(folder).unwrap().count();
-        let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-        // A thread may end meanwhile.
-        let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let of_tasks = |file: &str| {
+            // A thread may end meanwhile.
+            let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+            tasks.filter_map(|task| fs::read_to_string(task.path().join(file)).ok()).collect::<Vec<_>>()
+        };
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         Self {
-            children: children.map(|list| list.split_whitespace().count()).sum(),
+            children: of_tasks("children").iter().map(|list| list.split_whitespace().count()).sum(),
             descriptors: count("/proc/self/fd"),
             segments: maps.lines().filter(|line| line.contains("memfd:disco")).count(),
-            threads: count("/proc/self/task"),
+            threads: of_tasks("comm").iter().filter(|name| name.starts_with("disco-")).count(),
         }
     }
 
