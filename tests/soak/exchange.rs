@@ -2,6 +2,8 @@
 
 use disco::{DType, Reduction};
 
+use crate::random::Random;
+
 /// Element types of the soak. All their numbers fit in an `i64`; the conformance suite has the others.
 pub(crate) const DTYPES: [DType; 7] =
     [DType::U8, DType::I16, DType::I32, DType::U32, DType::I64, DType::F32, DType::F64];
@@ -100,6 +102,35 @@ impl Exchange {
     pub(crate) fn from_args((kind, scope, reduction, root, private): (usize, usize, usize, usize, bool)) -> Self {
         let (kind, scope, reduction) = (Kind::ALL[kind], Scope::ALL[scope], Reduction::ALL[reduction]);
         Self { kind, scope, reduction, root, private }
+    }
+}
+
+/// One exchange of a burst, with the tensor that each worker makes for it.
+pub(crate) struct Burst {
+    pub(crate) exchange: Exchange,
+    pub(crate) dtype: DType,
+    pub(crate) count: usize,
+    pub(crate) seed: usize,
+    /// The tensor is in private memory of the worker's process.
+    pub(crate) private: bool,
+}
+
+impl Burst {
+    /// Exchanges that all workers draw alike from a seed. Reductions are of integers, or choose the largest.
+    pub(crate) fn draw(seed: u64, exchanges: usize) -> Vec<Self> {
+        const COUNTS: [usize; 5] = [6, 60, 600, 6_000, 30_000];
+        let mut random = Random::new(seed);
+        let mut draw = || {
+            let dtype = random.pick(&DTYPES);
+            let reductions = [Reduction::Max, Reduction::Min, Reduction::Sum, Reduction::Prod];
+            let reduction = random.pick(if dtype.is_float() { &reductions[..2] } else { &reductions });
+            let (kind, scope) = (random.pick(&Kind::ALL), random.pick(&[Scope::World, Scope::World, Scope::Group]));
+            let (root, private) = (random.below(8), random.chance(50));
+            let exchange = Exchange { kind, scope, reduction, root, private };
+            let (count, seed, private) = (random.pick(&COUNTS), random.below(1000), random.chance(50));
+            Self { exchange, dtype, count, seed, private }
+        };
+        (0..exchanges).map(|_| draw()).collect()
     }
 }
 

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{process, thread};
 
-use disco::{Abort, CommunicatorExt, DType, Error, Op, Rank, Result, Tensor, WorkerContext};
+use disco::{Abort, CommunicatorExt, DType, Error, Op, Rank, Reduction, Result, Tensor, WorkerContext};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::exchange::{self, Exchange, Kind, Scope, uneven, uneven_pair};
+use crate::exchange::{self, Burst, Exchange, Kind, Scope, uneven, uneven_pair};
 
 disco::register_function!("soak.make", make);
-disco::register_function!("soak.exchange", exchange);
+disco::register_function!("soak.exchange", exchange_one);
+disco::register_function!("soak.burst", burst);
+disco::register_function!("soak.reduce", reduce);
+disco::register_function!("soak.pid", pid);
 disco::register_function!("soak.hash", hash);
 disco::register_function!("soak.add", add);
 disco::register_function!("soak.length", length);
@@ -39,7 +42,7 @@ fn output(ctx: &mut WorkerContext, dtype: DType, count: usize, private: bool) ->
 }
 
 /// The result of an exchange, in a new tensor.
-fn exchange(
+fn exchange_one(
     ctx: &mut WorkerContext,
     x: Tensor,
     kind: usize,
@@ -48,7 +51,10 @@ fn exchange(
     root: usize,
     private: bool,
 ) -> Result<Tensor> {
-    let exchange = Exchange::from_args((kind, scope, reduction, root, private));
+    run(ctx, x, &Exchange::from_args((kind, scope, reduction, root, private)))
+}
+
+fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor> {
     let mut child = None;
     if exchange.scope == Scope::Split {
         let worker = ctx.worker().index();
@@ -128,6 +134,30 @@ fn exchange(
     comm.synchronize()?;
     let keeps_input = matches!(exchange.kind, Kind::Reduce | Kind::Gather) && !at_root;
     Ok(if keeps_input || exchange.kind == Kind::Barrier { x } else { dst })
+}
+
+/// Runs the exchanges of a burst with nothing between them, and returns a hash of the hashes of all results.
+fn burst(ctx: &mut WorkerContext, seed: i64, exchanges: usize) -> Result<i64> {
+    let bursts = Burst::draw(seed.cast_unsigned(), exchanges);
+    let make = |burst: &Burst| make(ctx, burst.dtype, burst.count, burst.seed, burst.private);
+    let inputs: Vec<Tensor> = bursts.iter().map(make).collect::<Result<_>>()?;
+    let results = bursts.iter().zip(inputs).map(|(burst, x)| run(ctx, x, &burst.exchange));
+    let results: Vec<Tensor> = results.collect::<Result<_>>()?;
+    let mut hashes = Vec::new();
+    for result in results {
+        hashes.extend(exchange::hash(&result.bytes()?).to_ne_bytes());
+    }
+    Ok(exchange::hash(&hashes))
+}
+
+/// Sums of a large tensor over all workers, so often.
+fn reduce(ctx: &mut WorkerContext, count: i64, rounds: usize) -> Result<()> {
+    let x = ctx.empty(DType::F32, [count])?;
+    (0..rounds).try_for_each(|_| ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum))
+}
+
+fn pid(_: &mut WorkerContext) -> Result<i64> {
+    Ok(process::id().into())
 }
 
 fn hash(_: &mut WorkerContext, x: Tensor) -> Result<i64> {

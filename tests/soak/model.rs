@@ -2,7 +2,7 @@
 
 use disco::{DType, Reduction};
 
-use crate::exchange::{self, EXACT, Exchange, Kind, uneven, uneven_pair};
+use crate::exchange::{self, Burst, EXACT, Exchange, Kind, uneven, uneven_pair};
 
 /// The elements of one tensor on each worker.
 #[derive(Clone)]
@@ -26,6 +26,17 @@ impl Model {
     /// What the worker function `soak.hash` returns on a worker.
     pub(crate) fn hash(&self, worker: usize) -> i64 {
         exchange::hash(&self.bytes(worker))
+    }
+
+    /// What the worker function `soak.burst` returns on each worker.
+    pub(crate) fn of_burst(seed: u64, exchanges: usize, workers: usize, groups: usize) -> Vec<i64> {
+        let results: Vec<Self> = Burst::draw(seed, exchanges)
+            .iter()
+            .map(|burst| Self::made(burst.dtype, workers, burst.count, burst.seed).after(&burst.exchange, groups))
+            .collect();
+        let hashes =
+            |worker| results.iter().flat_map(move |result| result.hash(worker).to_ne_bytes()).collect::<Vec<_>>();
+        (0..workers).map(|worker| exchange::hash(&hashes(worker))).collect()
     }
 
     /// The elements on a worker, as bytes.

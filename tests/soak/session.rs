@@ -7,6 +7,7 @@ use std::{fmt, thread};
 
 use disco::session::{Deadlines, LaneSession};
 use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, WorkerId, block_on};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::random::Random;
 use crate::user::{User, Wrong};
@@ -289,7 +290,11 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             user.submit(random.below(6));
             let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];
             let failure = failure.into_iter().find(|(end, _)| *end == how).map_or("kill", |(_, name)| name);
-            call(&session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
+            if how != End::Exit && random.chance(60) {
+                strike(setup, &session, worker, how, random)?;
+            } else {
+                call(&session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
+            }
             user.submit(random.below(6));
             let told = block_on(session.sync_all());
             bystanders.join(&["lost", "aborted"])?;
@@ -304,6 +309,23 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             Ok(())
         }
     }
+}
+
+/// Signals a worker's process from here, in the middle of large sums where the session has communicators.
+fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
+    let pid = block_on(async {
+        let pid = session.call(&session.function("soak.pid").await?, ()).await?;
+        session.get_as::<i64>(&pid, WorkerId::new(worker as u32)).await
+    });
+    let pid = pid.map_err(|error| format!("soak.pid: {error}"))?;
+    if setup.has_plane() {
+        call(session, "soak.reduce", (4i64 << 20, 1000i64)).map_err(|error| format!("soak.reduce: {error}"))?;
+    }
+    thread::sleep(Duration::from_micros(random.below(60_000) as u64));
+    watch::step(format_args!("{how:?} of process {pid} from outside"));
+    let signal = if how == End::Kill { Signal::KILL } else { Signal::STOP };
+    let pid = Pid::from_raw(pid as i32).ok_or("a worker has process id 0")?;
+    kill_process(pid, signal).map_err(|error| error.to_string())
 }
 
 /// Whether an error names a worker, or its node.

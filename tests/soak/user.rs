@@ -49,19 +49,19 @@ impl<'s> User<'s> {
     /// Submits random calls whose results are never looked at: the session may fail meanwhile.
     pub(crate) fn submit(&mut self, calls: usize) {
         for _ in 0..calls {
-            let before = self.known.len();
             _ = self.make();
             if self.has_plane {
                 _ = self.exchange();
             }
-            self.known.truncate(before);
+            self.known.clear();
         }
     }
 
     fn step(&mut self) -> Wrong<()> {
         match self.random.below(20) {
             0..4 => self.make(),
-            4..13 if self.has_plane => self.exchange(),
+            4..10 if self.has_plane => self.exchange(),
+            10..13 if self.has_plane => self.burst(),
             13 if self.has_plane => self.broadcast(),
             14 => self.check_one(),
             15 => self.numbers(),
@@ -78,8 +78,7 @@ impl<'s> User<'s> {
         let private = self.random.chance(50);
         watch::step(format_args!("make {dtype} x {count}, private: {private}"));
         let handle = self.call("soak.make", (dtype, count as i64, seed as i64, private))?;
-        self.keep(handle, Model::made(dtype, self.session.world().size(), count, seed));
-        Ok(())
+        self.keep(handle, Model::made(dtype, self.session.world().size(), count, seed))
     }
 
     fn exchange(&mut self) -> Wrong<()> {
@@ -103,7 +102,21 @@ impl<'s> User<'s> {
         watch::step(format_args!("{exchange:?} of {} x {}", model.dtype, model.largest()));
         let (kind, scope, reduction, root, private) = exchange.args();
         let result = self.call("soak.exchange", (&handle, kind, scope, reduction, root, private))?;
-        self.keep(result, model.after(&exchange, world.groups()));
+        self.keep(result, model.after(&exchange, world.groups()))
+    }
+
+    /// Several exchanges in one call of a worker function.
+    fn burst(&mut self) -> Wrong<()> {
+        let (seed, exchanges, world) = (self.random.next(), 2 + self.random.below(24), self.session.world());
+        watch::step(format_args!("burst of {exchanges}"));
+        let hash = self.call("soak.burst", (seed.cast_signed(), exchanges as i64))?;
+        let expected = Model::of_burst(seed, exchanges, world.size(), world.groups());
+        for worker in world.workers() {
+            let found: i64 = words(block_on(self.session.get_as(&hash, worker)))?;
+            if found != expected[worker.index()] {
+                return Err(format!("{worker} has wrong elements in a burst of {exchanges} exchanges"));
+            }
+        }
         Ok(())
     }
 
@@ -120,8 +133,7 @@ impl<'s> User<'s> {
         }
         let dst = words(block_on(self.session.empty(model.dtype, [count as i64], disco::Placement::All)))?;
         words(block_on(self.session.broadcast(&host, &dst)))?;
-        self.keep(dst, model.alike(0));
-        Ok(())
+        self.keep(dst, model.alike(0))
     }
 
     fn numbers(&mut self) -> Wrong<()> {
@@ -234,12 +246,15 @@ impl<'s> User<'s> {
         (count > 0).then(|| self.known[self.random.below(count)].clone())
     }
 
-    fn keep(&mut self, handle: DRef, model: Model) {
+    /// Keeps a tensor, perhaps in the place of one that is compared a last time.
+    fn keep(&mut self, handle: DRef, model: Model) -> Wrong<()> {
         if self.known.len() == KEPT {
             let at = self.random.below(KEPT);
+            self.check(at)?;
             self.known.swap_remove(at);
         }
         self.known.push((handle, model));
+        Ok(())
     }
 
     fn worker(&mut self) -> WorkerId {
