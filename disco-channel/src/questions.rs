@@ -150,7 +150,7 @@ impl SharedStore for Questions {
 
     fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>) {
         let deadline = if let StoreCall::Wait(_, deadline) = &call { *deadline } else { LIMIT };
-        // It may be the first worker of this process to be there.
+        // The caller may be the first worker of this process in `epoch`.
         self.begin(epoch);
         if epoch < self.lock().epoch {
             return tell(Err(store::over()));

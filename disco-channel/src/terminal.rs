@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_has_a_control_character_on_a_terminal_and_all_have_theirs_elsewhere() {
+    fn control_characters_are_escaped_on_a_terminal_only() {
         let line: Vec<u8> = (0..=u8::MAX).chain("\u{80}\u{9f}é".bytes()).collect();
         let mut output = Vec::new();
         write(&mut output, true, "worker 1", &line).unwrap();

@@ -72,14 +72,17 @@ pub trait Channel: Debug + Send + Sync + 'static {
     async fn close(&self, limit: Duration) -> Result<()>;
 }
 
+/// Bytes of a reply above which lanes may hold it back ([`Inbox::accepts_large_replies`]).
+pub const LARGE_REPLY: usize = 64 << 10;
+
 /// What comes up a lane, pushed from whatever thread the lane has (in a thread lane the worker itself calls).
 pub trait Inbox: Send + Sync {
     /// The answer to command `seq`.
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply);
 
-    /// Whether the next reply may come now. Lanes hold replies back while it may not, so that the replies of all workers do not
-    /// pile up in memory where they go on over a slow connection (back-pressure).
-    fn accepts_replies(&self) -> bool {
+    /// Whether a reply of more than [`LARGE_REPLY`] bytes may come now. Lanes hold such replies back while it may not, so that
+    /// the replies of all workers do not pile up in memory where they go on over a slow connection (back-pressure).
+    fn accepts_large_replies(&self) -> bool {
         true
     }
 
@@ -89,7 +92,7 @@ pub trait Inbox: Send + Sync {
     /// A lane that was full has room again. May come without need.
     fn room(&self, workers: Range<WorkerId>);
 
-    /// Workers have left after a shutdown was sent or signalled, or have ended since. Lanes report it behind the last reply of
+    /// These workers have left, or have ended after a shutdown was sent or signalled. Lanes report it behind the last reply of
     /// these workers. Workers that [`Channel::close`] gives up may leave without a report.
     fn left(&self, workers: Range<WorkerId>);
 

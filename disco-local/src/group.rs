@@ -125,6 +125,9 @@ impl Group {
     /// Keeps tensors that a frozen peer may still touch. Among threads: as long as the group, which the peer holds. Among
     /// processes: until the peer goes on, or its process has ended.
     pub(crate) fn keep(self: &Arc<Self>, claims: Vec<Access>) {
+        if claims.is_empty() {
+            return;
+        }
         if let Home::Threads = self.home {
             return self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(claims);
         }

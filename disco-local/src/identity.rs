@@ -1,6 +1,7 @@
 //! Processes of peers, so that a killed peer is told apart from a stopped one.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::process;
 
 use rustix::event::{self, PollFd, PollFlags, Timespec};
@@ -8,11 +9,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A process of this machine: its id, and the time of its start in clock ticks since boot, which another process with the
-/// same id does not have.
+/// same id does not have. Both hold in the namespaces of the process alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessIdentity {
     pub(crate) id: u32,
     pub(crate) started: u64,
+    /// The inodes of its namespaces of process ids and of clocks, 0 where they are unknown.
+    pub(crate) namespaces: u64,
 }
 
 impl ProcessIdentity {
@@ -21,14 +24,17 @@ impl ProcessIdentity {
         Self::of(process::id())
     }
 
-    /// The process that has an id now.
+    /// The process that has an id now, in the namespaces of this process.
     pub(crate) fn of(id: u32) -> Self {
-        Self { id, started: start_time(id).unwrap_or(0) }
+        Self { id, started: start_time(id).unwrap_or(0), namespaces: namespaces().unwrap_or(0) }
     }
 
     /// Whether all threads of the process have ended, so that it touches no memory any more. False where the system does not
-    /// tell.
+    /// tell, and for a process of other namespaces.
     pub(crate) fn has_ended(self) -> bool {
+        if self.namespaces == 0 || namespaces() != Some(self.namespaces) {
+            return false;
+        }
         let Some(pid) = i32::try_from(self.id).ok().and_then(Pid::from_raw) else { return false };
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(process) => process,
@@ -41,6 +47,13 @@ impl ProcessIdentity {
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         matches!(event::poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
     }
+}
+
+/// The inodes of this process's namespaces of process ids and of clocks; see namespaces(7).
+fn namespaces() -> Option<u64> {
+    let inode = |name: &str| fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino()).ok();
+    // Systems before Linux 5.6 have one clock for all.
+    Some(inode("pid")? << 32 | inode("time").unwrap_or(0) & 0xffff_ffff)
 }
 
 /// Field 22 of `/proc/PID/stat`, `starttime`; see proc(5).
@@ -58,10 +71,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_ended_once_it_is_killed_and_also_when_its_id_has_another_start() {
+    fn a_process_of_these_namespaces_has_ended_once_it_is_killed_or_its_id_is_reused() {
         let own = ProcessIdentity::own();
         assert!(own.started > 0 && !own.has_ended());
         assert!(ProcessIdentity { started: own.started - 1, ..own }.has_ended());
+        assert!(!ProcessIdentity { started: own.started - 1, namespaces: own.namespaces + 1, ..own }.has_ended());
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let id = child.id();
         let theirs = ProcessIdentity::of(id);

@@ -10,7 +10,7 @@ use crate::{SOON, within};
 
 crate::tests!(
     limits_of_the_longest_duration_are_no_limits,
-    limits_of_zero_are_errors_at_most,
+    limits_of_zero_neither_panic_nor_hang,
     worlds_that_are_too_large_or_empty_are_refused,
 );
 
@@ -52,7 +52,7 @@ fn limits_of_the_longest_duration_are_no_limits(kind: SessionKind) {
     }
 }
 
-fn limits_of_zero_are_errors_at_most(kind: SessionKind) {
+fn limits_of_zero_neither_panic_nor_hang(kind: SessionKind) {
     let of = move || Builder::new(kind, 2);
     // Each may be in time all the same.
     for result in [

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use disco::channel::{Notice, Reply};
 use disco::worker::WorkerConfig;
-use disco::{Builder, Channel, Command, Error, Frame, Inbox, Session, SessionExt, Value, WorkerId, World, block_on};
+use disco::{
+    Builder, Channel, Command, Error, Frame, Inbox, RegisterId, Session, SessionExt, Value, WorkerId, World, block_on,
+};
 use disco_channel::processes::{self, ProcessLane};
 
 crate::tests!(
     large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them,
     shutdown_during_large_gets_returns,
-    a_lane_holds_replies_back_while_its_inbox_accepts_none,
+    a_lane_holds_large_replies_back_while_its_inbox_accepts_none_and_passes_small_ones_on,
 );
 
 /// Bytes of a large value, and how many are asked for at once.
@@ -68,7 +70,7 @@ impl Inbox for Gate {
         self.replies.lock().unwrap().send(from).unwrap();
     }
 
-    fn accepts_replies(&self) -> bool {
+    fn accepts_large_replies(&self) -> bool {
         self.is_open.load(Ordering::SeqCst)
     }
 
@@ -83,25 +85,28 @@ impl Inbox for Gate {
     }
 }
 
-fn a_lane_holds_replies_back_while_its_inbox_accepts_none() {
+fn a_lane_holds_large_replies_back_while_its_inbox_accepts_none_and_passes_small_ones_on() {
     let mut options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
-    let silence = Duration::from_millis(500);
+    let (silence, register) = (Duration::from_secs(2), RegisterId::new(1));
     (options.silence, options.heartbeat) = (silence, silence / 5);
     let lane = ProcessLane::new(WorkerId::new(1)..WorkerId::new(3), Arc::default(), options);
     let (tell, told) = mpsc::channel();
     let gate = Arc::new(Gate { is_open: true.into(), replies: tell.into(), lost: Mutex::default() });
     lane.start(gate.clone()).unwrap();
+    let reply = || told.recv_timeout(Duration::from_secs(20)).unwrap().index();
+    let send = |seq, command| lane.send(&Arc::new(Frame::new(seq, [], command))).unwrap();
+    let [holder, other] = [1, 2].map(WorkerId::new);
+    send(1, Command::DebugSet { register, worker: holder, value: Value::from(vec![7u8; LARGE]) });
+    assert_eq!(reply(), 1);
     gate.is_open.store(false, Ordering::SeqCst);
-    // The lane may have been about to listen.
-    thread::sleep(Duration::from_millis(300));
-    lane.send(&Arc::new(Frame::new(1, [], Command::SyncAll))).unwrap();
+    send(2, Command::DebugGet { register, worker: holder });
+    send(3, Command::SyncWorker { worker: other });
+    assert_eq!(reply(), 2);
     // Longer than workers may be silent.
-    assert!(told.recv_timeout(2 * silence).is_err(), "a reply came");
+    assert!(told.recv_timeout(2 * silence).is_err(), "a large reply came");
     gate.is_open.store(true, Ordering::SeqCst);
-    let mut from = [(); 2].map(|()| told.recv_timeout(Duration::from_secs(20)).unwrap().index());
-    from.sort_unstable();
-    assert_eq!(from, [1, 2]);
+    assert_eq!(reply(), 1);
     assert!(gate.lost.lock().unwrap().is_empty());
-    lane.send(&Arc::new(Frame::new(2, [], Command::Shutdown))).unwrap();
+    send(4, Command::Shutdown);
     block_on(lane.close(Duration::from_secs(20))).unwrap();
 }

@@ -1,7 +1,7 @@
 //! Starting, and everything that can be wrong with it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -157,7 +157,13 @@ fn as_nobody(mut command: Command) -> Option<Child> {
         println!("skipped: only root can run a program as another user");
         return None;
     }
-    Some(command.uid(NOBODY).stdout(Stdio::piped()).spawn().unwrap())
+    match command.uid(NOBODY).stdout(Stdio::piped()).spawn() {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            println!("skipped: another user can't execute the programs of this folder");
+            None
+        }
+        started => Some(started.unwrap()),
+    }
 }
 
 fn another_user_is_sent_away_from_the_socket_of_workers() {

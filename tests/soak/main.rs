@@ -52,17 +52,18 @@ fn soak() -> user::Wrong<()> {
     let first = number("DISCO_SOAK_SEED").unwrap_or_else(now);
     watch::start_watchdog();
     let (start, before) = (Instant::now(), Resources::now());
-    let (mut seed, mut warm) = (first, None);
-    while seed < first + WARM_UP || start.elapsed() < Duration::from_secs(seconds) {
-        if seed == first + WARM_UP {
-            warm = Some(watch::resident());
+    let (mut sessions, mut warm) = (0, watch::resident());
+    // More than the warm-up, but for a replay.
+    while sessions <= u64::from(seconds > 0) * WARM_UP || start.elapsed() < Duration::from_secs(seconds) {
+        if sessions == WARM_UP {
+            warm = watch::resident();
         }
+        let seed = first.wrapping_add(sessions);
         run(seed)
             .map_err(|why| format!("{why}\n{}replay: DISCO_SOAK_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
-        seed += 1;
+        sessions += 1;
     }
-    let warm = warm.unwrap_or_else(watch::resident);
-    println!("soak: {} sessions in {:.1} s, seed {first}", seed - first, start.elapsed().as_secs_f64());
+    println!("soak: {sessions} sessions in {:.1} s, seed {first}", start.elapsed().as_secs_f64());
     if !before.are_back() {
         return Err(format!("{before:?} at the start, {:?} at the end", Resources::now()));
     }

@@ -14,7 +14,7 @@ use crate::user::{User, Wrong};
 use crate::watch;
 
 /// Silence after which a stopped process counts as lost, in sessions that stop one.
-const SILENCE: Duration = Duration::from_millis(1500);
+const SILENCE: Duration = Duration::from_secs(4);
 
 /// A session, drawn at random.
 #[derive(Clone, Copy, Debug)]

@@ -57,6 +57,11 @@ impl Incoming {
         self.limit = limit;
     }
 
+    /// Whether parts of a large packet have come, and others have not.
+    pub(crate) fn is_inside_large_packet(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// For how long nothing has come.
     pub(crate) fn silence(&self) -> Duration {
         self.heard.elapsed()

@@ -194,6 +194,11 @@ impl Connection {
         }
     }
 
+    /// Whether it takes nothing any more.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.outbox().is_cut
+    }
+
     /// Bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
         self.outbox().bytes

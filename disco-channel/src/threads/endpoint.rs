@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use disco_core::channel::Reply;
+use disco_core::channel::{LARGE_REPLY, Reply};
 use disco_core::link::ThreadLink;
-use disco_core::{Endpoint, Error, Frame, Inbox, Link, Result, WorkerId};
+use disco_core::{Endpoint, Error, Frame, Inbox, Link, Result, Value, WorkerId};
 
 use crate::ring::{Closed, Reader};
 
 /// How often a reply that is held back is tried again.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The end of a worker that is a thread of the controller's process.
 pub struct ThreadEndpoint {
@@ -28,7 +28,7 @@ impl Endpoint for ThreadEndpoint {
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
-        while !self.inbox.accepts_replies() && !self.frames.is_closed() {
+        while is_large(&reply) && !self.inbox.accepts_large_replies() && !self.frames.is_closed() {
             thread::sleep(POLL_INTERVAL);
         }
         self.inbox.reply(self.worker, seq, reply);
@@ -44,4 +44,15 @@ impl fmt::Debug for ThreadEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ThreadEndpoint").field("worker", &self.worker).field("frames", &self.frames).finish()
     }
+}
+
+fn is_large(reply: &Reply) -> bool {
+    let bytes = match reply {
+        Ok(Value::Bytes(bytes)) => bytes.len(),
+        Ok(Value::Str(text)) => text.len(),
+        Ok(Value::Tensor(tensor)) => tensor.byte_len(),
+        Ok(Value::Object(object)) => object.size(),
+        _ => 0,
+    };
+    bytes > LARGE_REPLY
 }

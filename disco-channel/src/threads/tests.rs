@@ -34,7 +34,7 @@ impl Inbox for Heard {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
         self.hear(format!("{from} replies to {seq}: {reply:?}"));
     }
-    fn accepts_replies(&self) -> bool {
+    fn accepts_large_replies(&self) -> bool {
         !self.holds_back.load(Ordering::SeqCst)
     }
     fn notice(&self, from: WorkerId, notice: Notice) {
@@ -283,8 +283,16 @@ fn a_lane_starts_once_and_not_without_workers() {
 }
 
 #[test]
-fn a_worker_holds_its_reply_back_until_the_inbox_accepts_it_or_the_lane_closes() {
-    let (lane, heard) = start(0..1, obedient);
+fn a_worker_holds_a_large_reply_back_until_the_inbox_accepts_it_or_the_lane_closes() {
+    // Answers a sync of all workers with little, and everything else with much.
+    let (lane, heard) = start(0..1, |_, mut endpoint| {
+        while let Ok(frame) = endpoint.recv() {
+            let bytes = if *frame.command() == Command::SyncAll { 1 } else { 100_000 };
+            endpoint.reply(frame.seq(), Ok(Value::from(vec![7; bytes])))?;
+        }
+        Ok(())
+    });
+    let large = Command::SyncWorker { worker: WorkerId::new(0) };
     let wait_for = |count| {
         while heard.sorted().len() < count {
             thread::sleep(Duration::from_millis(1));
@@ -292,12 +300,14 @@ fn a_worker_holds_its_reply_back_until_the_inbox_accepts_it_or_the_lane_closes()
     };
     heard.holds_back.store(true, Ordering::SeqCst);
     lane.send(&frame(1, Command::SyncAll)).unwrap();
-    thread::sleep(Duration::from_millis(50));
-    assert!(heard.sorted().is_empty());
-    heard.holds_back.store(false, Ordering::SeqCst);
     wait_for(1);
+    lane.send(&frame(2, large.clone())).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(heard.sorted().len(), 1);
+    heard.holds_back.store(false, Ordering::SeqCst);
+    wait_for(2);
     heard.holds_back.store(true, Ordering::SeqCst);
-    lane.send(&frame(2, Command::SyncAll)).unwrap();
+    lane.send(&frame(3, large)).unwrap();
     lane.urgent(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();
 }

@@ -1,8 +1,8 @@
 //! Every ordered pair of operations, the second right after the first: it must not disturb the first one's result.
 //!
-//! The other checks compare each result before the next operation starts. Here several operations run before any result is
-//! compared, ranks pause at random, and operations differ in kind, dtype, size, root, communicator and placement of their
-//! tensors.
+//! The other checks compare each result before the next operation starts. Here no result is compared before the last operation
+//! has ended, ranks pause at random, and operations differ in kind, dtype, size, root, layout, communicator and placement of
+//! their tensors.
 
 use std::time::Duration;
 use std::{fmt, mem, thread};
@@ -17,14 +17,13 @@ use super::transfer::{Pattern, Transfer};
 use super::verdict::{Tally, Verdict};
 use crate::oracle::{Values, bits};
 
-/// Number of checks, each with its own seed.
+/// Number of checks, each with its own seed. The first has one communicator, so that each pair meets there; the others also
+/// have one of half of the ranks.
 const SEEDS: u64 = 2;
 /// Elements of a block: from nothing, over the limits of small-message paths, to more than a staging piece of `local`.
 const COUNTS: [usize; 9] = [0, 1, 7, 13, 257, 2053, 5003, 20_011, 40_009];
 /// For communicators of more than four ranks.
 const FEW_COUNTS: [usize; 5] = [0, 1, 7, 257, 2053];
-/// Most operations that run before their results are compared.
-const BATCH: u64 = 8;
 /// Longest random pause of a rank between two operations.
 const MAX_PAUSE: Duration = Duration::from_micros(100);
 
@@ -78,6 +77,7 @@ struct Walk<'w, 's> {
     stage: &'w mut Stage<'s>,
     /// Half of the communicator's ranks, in reverse order.
     child: Box<dyn Communicator>,
+    uses_child: bool,
     /// Decisions that all ranks take alike.
     shared: Random,
     /// Decisions of this rank alone.
@@ -99,6 +99,7 @@ impl<'w, 's> Walk<'w, 's> {
         Ok(Self {
             stage,
             child,
+            uses_child: seed > 1,
             shared: Box::new(bits(seed)),
             own: Box::new(bits((seed << 32) + me as u64 + 1)),
             steps: 0,
@@ -109,9 +110,9 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Makes the tensors of a step and adds its operations to the current group, or enqueues that group and starts another
-    /// one. Compares results now and then.
+    /// one.
     fn post(&mut self, step: Step) -> Result<()> {
-        let on_child = below(&mut self.shared, 4) == 0;
+        let on_child = self.uses_child && below(&mut self.shared, 4) == 0;
         let joins = below(&mut self.shared, 4) == 0;
         let part = self.part(step, on_child)?;
         if below(&mut self.own, 4) == 0 {
@@ -127,10 +128,7 @@ impl<'w, 's> Walk<'w, 's> {
         self.group.0.extend(part.ops.iter().cloned());
         self.group.1 = on_child;
         self.open.push((what, dtype, part));
-        match below(&mut self.shared, BATCH) {
-            0 => self.compare(),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn enqueue(&mut self) -> Result<()> {
@@ -141,7 +139,7 @@ impl<'w, 's> Walk<'w, 's> {
         }
     }
 
-    /// Compares the results of all operations so far.
+    /// Compares the results of all operations.
     fn compare(&mut self) -> Result<()> {
         self.enqueue()?;
         self.stage.comm()?.synchronize()?;
@@ -153,49 +151,60 @@ impl<'w, 's> Walk<'w, 's> {
         Ok(())
     }
 
-    /// The tensors and operations of a step: none where the backend lacks the operation on the dtype that was drawn.
+    /// The tensors and operations of a step: none where the backend lacks the operation on all dtypes.
     fn part(&mut self, step: Step, on_child: bool) -> Result<Option<(String, DType, Part)>> {
         let (me, size) = match on_child {
             true => (self.child.rank().index(), self.child.size()),
             false => self.stage.seat()?,
         };
+        let capabilities = self.stage.comm()?.capabilities();
+        let supports = |dtype: DType, reduction: Option<Reduction>| match step {
+            Step::Collective(kind) => {
+                (dtype, reduction) != (DType::Bool, Some(Reduction::Avg))
+                    && capabilities.supports(kind, dtype, reduction)
+            }
+            Step::Barrier => true,
+            Step::Transfer(_) => capabilities.supports(OpKind::Send, dtype, None),
+        };
+        let reductions: &[Option<Reduction>] = if step.reduces() { &Reduction::ALL.map(Some) } else { &[None] };
+        let pairs = DType::all().flat_map(|dtype| reductions.iter().map(move |reduction| (dtype, *reduction)));
+        let legal: Vec<_> = pairs.filter(|(dtype, reduction)| supports(*dtype, *reduction)).collect();
+        if legal.is_empty() {
+            return Ok(None);
+        }
         let shared = &mut self.shared;
-        let counts: &[usize] = if size > 4 { &FEW_COUNTS } else { &COUNTS };
-        let count = *pick(shared, counts);
-        let dtype = *pick(shared, &DType::all().collect::<Vec<_>>());
-        let reduction = *pick(shared, &Reduction::ALL);
+        let (dtype, reduction) = *pick(shared, &legal);
+        let count = *pick(shared, if size > 4 { &FEW_COUNTS } else { &COUNTS });
         let (root, salt) = (below(shared, size as u64) as usize, shared() >> 16);
         self.stage.in_private = below(&mut self.own, 2) == 0;
         let offset = below(&mut self.own, 4) as usize;
-        let capabilities = self.stage.comm()?.capabilities();
         self.steps += 1;
         let number = self.steps;
         let named =
             |what: String| format!("step {number}, on {}: {what}", if on_child { "a split" } else { "all ranks" });
-        match step {
-            Step::Barrier => Ok(Some((named("barrier".into()), dtype, Part::new(Op::Barrier, [])))),
+        let (what, part) = match step {
+            Step::Barrier => ("barrier".to_owned(), Part::new(Op::Barrier, [])),
             Step::Transfer(pattern) => {
                 let transfer = Transfer { pattern, dtype };
-                if !capabilities.supports(OpKind::Send, dtype, None) {
-                    return Ok(None);
-                }
                 let steps = pattern.groups(me, size).into_iter().flatten().collect();
                 let part = transfer.part(self.stage, steps, (me, count), offset, salt)?;
-                Ok(Some((named(format!("{} x {count}, rank {me} of {size}", transfer.name())), dtype, part)))
+                (format!("{} x {count}, rank {me} of {size}", transfer.name()), part)
             }
             Step::Collective(kind) => {
-                let reduces = matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
-                let is_legal = !(reduces && dtype == DType::Bool && reduction == Reduction::Avg);
-                if !is_legal || !capabilities.supports(kind, dtype, reduces.then_some(reduction)) {
-                    return Ok(None);
-                }
                 let layout = *pick(&mut self.shared, &Layout::of(kind));
-                let values = if reduces { Values::Whole } else { Values::Bits };
-                let exact = self.stage.exact;
+                let values = if step.reduces() { Values::Whole } else { Values::Bits };
+                let (reduction, exact) = (reduction.unwrap_or(Reduction::Sum), self.stage.exact);
                 let case = Case { kind, dtype, reduction, count, root, layout, values, offset, me, size, exact, salt };
-                Ok(Some((named(case.to_string()), dtype, maker::part(&case, self.stage)?)))
+                (case.to_string(), maker::part(&case, self.stage)?)
             }
-        }
+        };
+        Ok(Some((named(what), dtype, part)))
+    }
+}
+
+impl Step {
+    fn reduces(self) -> bool {
+        matches!(self, Self::Collective(OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter))
     }
 }
 

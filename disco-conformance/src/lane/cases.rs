@@ -176,7 +176,7 @@ fn a_shutdown_ends_workers_and_closes_the_lane(harness: &dyn Harness) -> Wrong<(
 
 fn workers_are_told_as_left_behind_their_replies(harness: &dyn Harness) -> Wrong<()> {
     for overtakes in [false, true] {
-        let stage = Stage::start(harness, 2..5, Role::Recite)?;
+        let stage = Stage::start(harness, 2..5, Role::Enlarge)?;
         stage.send(&small(1))?;
         match overtakes {
             false => stage.send(&plain(2, Command::Shutdown))?,
@@ -189,8 +189,12 @@ fn workers_are_told_as_left_behind_their_replies(harness: &dyn Harness) -> Wrong
             let Some(first) = events.iter().position(left) else {
                 return Err(format!("{worker} has left, which is not told"));
             };
-            if events[first..].iter().any(|event| matches!(event, Event::Reply(from, ..) if *from == worker)) {
+            let is_reply = |event: &Event| matches!(event, Event::Reply(from, ..) if *from == worker);
+            if events[first..].iter().any(is_reply) {
                 return Err(format!("{worker} is told as left before its last reply"));
+            }
+            if !overtakes && !events[..first].iter().any(is_reply) {
+                return Err(format!("{worker} is told as left, and its reply does not come"));
             }
         }
         nobody_is_lost(&stage)?;

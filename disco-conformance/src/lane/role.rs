@@ -34,12 +34,22 @@ pub enum Role {
     /// Begins the epoch of a recovery on workers of even number; others are late. Answers each frame with whether the store works
     /// that it got first, and whether the one works that it gets now.
     Recover,
+    /// Answers each frame with 8 MiB.
+    Enlarge,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 7] =
-        [Self::Recite, Self::AwaitAbort, Self::Notify, Self::EndEarly, Self::Stick, Self::Meet, Self::Recover];
+    pub const ALL: [Role; 8] = [
+        Self::Recite,
+        Self::AwaitAbort,
+        Self::Notify,
+        Self::EndEarly,
+        Self::Stick,
+        Self::Meet,
+        Self::Recover,
+        Self::Enlarge,
+    ];
 
     /// The name to start a worker with.
     pub const fn name(self) -> &'static str {
@@ -51,6 +61,7 @@ impl Role {
             Self::Stick => "stick",
             Self::Meet => "meet",
             Self::Recover => "recover",
+            Self::Enlarge => "enlarge",
         }
     }
 }
@@ -136,6 +147,7 @@ impl Player {
                 let works = |store: &dyn Store| store.add("count", 1).is_ok();
                 Ok(Value::from(format!("{}, {}", works(&*self.store), works(&*link.store()))))
             }
+            (Role::Enlarge, _) => Ok(Value::from(vec![7; 8 << 20])),
             (Role::Meet, command) => self.meet(endpoint, seq, command).map_err(|error| {
                 let message = error.to_string();
                 Arc::new(Failure { message, ..(*failure(self.worker, seq)).clone() })

@@ -30,14 +30,13 @@ use crate::world::World;
 
 /// How long a wait for a reply stays awake: what it takes to wake a sleeping thread on another processor.
 const AWAKE: Duration = Duration::from_micros(50);
-/// Limit of the wait for workers when a session is dropped. Lanes add up to 2 s for workers that they give up, so that a drop takes
-/// about 5 s at most.
+/// Limit of the wait for workers when a session is dropped. Each lane adds up to 2 s where it gives workers up.
 const DROP_LIMIT: Duration = Duration::from_secs(3);
 
 /// A session over lanes that together reach all workers.
 ///
 /// Dropping it without [`Session::shutdown`] aborts what runs, waits for the workers, detaches or kills the ones that have not
-/// left, and logs their ids. That takes about 5 s at most.
+/// left, and logs their ids. That takes 3 s at most, and up to 2 s more for each lane with such workers.
 pub struct LaneSession {
     world: World,
     limits: Deadlines,

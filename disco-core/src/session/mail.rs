@@ -114,10 +114,10 @@ impl Mail {
         self.failed.store(true, Ordering::Release);
         let (epoch, cause) = (state.epoch, why.to_string().into());
         let pending = std::mem::take(&mut state.pending);
-        // Wakers run code of the program's executor, which may use the session.
         drop(state);
-        pending.into_values().for_each(|pending| pending.end(why.clone()));
         self.abort(epoch, cause);
+        // Last: wakers run code of the program's executor, which may use the session.
+        pending.into_values().for_each(|pending| pending.end(why.clone()));
     }
 
     /// Ends all waits for replies. The workers have left or were given up.

@@ -49,7 +49,7 @@ pub trait SharedStore: Debug + Send + Sync {
     fn abort(&self, epoch: u64, cause: &Arc<str>);
 
     /// Does what a worker of `epoch` asks for, and tells the result, now or later on another thread: [`Error::Aborted`] once the
-    /// epoch is over. Of a wait nothing may be told after its deadline.
+    /// epoch is over. `tell` may never be called for a wait whose deadline has passed.
     fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>);
 }
 

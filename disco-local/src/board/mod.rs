@@ -15,7 +15,7 @@
 //!   touching                whether it may be touching published memory now
 //!   trace                   what it is doing, for reports
 //!   presence │ arena        whether it can be waited for │ the name of its tensors' segment, + 1
-//!   process                 id and start time of its process, in a segment
+//!   process                 id, start time and namespaces of its process, in a segment
 //!   side                    what it called, once it has seen that others called something else
 //!   rows[0], [1]            counts by rank, for the V-forms
 //! then for each pair, from × to:

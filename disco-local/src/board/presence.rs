@@ -64,14 +64,15 @@ impl Board {
     /// The process that `rank` said it lives in.
     #[cfg(not(loom))]
     pub(crate) fn process(&self, rank: usize) -> ProcessIdentity {
-        let [id, started] = [0, 1].map(|word| self.at(rank, PROCESS + word).load(Ordering::Relaxed));
-        ProcessIdentity { id: id as u32, started }
+        let [id, started, namespaces] = [0, 1, 2].map(|word| self.at(rank, PROCESS + word).load(Ordering::Relaxed));
+        ProcessIdentity { id: id as u32, started, namespaces }
     }
 
     /// Says which process `rank` lives in, before it comes.
     #[cfg(not(loom))]
     pub(crate) fn set_process(&self, rank: usize, process: ProcessIdentity) {
-        self.at(rank, PROCESS).store(process.id.into(), Ordering::Relaxed);
-        self.at(rank, PROCESS + 1).store(process.started, Ordering::Relaxed);
+        for (word, value) in [process.id.into(), process.started, process.namespaces].into_iter().enumerate() {
+            self.at(rank, PROCESS + word).store(value, Ordering::Relaxed);
+        }
     }
 }

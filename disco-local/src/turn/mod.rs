@@ -401,7 +401,11 @@ mod tests {
     #[test]
     fn tensors_are_released_at_once_when_the_peer_in_a_copy_was_killed() {
         let (group, mut child) = group_with_child();
+        let process = ProcessIdentity::of(child.id());
         child.kill().unwrap();
+        while !process.has_ended() {
+            std::thread::yield_now();
+        }
         let tensor = Tensor::zeros(DType::U8, [1]).unwrap();
         leave_while_peer_copies(&group, &tensor);
         assert!(tensor.bytes().is_ok());

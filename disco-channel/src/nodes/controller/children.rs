@@ -8,7 +8,8 @@ use disco_core::{Error, Result};
 
 use crate::process::Process;
 
-/// How long nodes that were let go of may take to end, until they are killed: longer than a node gives its workers.
+/// Limit for nodes to end once they were let go of, after which they are killed: longer than a node whose controller is gone gives
+/// its workers.
 const LEAVE: Duration = Duration::from_secs(2);
 
 /// The process of a node that the session has started. Dropping it kills it.

@@ -24,6 +24,8 @@ pub(super) struct Peer {
     pub(super) is_ready: bool,
     /// Its workers have left.
     pub(super) has_left: bool,
+    /// It was given up because it was silent: it may be frozen, and then does not end by itself.
+    pub(super) is_silent: bool,
     /// Nothing more comes of it; why, if that is known.
     closed: Option<Option<String>>,
     is_over: bool,
@@ -38,6 +40,7 @@ impl Peer {
             said: Instant::now(),
             is_ready: false,
             has_left: false,
+            is_silent: false,
             closed: None,
             is_over: false,
         }
@@ -109,6 +112,7 @@ impl Peer {
     /// Gives it up if it has been silent for `limit`.
     pub(super) fn check_silence(&mut self, limit: Duration) {
         if self.closed.is_none() && self.incoming.silence() > limit {
+            self.is_silent = true;
             self.close(Some(format!("it has said nothing for {limit:?}")));
         }
     }

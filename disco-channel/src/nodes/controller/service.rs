@@ -280,9 +280,10 @@ impl Service {
     /// Reports the end of a node, once.
     fn report(&mut self, index: usize) {
         let peer = &mut self.peers[index];
-        let has_left = peer.has_left;
+        let (has_left, is_silent) = (peer.has_left, peer.is_silent);
         let Some(why) = peer.end() else { return };
-        if !has_left {
+        // Any other node ends its workers first, and is killed only if that takes too long.
+        if is_silent {
             self.children.kill(index);
         }
         if self.ready.is_some() {

@@ -23,7 +23,7 @@ use crate::questions::Questions;
 /// How often what workers do is looked at, at least.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long workers have to leave when the controller is gone.
-const ORPHAN: Duration = Duration::from_secs(2);
+const ORPHAN: Duration = Duration::from_secs(1);
 /// How long what was said last may take to go.
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -274,6 +274,7 @@ impl Bridge {
     /// Ends the workers, who have `limit` to leave. Returns who did not.
     fn stop(&self, why: &str, limit: Duration) -> String {
         let cause: Arc<str> = why.into();
+        self.upstream.end();
         self.questions.abort(u64::MAX, &cause);
         for signal in [Signal::Shutdown, Signal::Abort { epoch: u64::MAX, cause }] {
             // A lane that was not started has nobody to tell.

@@ -40,7 +40,7 @@ pub struct JoinOptions {
     pub node: Option<u32>,
     /// How many workers it has; else the controller says.
     pub per_node: Option<u32>,
-    /// How long the controller may take to be there; a refusal that it does not prove to come from it is no end before.
+    /// How long the controller may take to be there. Refusals that are not authenticated are retried until then.
     pub start: Duration,
     /// Takes what is waited for, to be shown.
     pub say: fn(&str),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,25 +13,34 @@ use disco_core::{Error, Result, WorkerId};
 use crate::connection::{Connection, Waker};
 use crate::hearing;
 
-/// How often it looks.
-const LOOK: Duration = Duration::from_millis(1);
+/// Bytes that may wait to be sent before threads that print wait.
+const PRINT_BACKLOG: usize = 1 << 20;
+/// Interval at which a thread that prints looks at the backlog.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The inbox of a node's own lane.
 #[derive(Debug)]
 pub(super) struct Upstream {
     connection: Arc<Connection>,
     waker: Arc<Waker>,
+    /// The node ends: no reply is held back, since the connection may send nothing more.
+    ends: AtomicBool,
 }
 
 impl Upstream {
     pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>) -> Self {
-        Self { connection, waker }
+        Self { connection, waker, ends: AtomicBool::new(false) }
+    }
+
+    /// Holds no reply back from now on.
+    pub(super) fn end(&self) {
+        self.ends.store(true, Ordering::Release);
     }
 
     /// A worker has printed a line. Waits while the connection does not keep up.
     pub(super) fn print(&self, worker: WorkerId, is_err: bool, line: &[u8]) {
-        while !self.connection.has_room() {
-            thread::sleep(LOOK);
+        while self.connection.backlog() > PRINT_BACKLOG && !self.connection.is_cut() {
+            thread::sleep(POLL_INTERVAL);
         }
         let packet = from(worker, Message::Output { is_err, line: line.into() }).encode();
         self.look_into(packet.and_then(|packet| self.connection.send_last(packet)));
@@ -61,8 +71,8 @@ impl Inbox for Upstream {
         self.look_into(packet.and_then(|packet| self.connection.send(packet, None)));
     }
 
-    fn accepts_replies(&self) -> bool {
-        self.connection.has_room()
+    fn accepts_large_replies(&self) -> bool {
+        self.connection.has_room() || self.ends.load(Ordering::Acquire)
     }
 
     fn notice(&self, worker: WorkerId, notice: Notice) {
@@ -78,7 +88,9 @@ impl Inbox for Upstream {
 
     fn left(&self, workers: Range<WorkerId>) {
         for index in workers.start.index()..workers.end.index() {
-            self.say(WorkerId::new(index as u32), Message::Shutdown);
+            // Behind the parts of large replies.
+            let packet = from(WorkerId::new(index as u32), Message::Shutdown).encode();
+            self.look_into(packet.and_then(|packet| self.connection.send_last(packet)));
         }
     }
 

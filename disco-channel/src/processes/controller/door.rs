@@ -68,8 +68,8 @@ impl Door {
         self.strangers.iter().map(|stranger| &*stranger.connection)
     }
 
-    /// Lets in who has come, and hears what strangers say. Processes of which `is_child` says that this lane has started them make
-    /// room for nobody.
+    /// Accepts connections and reads their first packets. Connections of processes for which `is_child` is true are never
+    /// evicted.
     pub(super) fn attend(&mut self, waker: &Arc<Waker>, is_child: impl Fn(u32) -> bool) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         for _ in 0..AT_ONCE {
@@ -109,7 +109,7 @@ impl Door {
         arrivals
     }
 
-    /// Sends away who has been silent for longest, where too many are.
+    /// Evicts the oldest connection that is not a child's, where too many wait.
     fn make_room(&mut self) {
         let mut others = self.strangers.iter().enumerate().filter(|(_, stranger)| !stranger.is_child);
         let oldest = others.next().map(|(index, _)| index);

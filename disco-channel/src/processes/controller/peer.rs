@@ -58,7 +58,7 @@ impl Peer {
     /// It has introduced itself, and is that process.
     pub(super) fn come(&mut self, pid: Option<u32>, connection: Arc<Connection>, incoming: Incoming) {
         if let (Process::Unknown, Some(pid)) = (&self.process, pid) {
-            // While its end is open, it is there, and the id is its own.
+            // The peer's socket is still open, so its process is alive and the id has not been used again.
             let watched = Process::stranger(pid).and_then(|process| match connection.is_hung_up() {
                 true => Err(io::ErrorKind::NotConnected.into()),
                 false => Ok(process),
@@ -125,6 +125,11 @@ impl Peer {
         if silent && self.closed.is_none() {
             self.close(Some(format!("it has said nothing for {limit:?}")));
         }
+    }
+
+    /// Whether the next bytes that it sends belong to a large message.
+    pub(super) fn is_inside_large_message(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.incoming.is_inside_large_packet())
     }
 
     /// Nobody could hear it meanwhile: its silence counts from now.
@@ -253,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_when_it_is_watched_is_not_taken_for_the_one_with_its_id() {
+    fn a_process_with_a_reused_id_is_not_watched() {
         assert!(come(true).process.is_running());
         assert!(!come(false).process.is_running());
     }

@@ -43,8 +43,8 @@ pub(super) struct Service {
     pub(super) silence: Duration,
 }
 
-/// How often replies that are held back are tried again.
-const HELD_BACK: Duration = Duration::from_millis(1);
+/// Interval at which large replies that are held back are tried again.
+const HELD_BACK: Duration = Duration::from_millis(5);
 
 /// What has something to say.
 enum Source {
@@ -63,13 +63,15 @@ impl Service {
         let start = Instant::now();
         let (mut last, mut abandoned, mut vigil) = (start, None, Vigil::default());
         while !self.peers.iter().all(Peer::is_gone) {
-            let listens = self.inbox.accepts_replies();
-            let ready = self.wait(&mut vigil, if listens { tick } else { HELD_BACK }, listens);
-            self.hear(&ready, listens);
-            if !listens {
-                // What they say is still in their sockets.
-                self.peers.iter_mut().for_each(Peer::excuse_silence);
-            }
+            let held: Vec<bool> = match self.inbox.accepts_large_replies() {
+                true => vec![false; self.peers.len()],
+                false => self.peers.iter().map(Peer::is_inside_large_message).collect(),
+            };
+            let ready = self.wait(&mut vigil, if held.contains(&true) { HELD_BACK } else { tick }, &held);
+            self.hear(&ready, &held);
+            // Messages of held workers are still in their sockets.
+            let excused = self.peers.iter_mut().zip(&held).filter_map(|(peer, held)| held.then_some(peer));
+            excused.for_each(Peer::excuse_silence);
             // What depends on time alone.
             let since = last.elapsed();
             if since < tick && !ready.is_empty() {
@@ -91,12 +93,12 @@ impl Service {
                 let since = *abandoned.get_or_insert_with(Instant::now);
                 self.roster.kill.fetch_or(since.elapsed() > ABANDONED, Ordering::AcqRel);
             }
-            self.hear(&[Source::Waker], listens);
+            self.hear(&[Source::Waker], &held);
         }
     }
 
-    /// Waits until something comes, or it is time to look. What workers say waits unless this end `listens`.
-    fn wait(&self, vigil: &mut Vigil, tick: Duration, listens: bool) -> Vec<Source> {
+    /// Waits until something comes, or it is time to look. Large replies of workers that are `held` stay in their sockets.
+    fn wait(&self, vigil: &mut Vigil, tick: Duration, held: &[bool]) -> Vec<Source> {
         let mut sources = vec![Source::Waker];
         let mut polled = vec![PollFd::new(&*self.roster.waker, PollFlags::IN)];
         if let Some(door) = &self.door {
@@ -108,9 +110,9 @@ impl Service {
             }
         }
         for (index, peer) in self.peers.iter().enumerate() {
-            if let Some(connection) = peer.connection().filter(|connection| listens || connection.is_behind()) {
+            if let Some(connection) = peer.connection().filter(|connection| !held[index] || connection.is_behind()) {
                 let mut events = PollFlags::empty();
-                events.set(PollFlags::IN, listens);
+                events.set(PollFlags::IN, !held[index]);
                 events.set(PollFlags::OUT, connection.is_behind());
                 sources.push(Source::Peer(index));
                 polled.push(PollFd::from_borrowed_fd(connection.as_fd(), events));
@@ -125,8 +127,8 @@ impl Service {
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
     }
 
-    /// Takes in what has come, from workers only if this end `listens` or they have ended.
-    fn hear(&mut self, ready: &[Source], listens: bool) {
+    /// Takes in what has come, except for workers that are `held` and have not ended.
+    fn hear(&mut self, ready: &[Source], held: &[bool]) {
         for source in ready {
             match source {
                 Source::Waker => {
@@ -134,8 +136,8 @@ impl Service {
                     self.look_around();
                 }
                 Source::Door => self.attend_door(),
-                Source::Peer(index) if listens => self.hear_peer(*index),
-                Source::Peer(index) => self.peers[*index].flush(),
+                Source::Peer(index) if held[*index] => self.peers[*index].flush(),
+                Source::Peer(index) => self.hear_peer(*index),
                 Source::Exit(index) => {
                     self.peers[*index].reap();
                     self.hear_peer(*index);
