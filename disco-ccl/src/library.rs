@@ -8,11 +8,10 @@ use std::fmt;
 use std::ptr;
 
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result, Unavailable};
-use disco_dl::Candidate;
+use disco_dl::{Candidate, python};
 
 use crate::abi::{Code, Comm, DataType, RedOp, UniqueId};
 use crate::table::Table;
-use crate::wheels;
 
 /// Whose library, and where it may be.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +68,7 @@ impl Library {
             Some(file) => vec![Candidate::file(file)],
             None => {
                 let named = vendor.candidates.iter().map(Candidate::file);
-                named.chain(wheels::find(vendor.wheels).into_iter().map(Candidate::file)).collect()
+                named.chain(python::packaged(vendor.wheels).into_iter().map(Candidate::file)).collect()
             }
         };
         disco_dl::find(vendor.library, candidates, |library| Self::accept(vendor, &library))
