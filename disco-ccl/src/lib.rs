@@ -3,7 +3,6 @@
 //! ```text
 //! abi           types, codes and constants of the interface
 //! config        how a communicator is to be made, as the library reads it
-//! wheels        where Python keeps the libraries that it installs
 //! table         the functions, and since which version they are there
 //! backend       a vendor's backend as the registry has it
 //! library       the search, the gate, what its version can do, the text of errors
@@ -49,7 +48,6 @@ mod queue;
 mod runtime;
 mod staging;
 mod table;
-pub mod wheels;
 
 pub use backend::{Backend, Details};
 pub use communicator::Communicator;

@@ -8,11 +8,10 @@ use std::fmt;
 use std::ptr;
 
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result, Unavailable};
-use disco_dl::Candidate;
+use disco_dl::{Candidate, python};
 
 use crate::abi::{Code, Comm, DataType, RedOp, UniqueId};
 use crate::table::Table;
-use crate::wheels;
 
 /// Whose library, and where it may be.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +57,9 @@ const LEAST: Version = Version { major: 2, minor: 7, patch: 0 };
 const AVG: Version = Version { major: 2, minor: 10, patch: 0 };
 const BF16: Version = AVG;
 const F8: Version = Version { major: 2, minor: 24, patch: 0 };
+/// The first that takes several ranks on one device, where its variable allows it.
+const SHARING: Version = Version { major: 2, minor: 30, patch: 3 };
+const SHARING_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 impl Library {
     /// Finds the vendor's library. What it leaves running stays with the process.
@@ -69,7 +71,7 @@ impl Library {
             Some(file) => vec![Candidate::file(file)],
             None => {
                 let named = vendor.candidates.iter().map(Candidate::file);
-                named.chain(wheels::find(vendor.wheels).into_iter().map(Candidate::file)).collect()
+                named.chain(python::packaged(vendor.wheels).into_iter().map(Candidate::file)).collect()
             }
         };
         disco_dl::find(vendor.library, candidates, |library| Self::accept(vendor, &library))
@@ -130,6 +132,29 @@ impl Library {
             };
             caps.with_reduction(reduction, DType::all().filter(reduces))
         })
+    }
+
+    /// Checks that the library takes several ranks on one device. `found` says which ranks are on which device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the library is too old, or its own variable does not allow it.
+    pub(crate) fn check_sharing(&self, found: &str) -> Result<()> {
+        let (library, version) = (self.vendor.library, self.version);
+        let why = if version < SHARING {
+            format!(
+                "{library} {version} takes one rank a device: name {library} {SHARING} or later with {}, or give each \
+                 worker its own device with `--devices`",
+                self.vendor.variable
+            )
+        } else if env::var_os(SHARING_VARIABLE).is_none_or(|value| value != "1") {
+            format!(
+                "{library} {version} takes several ranks a device only with {SHARING_VARIABLE}=1 in the environment of each \
+                 rank: set it, or give each worker its own device with `--devices`"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(format!("{found}, which DISCO_SHARE_DEVICES=1 allows, but {why}")))
     }
 
     /// A new place for ranks to meet.

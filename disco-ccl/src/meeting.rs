@@ -11,6 +11,7 @@ use crate::communicator::Communicator;
 use crate::connect::Init;
 use crate::handle::Handle;
 use crate::library::Library;
+use crate::p2p::shares_devices;
 use crate::runtime::Runtime;
 
 /// The ranks of one communicator, at the store.
@@ -57,7 +58,8 @@ impl Meeting {
         &self.name
     }
 
-    /// Refuses two ranks on one device, on all ranks, in better words than the library has.
+    /// Refuses two ranks on one device, on all ranks, in better words than the library has, unless `DISCO_SHARE_DEVICES=1` and
+    /// the library takes several.
     pub(crate) fn check_devices(
         &self,
         library: &Library,
@@ -73,6 +75,10 @@ impl Meeting {
         for (second, device) in all.iter().enumerate() {
             if let Some(first) = all[..second].iter().position(|earlier| earlier == device) {
                 let device = String::from_utf8_lossy(device);
+                if shares_devices() {
+                    return library
+                        .check_sharing(&format!("rank {first} and rank {second} are both on device {device}"));
+                }
                 return Err(Error::invalid(format!(
                     "rank {first} and rank {second} are both on device {device}, and {} takes one rank a device: give each worker \
                      its own with `--devices`, or start no more workers than devices",

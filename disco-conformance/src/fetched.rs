@@ -1,20 +1,23 @@
-//! What `cargo xtask test` has fetched.
+//! Libraries that `cargo xtask test` has fetched, or that variables name.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::require::Required;
 
-/// NVRTC's file; none where it was not fetched, which is said.
+/// NVRTC's file: the one that `DISCO_NVRTC_LIBRARY` names, else the fetched one. None, with a line on standard error, where neither
+/// is there.
 ///
 /// # Panics
 /// `DISCO_REQUIRE` has `nccl`, and it is not there.
 pub fn nvrtc() -> Option<PathBuf> {
     const FILE: &str = "nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12";
-    let file = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(FILE)).filter(|file| file.is_file());
+    let named = env::var_os("DISCO_NVRTC_LIBRARY").map(PathBuf::from).filter(|file| !file.as_os_str().is_empty());
+    let fetched = || env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(FILE));
+    let file = named.or_else(fetched).filter(|file| file.is_file());
     if file.is_none() {
         assert!(!Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
-        eprintln!("skipped: NVRTC is not there; `cargo xtask test` fetches it");
+        eprintln!("skipped: NVRTC is not there: `cargo xtask test` fetches it, and DISCO_NVRTC_LIBRARY names one");
     }
     file
 }

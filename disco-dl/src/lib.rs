@@ -2,9 +2,11 @@
 //!
 //! [`find`] tries candidates in order and gives what the first good one is made into, or an
 //! [`Unavailable`] that lists every path and why it would not do. [`functions!`] writes a table
-//! of a library's functions, which is resolved as a whole.
+//! of a library's functions, which is resolved as a whole. [`python`] knows where Python's packages keep theirs.
 
 #![allow(unsafe_code)]
+
+pub mod python;
 
 use std::error::Error as _;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};

@@ -30,7 +30,7 @@
 //!   sends and receives, `ncclInvalidArgument`;
 //! - memory that is no allocation of the communicator's device, or that ends before the buffer: `ncclInvalidArgument`;
 //! - two threads in calls of one communicator, and calls of one that is in progress or finalized: `ncclInvalidUsage`;
-//! - two ranks on one device, and a unique id that was used before: `ncclInvalidUsage`;
+//! - two ranks on one device, unless the version is 2.30.3 or later and `NCCL_MULTI_RANK_GPU_ENABLE=1`, and a unique id that was used before: `ncclInvalidUsage`;
 //! - work on memory that was freed since: `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays until the device's context is released;
 //!   by HIP `hipErrorIllegalAddress`, which stays for as long as the process lives;
 //! - work on memory of another process that was closed since, or that the other process has freed: the same; so is a word of another

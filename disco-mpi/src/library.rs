@@ -3,12 +3,12 @@
 #![allow(unsafe_code)]
 
 use std::env;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, OsString, c_char, c_int};
 use std::fmt;
 use std::sync::OnceLock;
 
 use disco_core::{Error, Probe, Result, Unavailable};
-use disco_dl::{Candidate, Library};
+use disco_dl::{Candidate, Library, python};
 
 use crate::abi::{Abi, Constants, Mpich, OpenMpi, Standard};
 use crate::backend::NAME;
@@ -128,7 +128,8 @@ impl<A: Abi> Installed<A> {
     }
 }
 
-/// The override alone; or what is in this process already, what the launcher's environment implies, and all others.
+/// The override alone; or what is in this process already, what the launcher's environment implies, all others, and those of
+/// Python's environments.
 fn candidates() -> Vec<Candidate> {
     if let Some(file) = env::var_os(VARIABLE) {
         return vec![Candidate::file(file)];
@@ -137,7 +138,9 @@ fn candidates() -> Vec<Candidate> {
     if env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
         names.swap(0, 3);
     }
-    std::iter::once(Candidate::Process).chain(names.map(Candidate::file)).collect()
+    let python = python::installed(&names.map(|name| format!("lib/{name}")).each_ref().map(String::as_str));
+    let files = names.map(OsString::from).into_iter().chain(python.into_iter().map(OsString::from));
+    std::iter::once(Candidate::Process).chain(files.map(Candidate::File)).collect()
 }
 
 /// MPICH's own library has this function, too, and says that it has no such ABI.

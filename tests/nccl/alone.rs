@@ -1,6 +1,5 @@
 //! Tests in processes of their own, and what they share.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -12,18 +11,53 @@ use disco_conformance::Required;
 /// How long one may take: reached by what hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// What a test can run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Double,
+    Either,
+}
+
+/// Whether tests run on this machine's driver and GPUs, in place of the double.
+pub(crate) fn on_gpus() -> bool {
+    env::var_os("DISCO_TEST_GPU").is_some_and(|value| value == "1")
+}
+
+/// Whether a test can run here; if not, its output says so.
+pub(crate) fn can_run(name: &str, on: On) -> bool {
+    let can_run = on == On::Either || !on_gpus();
+    if !can_run {
+        println!(
+            "skipped: {name}: only the double has its devices, faults and counters, and DISCO_TEST_GPU=1 runs tests on GPUs"
+        );
+    }
+    can_run
+}
+
+/// Sets the variables that have a process find the double, unless tests run on GPUs.
+pub(crate) fn find_the_double(command: &mut Command) {
+    if !on_gpus() {
+        let folders = [disco_gpu_double::folder(), disco_gpu_double::folder::hip_folder()];
+        command.env("LD_LIBRARY_PATH", env::join_paths(folders).unwrap()).env_remove("DISCO_NCCL_LIBRARY");
+    }
+}
+
+/// Repeats what a test's own process says that it has skipped.
+pub(crate) fn repeat_skips(output: &str) {
+    // The test's name may stand before it on the line.
+    let skips = output.lines().filter_map(|line| line.find("skipped: ").map(|at| &line[at..]));
+    skips.for_each(|skip| println!("{skip}"));
+}
+
 /// Runs the ignored test of that name.
 ///
 /// # Panics
 /// It fails, or does not end.
 pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
-    let folders = env::join_paths([disco_gpu_double::folder(), disco_gpu_double::folder::hip_folder()]).unwrap();
     let mut command = Command::new(env::current_exe().unwrap());
     command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-    if env::var_os("DISCO_TEST_GPU").is_none() {
-        command.env("LD_LIBRARY_PATH", folders);
-    }
-    command.envs(variables.iter().copied()).env_remove("DISCO_NCCL_LIBRARY");
+    find_the_double(&mut command);
+    command.envs(variables.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() && start.elapsed() < LIMIT {
@@ -37,6 +71,7 @@ pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
     assert!(is_over, "{name} does not end\n{out}\n{err}");
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
     assert!(out.contains("1 passed") || out.contains("is over"), "{name} was not run\n{out}");
+    repeat_skips(&out);
 }
 
 /// A folder with a library that can only wait for its ranks.
@@ -48,22 +83,25 @@ pub(crate) fn old() -> String {
         .to_string()
 }
 
-/// NVRTC's file, if `cargo xtask test` has fetched it; else nothing.
+/// NVRTC's file: on the double the one that `DISCO_NVRTC_LIBRARY` names or `cargo xtask test` has fetched, on GPUs any that the
+/// search finds; else nothing.
 ///
 /// # Panics
 /// `DISCO_REQUIRE=nccl`, and it is not there.
 pub(crate) fn nvrtc() -> String {
-    let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("nvidia-cuda-nvrtc-cu12-12.8.93"));
-    let file = folder.map(|folder| folder.join("lib/libnvrtc.so.12")).filter(|file| file.is_file());
+    let file = match on_gpus() {
+        true => disco::nccl::p2p::kernels::nvrtc().ok().map(|nvrtc| nvrtc.file().to_owned()),
+        false => disco_conformance::nvrtc().map(|file| file.display().to_string()),
+    };
     assert!(file.is_some() || !Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
-    file.map_or_else(String::new, |file| file.display().to_string())
+    file.unwrap_or_default()
 }
 
-/// Whether [`nvrtc`] was there.
+/// Whether [`nvrtc`] was there; if not, the output says that the test is skipped.
 pub(crate) fn has_nvrtc() -> bool {
     let is_there = env::var_os("DISCO_NVRTC_LIBRARY").is_some_and(|file| !file.is_empty());
     if !is_there {
-        println!("skipped: NVRTC is not there; `cargo xtask test` fetches it");
+        println!("skipped: NVRTC is not there: `cargo xtask test` fetches it, and DISCO_NVRTC_LIBRARY names one");
     }
     is_there
 }

@@ -4,8 +4,9 @@ use disco::{
     CommunicatorExt as _, DType, DataPlane, Device, DeviceKind, Session, SessionExt, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{session, sum, text, works_again};
+use crate::alone::{has_nvrtc, nvrtc, session, sum, text, works_again};
 use crate::on_the_double;
+use crate::p2p::{patient, reason};
 
 fn where_are_you(ctx: &mut WorkerContext) -> disco::Result<String> {
     Ok(ctx.empty(DType::F32, [1])?.device().to_string())
@@ -105,6 +106,56 @@ on_the_double!(two_workers_on_one_device_are_told_what_to_do, [], {
     assert!(error.contains("give each worker its own with `--devices`"), "{error}");
     works_again(&session);
 });
+
+on_the_double!(
+    workers_share_a_device_where_nccl_takes_several_ranks,
+    [
+        "GPU_DOUBLE_DEVICES" = "1",
+        "GPU_DOUBLE_NCCL_VERSION" = "23003",
+        "NCCL_MULTI_RANK_GPU_ENABLE" = "1",
+        "DISCO_SHARE_DEVICES" = "1",
+        "DISCO_P2P_TOPOLOGY" = "fully_connected",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+    ],
+    {
+        let session = patient(2);
+        for backend in ["nccl", "cuda_p2p"] {
+            block_on(session.init_ccl(backend, &[0, 0])).unwrap();
+            assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+        }
+        if has_nvrtc() {
+            assert_eq!(reason(&session), "kernels are launched");
+        }
+    }
+);
+
+on_the_double!(
+    shared_devices_with_an_old_nccl_are_an_error_that_names_its_version,
+    [
+        "GPU_DOUBLE_NCCL_VERSION" = "22809",
+        "NCCL_MULTI_RANK_GPU_ENABLE" = "1",
+        "DISCO_SHARE_DEVICES" = "1",
+        "DISCO_P2P" = "0"
+    ],
+    {
+        let session = session(2);
+        let error = text(block_on(session.init_ccl("cuda_p2p", &[0, 0])));
+        assert!(error.contains("rank 0 and rank 1 are both on device "), "{error}");
+        assert!(error.contains("NCCL 2.28.9 takes one rank a device: name NCCL 2.30.3 or later"), "{error}");
+        works_again(&session);
+    }
+);
+
+on_the_double!(
+    shared_devices_without_nccl_s_variable_are_an_error_that_names_it,
+    ["GPU_DOUBLE_NCCL_VERSION" = "23003", "DISCO_SHARE_DEVICES" = "1"],
+    {
+        let session = session(2);
+        let error = text(block_on(session.init_ccl("nccl", &[0, 0])));
+        assert!(error.contains("only with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment of each rank"), "{error}");
+        works_again(&session);
+    }
+);
 
 on_the_double!(fewer_devices_than_workers_are_told, ["GPU_DOUBLE_DEVICES" = "1"], {
     let session = session(2);

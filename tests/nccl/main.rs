@@ -2,7 +2,9 @@
 //! show stands in its documentation: nothing here has met a GPU.
 //!
 //! Each test runs in a process of its own, whose environment says what the double does: [`on_the_double!`] writes two of a test, one
-//! that starts the process, and one that runs in it.
+//! that starts the process, and one that runs in it. With `DISCO_TEST_GPU=1` the tests of [`on_the_double_or_a_gpu!`], and those of
+//! `processes` that plan no fault of the double, run on this machine's GPUs, of which one is enough. The others say that they are
+//! skipped, and why (`--nocapture` shows it).
 
 #![cfg(all(feature = "nccl", target_os = "linux"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
@@ -19,9 +21,25 @@ mod overlap;
 mod p2p;
 mod processes;
 
-/// A test that runs in a process of its own, with these variables.
+/// A test that runs in a process of its own, with these variables. `DISCO_TEST_GPU=1` skips it: it asks for what only the double
+/// does.
 macro_rules! on_the_double {
     ($(#[$doc:meta])* $name:ident, [$($variable:literal = $value:expr),* $(,)?], $body:block) => {
+        $crate::in_its_own_process! { $crate::alone::On::Double, $(#[$doc])* $name, [$($variable = $value),*], $body }
+    };
+}
+pub(crate) use on_the_double;
+
+/// The same of a test that one GPU can show, too: `DISCO_TEST_GPU=1` runs it on that.
+macro_rules! on_the_double_or_a_gpu {
+    ($(#[$doc:meta])* $name:ident, [$($variable:literal = $value:expr),* $(,)?], $body:block) => {
+        $crate::in_its_own_process! { $crate::alone::On::Either, $(#[$doc])* $name, [$($variable = $value),*], $body }
+    };
+}
+pub(crate) use on_the_double_or_a_gpu;
+
+macro_rules! in_its_own_process {
+    ($on:expr, $(#[$doc:meta])* $name:ident, [$($variable:literal = $value:expr),*], $body:block) => {
         mod $name {
             #[allow(unused_imports, reason = "as the test needs")]
             use super::*;
@@ -30,7 +48,9 @@ macro_rules! on_the_double {
             fn in_a_process_of_its_own() {
                 let name = concat!(module_path!(), "::inside");
                 let name = name.split_once("::").unwrap().1;
-                $crate::alone::run(name, &[$(($variable, $value)),*]);
+                if $crate::alone::can_run(name, $on) {
+                    $crate::alone::run(name, &[$(($variable, $value)),*]);
+                }
             }
 
             $(#[$doc])*
@@ -40,4 +60,4 @@ macro_rules! on_the_double {
         }
     };
 }
-pub(crate) use on_the_double;
+pub(crate) use in_its_own_process;

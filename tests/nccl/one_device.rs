@@ -1,5 +1,5 @@
-//! Ranks that share one device, each with a stream of its own: what one GPU can show. On the double here; where there is a GPU,
-//! `DISCO_TEST_GPU=1` has the same tests run on that.
+//! Ranks that share one device, each with a stream of its own: what one GPU can show. They run on the double, and on a GPU with
+//! `DISCO_TEST_GPU=1`.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use disco::{DType, Op, Reduction, Tensor};
 
 use crate::alone::nvrtc;
 use crate::kernels::{DTYPES, SIZES, decode, encode, number};
-use crate::on_the_double;
+use crate::on_the_double_or_a_gpu;
 use crate::processes::Seat;
 
 /// The memory that a rank shares, and the kernels over it.
@@ -70,7 +70,7 @@ fn ranks(size: usize, work: fn(&mut Seat)) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-on_the_double!(
+on_the_double_or_a_gpu!(
     streams_of_one_device_sum,
     [
         "GPU_DOUBLE_DEVICES" = "1",
@@ -85,7 +85,7 @@ on_the_double!(
     }
 );
 
-on_the_double!(
+on_the_double_or_a_gpu!(
     streams_of_one_device_sum_over_relays,
     ["GPU_DOUBLE_DEVICES" = "1", "DISCO_P2P_TOPOLOGY" = "hybrid_cube_mesh", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
     {
@@ -106,7 +106,7 @@ fn drop_early(seat: &mut Seat) {
     seat.queue.synchronize(Duration::from_secs(30)).unwrap();
 }
 
-on_the_double!(a_wait_does_not_outlive_its_memory_for_long, ["GPU_DOUBLE_DEVICES" = "1"], {
+on_the_double_or_a_gpu!(a_wait_does_not_outlive_its_memory_for_long, ["GPU_DOUBLE_DEVICES" = "1"], {
     ranks(3, drop_early);
     crate::costs::check_nothing_is_left();
 });

@@ -86,6 +86,24 @@ const WHEELS: [Wheel; 6] = [
     },
 ];
 
+/// For the GPU evidence kit alone: the first that takes several ranks on a device, and a later one.
+const NCCL: [Wheel; 2] = [
+    Wheel {
+        name: "nvidia-nccl-cu13",
+        version: "2.30.7",
+        sha256: "cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50",
+        kept: "nvidia/nccl",
+        is_long: true,
+    },
+    Wheel {
+        name: "nvidia-nccl-cu13",
+        version: "2.32.3",
+        sha256: "1459723080ac889d73a26edfa3e04383a7928ab31ac8f0ec43b3ea9548b04ff3",
+        kept: "nvidia/nccl",
+        is_long: true,
+    },
+];
+
 /// The folder that has them, or is to have them.
 pub(crate) fn cache() -> PathBuf {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-cache");
@@ -104,6 +122,22 @@ pub(crate) fn fetch(long: bool) {
             eprintln!("== {} can't be fetched: {error:#}", packages.folder);
         }
     }
+}
+
+/// The file of one of the kit's NCCLs, which is fetched if it is not there.
+///
+/// # Errors
+/// It can't be fetched.
+pub(crate) fn nccl(version: &str) -> Result<PathBuf> {
+    let wheel = NCCL.iter().find(|wheel| wheel.version == version);
+    let wheel = wheel.with_context(|| format!("NCCL {version} is not among the kit's libraries"))?;
+    wheel.fetch(&cache())?;
+    Ok(cache().join(wheel.folder()).join("lib/libnccl.so.2"))
+}
+
+/// NVRTC's file, as [`fetch`] has left it.
+pub(crate) fn nvrtc() -> PathBuf {
+    cache().join("nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12")
 }
 
 /// Makes a folder of the cache that is not there of what `unpack` leaves in the folder that it is given.
@@ -182,8 +216,12 @@ fn apart(suite: &str, folder: &Path) -> Result<Vec<String>> {
 }
 
 impl Wheel {
+    fn folder(&self) -> String {
+        format!("{}-{}", self.name, self.version)
+    }
+
     fn fetch(&self, cache: &Path) -> Result<()> {
-        unpacked_once(cache, &format!("{}-{}", self.name, self.version), |parts| self.unpack(parts))
+        unpacked_once(cache, &self.folder(), |parts| self.unpack(parts))
     }
 
     /// Downloads it to a folder and unpacks it there. Returns what is in it.
@@ -211,7 +249,11 @@ fn python(args: &[&str], paths: &[&Path]) -> Result<()> {
     run(Command::new("python3").args(args).args(paths))
 }
 
-fn run(command: &mut Command) -> Result<()> {
+/// Runs a tool to its end.
+///
+/// # Errors
+/// It can't be started, or fails: then with what it has said.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{program} can't be started"))?;
     ensure!(

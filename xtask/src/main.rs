@@ -1,10 +1,12 @@
 //! Disco's developer commands: `cargo xtask check` is the gate, `cargo xtask test` runs the tests.
 
 mod fuzzing;
+mod gpu;
 mod libraries;
 mod run;
 mod steps;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -17,27 +19,44 @@ enum Command {
     Check,
     /// The tests: every crate and feature on its own, all tests together, documentation tests, examples
     Test {
-        /// Also the loom models, the tests under AddressSanitizer, ten minutes of random sessions, and a minute of each fuzz target; each has a target folder
+        /// Also the loom models, the tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit on the test
+        /// double, and a minute of each fuzz target; each has a target folder
         /// of its own
         #[arg(long)]
         long: bool,
     },
+    /// The GPU evidence kit: programs, two versions of NCCL and `gpu-evidence.sh`, packed for a machine with a GPU that has no Rust
+    /// and no network
+    GpuBundle {
+        /// The folder that is made, in place of one that is there
+        #[arg(default_value = "target/gpu-bundle")]
+        folder: PathBuf,
+    },
+    /// All parts of `gpu-evidence.sh` on the test double, with small sizes and counts
+    GpuRehearsal,
 }
 
 fn main() -> ExitCode {
-    let command = Command::parse();
-    libraries::fetch(matches!(command, Command::Test { long: true }));
-    let steps = match command {
-        Command::Check => [steps::lints(), fuzzing::lints(), steps::tests(), steps::documentation()].concat(),
-        Command::Test { long: false } => steps::tests(),
-        Command::Test { long: true } => [steps::tests(), steps::long_tests(), fuzzing::long_tests()].concat(),
-    };
-    match run::all(&steps) {
+    match Command::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // By hand, so that it is the last line also where RUST_BACKTRACE is set.
             eprintln!("== {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+impl Command {
+    fn run(self) -> anyhow::Result<()> {
+        let steps = match self {
+            Self::GpuBundle { folder } => return gpu::bundle(&folder),
+            Self::GpuRehearsal => return gpu::rehearse(),
+            Self::Check => [steps::lints(), fuzzing::lints(), steps::tests(), steps::documentation()].concat(),
+            Self::Test { long: false } => steps::tests(),
+            Self::Test { long: true } => [steps::tests(), steps::long_tests(), fuzzing::long_tests()].concat(),
+        };
+        libraries::fetch(matches!(self, Self::Test { long: true }));
+        run::all(&steps)
     }
 }

@@ -92,6 +92,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_SOAK_SECONDS", "600"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
             .with("DISCO_LONG_TESTS", "1"),
+        step("GPU evidence kit on the double", "run --quiet --package xtask -- gpu-rehearsal"),
         sanitized(
             "address sanitizer",
             "--package disco-core --package disco-channel --package disco-local --lib --tests",

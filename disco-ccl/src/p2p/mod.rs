@@ -41,7 +41,7 @@ pub use bus::BusId;
 pub use decision::Decision;
 pub use lane::Lane;
 pub use memory::STATE_BYTES;
-pub use options::{OFF, bytes_of, is_off};
+pub use options::{OFF, bytes_of, is_off, shares_devices};
 pub use peers::{Export, Peers};
 pub use rendezvous::{Found, Introduction, Offer, Rendezvous};
 pub use shortcut::{Kernels, Preparation, Prepared, Shortcut, Unfit, Vendor};

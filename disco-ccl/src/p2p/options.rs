@@ -12,6 +12,11 @@ pub fn is_off() -> bool {
     env::var_os("DISCO_P2P").is_some_and(|value| value == "0")
 }
 
+/// Whether several ranks may be on one device (`DISCO_SHARE_DEVICES=1`): for evidence on a machine with one GPU.
+pub fn shares_devices() -> bool {
+    env::var_os("DISCO_SHARE_DEVICES").is_some_and(|value| value == "1")
+}
+
 /// The bytes that a variable says, or so many where it says nothing.
 ///
 /// # Errors

@@ -114,6 +114,9 @@ impl Shortcut {
         mut rendezvous: Rendezvous,
         patience: Duration,
     ) -> Result<Self> {
+        if options::shares_devices() {
+            rendezvous = rendezvous.sharing_devices();
+        }
         let bytes = (vendor.check)().and_then(|()| options::bytes_of(BYTES, BUFFER));
         match &bytes {
             _ if options::is_off() => rendezvous.refuse(options::OFF.to_owned()),

@@ -1,5 +1,6 @@
 //! Communicators from their beginning to their end.
 
+use std::env;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
@@ -13,6 +14,10 @@ use super::comm::{self, Comm, Seat};
 use super::{text, unique_id};
 use crate::cuda::device;
 use crate::faults::Action;
+use crate::settings;
+
+/// The first version of NCCL that takes several ranks on one device.
+const SHARING: c_int = 23_003;
 
 /// `ncclCommInitRank`, and with a configuration.
 pub(crate) fn init(
@@ -79,6 +84,10 @@ fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result
 }
 
 fn duplicate(devices: &[usize]) -> Option<String> {
+    let is_allowed = env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
+    if is_allowed && settings::read().nccl_version() >= SHARING {
+        return None;
+    }
     let pairs = (0..devices.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
     let (a, b) = pairs.into_iter().find(|&(a, b)| devices[a] == devices[b])?;
     Some(format!("Duplicate GPU detected : rank {a} and rank {b} both on CUDA device {}", devices[a]))

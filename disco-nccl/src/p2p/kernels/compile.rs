@@ -91,7 +91,7 @@ fn candidates() -> Vec<Candidate> {
     match env::var_os(VARIABLE) {
         Some(file) => vec![Candidate::file(file)],
         None => {
-            let wheels = disco_ccl::wheels::find(&WHEELS).into_iter().map(Candidate::file);
+            let wheels = disco_dl::python::packaged(&WHEELS).into_iter().map(Candidate::file);
             CANDIDATES.iter().map(Candidate::file).chain(wheels).collect()
         }
     }

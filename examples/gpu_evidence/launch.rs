@@ -1,0 +1,146 @@
+//! Launches of sums: NCCL's own calls, blocking and not, and ours.
+
+#![allow(unsafe_code, reason = "NCCL's own calls")]
+
+use std::ffi::c_int;
+use std::ptr;
+use std::time::Instant;
+
+use disco::nccl::disco_ccl::abi::{Code, Comm, DataType, RedOp, UniqueId};
+use disco::nccl::disco_ccl::{Config, Library};
+use disco::{
+    Builder, CommunicatorExt as _, DType, DataPlane as _, Reduction, Session as _, SessionExt as _, Tensor,
+    WorkerContext, block_on,
+};
+
+use crate::seat::{self, LIMIT, Result, Row, Seat, median, row, sum, times};
+
+const SIZES: [usize; 3] = [16, 64 << 10, 1 << 20];
+const CALLS: usize = 100;
+const ROUNDS: usize = 16;
+
+disco::register_function!("gpu.ours", ours_on_a_worker);
+
+/// NCCL's own calls: seconds a launch on the host, and in all.
+pub(crate) fn raw(size: usize) -> Result<Vec<Row>> {
+    seat::ranks(size, |seat| {
+        let mut rows = Vec::new();
+        for kind in ["raw blocking", "raw non-blocking"] {
+            let raw = Raw::connect(seat, kind == "raw blocking", kind)?;
+            for bytes in seat::sizes(SIZES) {
+                let (src, dst) = seat.operands(bytes)?;
+                let (launched, all) = raw.time(seat, &src, &dst)?;
+                seat.check_sum(&dst)?;
+                rows.push(row(format!("{kind}, launch"), bytes, launched));
+                rows.push(row(format!("{kind}, in all"), bytes, all));
+            }
+            seat.line();
+            // SAFETY: no call uses it any more; all ranks' work is done.
+            let code = unsafe { (raw.library.table.comm_abort)(raw.comm) };
+            raw.library.check("ncclCommAbort", code)?;
+            seat.line();
+        }
+        Ok(rows)
+    })
+}
+
+/// A communicator of the library's.
+struct Raw {
+    library: &'static Library,
+    comm: Comm,
+}
+
+impl Raw {
+    fn connect(seat: &Seat, is_blocking: bool, key: &str) -> Result<Self> {
+        let library = disco::nccl::BACKEND.library()?;
+        if seat.rank == 0 {
+            seat.store.set(key, &library.unique_id()?.0)?;
+        }
+        let id = seat.store.wait(key, LIMIT)?.try_into().map_err(|_| "that is no unique id")?;
+        let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), Config::non_blocking());
+        let (size, rank) = (seat.size as c_int, seat.rank as c_int);
+        let code = match library.table.comm_init_rank_config.filter(|_| !is_blocking) {
+            // SAFETY: the place is there, and the configuration is as the library reads it.
+            Some(init) => unsafe { init(&mut comm, size, UniqueId(id), rank, &mut config) },
+            // SAFETY: the place is there.
+            None => unsafe { (library.table.comm_init_rank)(&mut comm, size, UniqueId(id), rank) },
+        };
+        let raw = Self { library, comm };
+        raw.settle("ncclCommInitRank", code)?;
+        Ok(raw)
+    }
+
+    /// Waits while the library says that it is in progress.
+    fn settle(&self, function: &'static str, mut code: Code) -> Result<()> {
+        while code == Code::IN_PROGRESS {
+            // SAFETY: the communicator is there, and so is the place.
+            let asked = unsafe { (self.library.table.comm_get_async_error)(self.comm, &mut code) };
+            self.library.check("ncclCommGetAsyncError", asked)?;
+        }
+        Ok(self.library.check(function, code)?)
+    }
+
+    /// Seconds of one sum: until it is launched, and until it is done.
+    fn time(&self, seat: &mut Seat, src: &Tensor, dst: &Tensor) -> Result<(f64, f64)> {
+        let float = DataType::of(DType::F32).ok_or("NCCL has no 32-bit floats")?;
+        let add = RedOp::of(Reduction::Sum, DType::F32).ok_or("NCCL has no sums")?;
+        let (from, to, len) = (src.data().cast_const().cast(), dst.data().cast(), src.elements());
+        let (stream, calls) = (seat.queue.raw(), times(CALLS));
+        let (mut launches, mut all) = (Vec::new(), Vec::new());
+        for _ in 0..times(ROUNDS) {
+            let mut launched = 0.0;
+            let seconds = seat.time(|| {
+                let start = Instant::now();
+                for _ in 0..calls {
+                    // SAFETY: the communicator is there; both tensors have so many elements and stay.
+                    let code = unsafe { (self.library.table.all_reduce)(from, to, len, float, add, self.comm, stream) };
+                    self.settle("ncclAllReduce", code)?;
+                }
+                launched = start.elapsed().as_secs_f64();
+                Ok(())
+            })?;
+            launches.push(launched / calls as f64);
+            all.push(seconds / calls as f64);
+        }
+        // The first round warms up.
+        Ok((median(launches.split_off(1)), median(all.split_off(1))))
+    }
+}
+
+/// Our launches, by both backends: seconds a launch on the host.
+pub(crate) fn ours(size: usize) -> Result<Vec<Row>> {
+    let session = Builder::threads(size).start()?;
+    block_on(async {
+        let mut rows = Vec::new();
+        for backend in ["nccl", "cuda_p2p"] {
+            session.init_ccl(backend, &vec![0; size]).await?;
+            let function = session.function("gpu.ours").await?;
+            for bytes in seat::sizes(SIZES) {
+                let times = session.call(&function, ((bytes / 4) as i64,)).await?;
+                let mut slowest = 0.0f64;
+                for worker in session.world().workers() {
+                    slowest = slowest.max(session.get_as(&times, worker).await?);
+                }
+                rows.push(row(format!("ours {backend}, launch"), bytes, slowest));
+            }
+        }
+        session.shutdown().await?;
+        Ok(rows)
+    })
+}
+
+fn ours_on_a_worker(ctx: &mut WorkerContext, elements: usize) -> disco::Result<f64> {
+    let (src, dst) = (ctx.empty(DType::F32, [elements as i64])?, ctx.empty(DType::F32, [elements as i64])?);
+    let (group, calls) = ([sum(&src, &dst)], times(CALLS));
+    let comm = ctx.comm()?;
+    let mut rounds = Vec::new();
+    for _ in 0..times(ROUNDS) {
+        comm.barrier()?;
+        let start = Instant::now();
+        (0..calls).try_for_each(|_| comm.enqueue(&group))?;
+        rounds.push(start.elapsed().as_secs_f64() / calls as f64);
+        comm.synchronize()?;
+    }
+    // The first round warms up.
+    Ok(median(rounds.split_off(1)))
+}

@@ -1,0 +1,58 @@
+//! What one GPU can show of `nccl` and `cuda_p2p`: several ranks on one device, each a thread with a stream of its own.
+//!
+//! ```text
+//! gpu_evidence kernels|graph|copies|alloc|trim|waits|alias|launch|ours RANKS …
+//! ```
+//!
+//! Each figure is a line: number of ranks, name, bytes, microseconds of the slowest rank. A figure that this driver has no function for
+//! is a line that begins with `skipped:`. `GPU_EVIDENCE_QUICK=1` shrinks sizes and counts for a rehearsal on the test double.
+//! `scripts/gpu-evidence.sh` runs all of them.
+
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+mod driver;
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+mod kernels;
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+mod launch;
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+mod memory;
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+mod seat;
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+mod streams;
+
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+fn main() -> seat::Result<()> {
+    disco::init();
+    let mut args = std::env::args().skip(1);
+    let what = args.next().ok_or("the first argument says what to measure")?;
+    let (work, needed): (seat::Work, &[&str]) = match what.as_str() {
+        "kernels" => (kernels::launches, &[]),
+        "graph" => (kernels::graph, &["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"]),
+        "copies" => (memory::copies, &[]),
+        "alloc" => (memory::alloc, &["cuMemAllocAsync"]),
+        "trim" => (memory::trim, &[]),
+        "waits" => (streams::waits, streams::needed()),
+        "alias" => (streams::alias, &["cuStreamCreateWithPriority"]),
+        "launch" => (launch::raw, &[]),
+        "ours" => (launch::ours, &[]),
+        other => return Err(format!("there is no measurement {other}").into()),
+    };
+    println!("ranks\twhat\tbytes\tmicroseconds");
+    if let Some(function) = driver::missing(needed)? {
+        println!("skipped: {what}: this driver has no {function}");
+        return Ok(());
+    }
+    for size in args {
+        let size = size.parse().map_err(|error| format!("{size} is no number of ranks: {error}"))?;
+        for seat::Row { name, seconds } in work(size)? {
+            println!("{size}\t{name}\t{:.3}", seconds * 1e6);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(all(feature = "nccl", target_os = "linux")))]
+fn main() {
+    eprintln!("this takes the feature nccl, on Linux");
+}

@@ -1,0 +1,192 @@
+#!/bin/bash
+# What one NVIDIA GPU shows of `nccl` and `cuda_p2p`: `bash FOLDER/gpu-evidence.sh PART` with part 1, 2 or 3, of at most 9.5 minutes each,
+# from the folder that `cargo xtask gpu-bundle` makes. Steps are ordered by value. A step that fails or hangs costs its own limit.
+# $OUT/summary.tsv has a line for each step, $OUT/figures.txt the figures, $OUT/logs-PART.tgz all output. The exit code is 1 if a step fails.
+#
+# OUT: folder of the results; W: folder of the unpacked programs; BUDGET: seconds of a part.
+# SYS_NCCL, NVRTC: the machine's libraries, in place of the search; NCCL_SHARED, NCCL_COMPARED: those of the kit.
+# GPU_EVIDENCE_QUICK=1: small sizes and counts, for `cargo xtask gpu-rehearsal` on the test double.
+set -u
+part=${1:?the first argument is the part: 1, 2 or 3}
+here=$(cd "$(dirname "$0")" && pwd)
+OUT=${OUT:-/tmp/out} W=${W:-/tmp/disco-gpu}
+L=$W/logs-$part B=$W/bin
+mkdir -p "$OUT" "$L"
+began=$SECONDS budget=${BUDGET:-560} failed=0
+quick=${GPU_EVIDENCE_QUICK:-0}
+PATH=$PATH:/usr/local/cuda/bin
+
+say() { printf '%s\n' "$*" | tee -a "$OUT/summary.tsv"; }
+skip() { say "$1	skipped	$2"; }
+# short FULL QUICK: the first, or the second in a rehearsal.
+short() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
+has() { command -v "$1" > /dev/null; }
+
+# step NAME LIMIT COMMAND...: nothing of the command outlives the limit.
+step() {
+    local name=$1 limit=$2 start=$SECONDS left=$((budget - (SECONDS - began))) code; shift 2
+    [ "$quick" = 1 ] && limit=$((limit * 4)) # other work may share the processors
+    if [ "$left" -lt 15 ]; then skip "$name" "the part's time is over"; return 0; fi
+    [ "$limit" -gt "$left" ] && limit=$left
+    timeout -k 5 "$limit" "$@" > "$L/$name.log" 2>&1 < /dev/null; code=$?
+    [ $code -ne 0 ] && failed=$((failed + 1))
+    say "$name	code $code	$((SECONDS - start)) s	$(grep . "$L/$name.log" | tail -n 1 | cut -c1-160)"
+    return $code
+}
+# in_env A=B... -- NAME LIMIT COMMAND...: a step with these variables.
+in_env() {
+    local -a variables=()
+    while [ "$1" != -- ]; do variables+=("$1"); shift; done
+    local name=$2 limit=$3; shift 3
+    step "$name" "$limit" env "${variables[@]}" "$@"
+}
+# one_device NAME LIMIT TEST [A=B ...]: a test whose ranks are threads.
+one_device() {
+    in_env DISCO_TEST_GPU=1 "${@:4}" -- "$1" "$2" "$B/nccl_tests" "one_device::$3::inside" --exact --ignored --nocapture --test-threads=1
+}
+# ranks NAME LIMIT TEST SIZE [A=B ...]: a process for each rank of a test, all on device 0. WRAP: a tool that runs each of them.
+# MAY_FAIL: how many ranks may fail.
+ranks() {
+    local name=$1 limit=$2 test=$3 size=$4; shift 4
+    step "$name" "$limit" bash -c '
+        program=$1 test=$2 size=$3; shift 3
+        folder=$(mktemp -d) bad=0 pids=()
+        for rank in $(seq 0 $((size - 1))); do
+            env DISCO_TEST_RANK=$rank DISCO_TEST_SIZE=$size DISCO_TEST_FOLDER=$folder DISCO_TEST_SHARED=1 DISCO_TEST_GPU=1 \
+                RUST_BACKTRACE=0 "$@" ${WRAP:-} "$program" "$test" --exact --ignored --nocapture --test-threads=1 \
+                > $folder.$rank.log 2>&1 & pids+=($!)
+        done
+        for pid in "${pids[@]}"; do wait $pid || bad=$((bad + 1)); done
+        for rank in $(seq 0 $((size - 1))); do echo "== rank $rank"; cat $folder.$rank.log; rm $folder.$rank.log; done
+        rm -r $folder
+        echo "$bad of $size ranks failed"; [ $bad -le ${MAY_FAIL:-0} ]' - "$B/nccl_tests" "$test" "$size" "$@"
+}
+# torch NAME LIMIT WHAT RANKS [A=B ...]: PyTorch, for comparison.
+torch() {
+    if [ "$has_torch" = 1 ]; then
+        in_env CUDA_MODULE_LOADING=LAZY "${@:5}" -- "$1" "$2" "$python" "$here/torch_compare.py" "$3" "$4"
+    else
+        skip "$1" "there is no PyTorch"
+    fi
+}
+
+# The machine.
+if [ ! -x "$B/disco" ]; then
+    mkdir -p "$W/lib"
+    tar xJf "$here/bin.tar.xz" -C "$W"
+    for packed in "$here"/lib/*.so.xz; do xz -dc "$packed" > "$W/lib/$(basename "${packed%.xz}")"; done
+fi
+python=$(command -v python3)
+site=$($python -c 'import nvidia; print(list(nvidia.__path__)[0])' 2> /dev/null)
+has_torch=$($python -c 'import torch; print(int(torch.cuda.is_available()))' 2> /dev/null || echo 0)
+found() { find / -xdev -name "$1" 2> /dev/null | head -n 1; }
+sys_nccl=${SYS_NCCL:-$(ls "$site"/nccl/lib/libnccl.so.2 2> /dev/null || found libnccl.so.2)}
+nvrtc=${NVRTC:-$(ls "$site"/cu13/lib/libnvrtc.so.13 2> /dev/null || found 'libnvrtc.so.1[23]')}
+shared_nccl=${NCCL_SHARED:-$W/lib/nccl-2.30.7.so}
+later_nccl=${NCCL_COMPARED:-$W/lib/nccl-2.32.3.so}
+export RUST_BACKTRACE=1 DISCO_NCCL_LIBRARY=${sys_nccl:-$shared_nccl}
+[ -n "$nvrtc" ] && export DISCO_NVRTC_LIBRARY=$nvrtc
+export DISCO_P2P_TOPOLOGY=fully_connected # one device has no links to itself
+export CUDA_MODULE_LOADING=EAGER          # no kernel is loaded while another spins
+export CUDA_DEVICE_MAX_CONNECTIONS=32     # streams of several ranks share no queue; some steps show the default
+export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
+several="NCCL_MULTI_RANK_GPU_ENABLE=1 DISCO_SHARE_DEVICES=1 NCCL_MAX_CTAS=8 DISCO_NCCL_LIBRARY=$shared_nccl"
+epochs=$(short 30 1)
+
+case $part in
+1)
+    step environment 40 bash -c "uname -a; ldd --version | head -1; nvidia-smi; nvidia-smi topo -m; nvidia-smi nvlink -s | head -20
+        free -g | head -2; nproc; df -h /dev/shm | tail -1; ls -l '$sys_nccl' '$nvrtc' '$shared_nccl' '$later_nccl'; ulimit -l
+        CUDA_MODULE_LOADING=LAZY $python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version(), torch.cuda.get_device_properties(0))'
+        command -v nvcc compute-sanitizer ncu nvidia-cuda-mps-control; true"
+    step backends 30 "$B/disco" backends
+    in_env DISCO_P2P_TOPOLOGY= -- topo 30 "$B/disco" topo
+    step check_nccl_1 90 "$B/disco" check --backend nccl --workers 1
+    one_device sums_threads 100 streams_of_one_device_sum DISCO_P2P_ONE_SHOT=1024
+    ranks sums_processes_2 60 processes::sum 2 DISCO_P2P_ONE_SHOT=1024
+    step digits_nccl_1 60 "$B/digits" --backend nccl --workers 1 --epochs "$epochs" --json
+    one_device sums_relays 60 streams_of_one_device_sum_over_relays DISCO_P2P_TOPOLOGY=hybrid_cube_mesh
+    ranks around_processes_4 60 processes::go_around 4
+    # shellcheck disable=SC2046
+    step bench_nccl_1 60 "$B/nccl_bench" --bench $(short '' --quick)
+    step trim_2 40 "$B/gpu_evidence" trim 2
+    calls=(nothing cuMemFree cuIpcGetMemHandle 'cuMemAlloc 8 MiB' 'cuMemAlloc 1 GiB' cuMemHostAlloc cuMemFreeHost cuMemAllocAsync cuMemFreeAsync
+        cuStreamCreate cuStreamDestroy cuEventCreate cuModuleLoadData 'cuMemcpyHtoD pageable' 'a new context of another thread')
+    for call in "${calls[@]:0:$(short 15 3)}"; do
+        in_env GPU_WAIT="$call" -- "waits_${call// /_}" 25 "$B/gpu_evidence" waits 2
+    done
+    ;;
+2)
+    in_env $several -- check_nccl_2_threads 120 "$B/disco" check --backend nccl --workers 2 --devices 0,0
+    in_env $several -- check_p2p_2_threads 100 "$B/disco" check --backend cuda_p2p --workers 2 --devices 0,0
+    in_env $several -- launch_raw_2 40 "$B/gpu_evidence" launch 2
+    in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
+    in_env $several NCCL_MAX_CTAS=4 -- launch_raw_4 40 "$B/gpu_evidence" launch 4
+    in_env DISCO_P2P_ONE_SHOT=10485760 -- kernels_one_shot 60 "$B/gpu_evidence" kernels 2 4 8
+    in_env DISCO_P2P_ONE_SHOT=0 -- kernels_two_shot 60 "$B/gpu_evidence" kernels 2 4 8
+    in_env DISCO_P2P_ONE_SHOT=10485760 -- graph_one_shot 50 "$B/gpu_evidence" graph 2 4 8
+    in_env DISCO_P2P_ONE_SHOT=0 -- graph_two_shot 50 "$B/gpu_evidence" graph 2 4 8
+    in_env $several DISCO_NCCL_LIBRARY="$later_nccl" -- launch_raw_2_later_nccl 40 "$B/gpu_evidence" launch 2
+    in_env CUDA_DEVICE_MAX_CONNECTIONS=8 -- alias_8 30 "$B/gpu_evidence" alias 1
+    in_env CUDA_DEVICE_MAX_CONNECTIONS=32 -- alias_32 30 "$B/gpu_evidence" alias 1
+    step alloc 30 "$B/gpu_evidence" alloc 1
+    step copies 60 "$B/gpu_evidence" copies 1
+    in_env $several -- digits_nccl_2 40 "$B/digits" --backend nccl --workers 2 --devices 0,0 --epochs "$(short 10 1)" --json
+    in_env $several -- digits_p2p_4 40 "$B/digits" --backend cuda_p2p --workers 4 --devices 0,0,0,0 --epochs "$(short 10 1)" --json
+    ;;
+3)
+    bench=("$B/disco" bench all_reduce --workers 2 --devices 0,0 --session processes --factor 8)
+    if [ "$quick" = 1 ]; then # the double's NCCL joins no processes
+        skip check_nccl_2_processes "the double has no NCCL across processes"
+    else
+        in_env $several -- check_nccl_2_processes 120 "$B/disco" check --backend nccl --workers 2 --devices 0,0 --session processes
+    fi
+    ranks sums_processes_4 60 processes::sum 4 DISCO_P2P_ONE_SHOT=1024
+    ranks sums_processes_8 90 processes::sum "$(short 8 3)" DISCO_P2P_ONE_SHOT=1024
+    MAY_FAIL=1 ranks dead_before_sum 40 processes::sum_without_one 3 "DISCO_TEST_DIES=with all"
+    MAY_FAIL=1 ranks dead_before_barrier 40 processes::lose_one 3 "DISCO_TEST_DIES=with all"
+    one_device sums_default_queues 60 streams_of_one_device_sum_over_relays DISCO_P2P_TOPOLOGY=hybrid_cube_mesh CUDA_DEVICE_MAX_CONNECTIONS=8 \
+        CUDA_MODULE_LOADING=LAZY
+    for tool in memcheck racecheck; do # the tools serialize the launches of one process: so ranks are processes
+        if has compute-sanitizer; then
+            WRAP="compute-sanitizer --tool $tool --error-exitcode 9" ranks ${tool}_2 120 processes::sum 2 DISCO_P2P_ONE_SHOT=1024
+        else
+            skip ${tool}_2 "there is no compute-sanitizer"
+        fi
+    done
+    torch torch_1 60 nccl 1
+    torch torch_nccl_2 60 nccl 2 NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=8 LD_PRELOAD="$shared_nccl"
+    torch torch_symm_2 60 symm 2 TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1
+    if [ "$quick" = 1 ]; then
+        skip bench_nccl_2_processes "the double has no NCCL across processes"
+        skip bench_p2p_2_processes "the double has no NCCL across processes"
+    else
+        in_env $several -- bench_nccl_2_processes 60 "${bench[@]}" --backend nccl --max-bytes 16M
+        in_env $several -- bench_p2p_2_processes 60 "${bench[@]}" --backend cuda_p2p --max-bytes 8M
+    fi
+    if has nvidia-cuda-mps-control; then # without it, processes of one GPU take turns of milliseconds
+        export CUDA_MPS_PIPE_DIRECTORY=$W/mps CUDA_MPS_LOG_DIRECTORY=$W/mps; mkdir -p "$W/mps"
+        if step mps_start 15 nvidia-cuda-mps-control -d; then
+            in_env $several -- mps_bench_p2p_2 40 "${bench[@]}" --backend cuda_p2p --max-bytes 8M
+            torch mps_torch_symm_2 50 symm 2 TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1
+            step mps_end 15 bash -c 'echo quit | nvidia-cuda-mps-control'
+        fi
+    else
+        skip mps_bench_p2p_2 "there is no nvidia-cuda-mps-control"
+    fi
+    ;;
+*)
+    echo "there is no part $part" >&2; exit 2
+    ;;
+esac
+
+dmesg 2> /dev/null | grep -i 'xid' | tail -5 > "$L/xid.log"
+tar czf "$OUT/logs-$part.tgz" -C "$W" "logs-$part"
+for name in kernels_one_shot kernels_two_shot graph_one_shot graph_two_shot launch_raw_2 ours_2 launch_raw_4 launch_raw_2_later_nccl alloc copies trim_2 \
+    bench_nccl_1 alias_8 alias_32 torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2_processes bench_p2p_2_processes mps_bench_p2p_2 mps_torch_symm_2; do
+    [ -f "$L/$name.log" ] && { echo "== $name"; tail -n 60 "$L/$name.log" | cut -c1-200; } >> "$OUT/figures.txt"
+done
+cat "$L"/waits_*.log 2> /dev/null | grep -v '^ranks' >> "$OUT/figures.txt"
+say "== part $part	$failed steps failed	$((SECONDS - began)) s"
+[ "$quick" = 1 ] || tail -c 6000 "$OUT/figures.txt" 2> /dev/null
+[ "$failed" -eq 0 ]

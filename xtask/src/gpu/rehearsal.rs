@@ -1,0 +1,80 @@
+//! Runs all parts of the script on the test double, with small sizes and counts, so that the kit stays in order.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{PARTS, programs, root};
+use crate::libraries;
+
+/// The names under which loaders look for what the double stands for.
+const NAMES: [&str; 4] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnvidia-ml.so.1"];
+
+/// Builds the programs, unoptimized, and runs the parts.
+///
+/// # Errors
+/// A build fails, or a step of a part.
+pub(crate) fn rehearse() -> Result<()> {
+    let programs = programs::build(false)?;
+    let folder = env::temp_dir().join(format!("disco-gpu-rehearsal-{}", std::process::id()));
+    let rehearsed = Rehearsal { folder: &folder, programs: &programs }.run();
+    // The results of a rehearsal that fails stay.
+    if rehearsed.is_ok() {
+        fs::remove_dir_all(&folder)?;
+    }
+    rehearsed.with_context(|| format!("{} has what the steps have printed", folder.display()))
+}
+
+struct Rehearsal<'a> {
+    folder: &'a Path,
+    programs: &'a [programs::Program],
+}
+
+impl Rehearsal<'_> {
+    fn run(&self) -> Result<()> {
+        let [bin, double] = ["bin", "double"].map(|name| self.folder.join(name));
+        fs::create_dir_all(&bin)?;
+        fs::create_dir_all(&double)?;
+        for program in self.programs {
+            symlink(&program.file, bin.join(program.name))?;
+        }
+        let object = self.object()?;
+        NAMES.into_iter().try_for_each(|name| symlink(&object, double.join(name)))?;
+        for part in PARTS {
+            let start = Instant::now();
+            let status = self.part(part, &double).status().context("bash can't be started")?;
+            ensure!(status.success(), "part {part} of the GPU evidence kit: {status}");
+            println!("== part {part} rehearsed in {:.0} s", start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// The shared object of the double, which cargo has built beside the tests.
+    fn object(&self) -> Result<PathBuf> {
+        let mut folders = self.programs.iter().flat_map(|program| program.file.ancestors().skip(1).take(2));
+        let object = folders.find_map(|folder| {
+            let object = folder.join("libdisco_gpu_double.so");
+            object.is_file().then_some(object)
+        });
+        object.context("cargo has built no libdisco_gpu_double.so beside the tests")
+    }
+
+    fn part(&self, part: &str, double: &Path) -> Command {
+        let mut command = Command::new("bash");
+        command.arg(root().join("scripts/gpu-evidence.sh")).arg(part);
+        command.env("GPU_EVIDENCE_QUICK", "1").env("BUDGET", "1800").env("LD_LIBRARY_PATH", double);
+        // The script has the folder as its work folder, in which the programs are.
+        command.env("W", self.folder).env("OUT", self.folder.join("out"));
+        for library in ["SYS_NCCL", "NCCL_SHARED", "NCCL_COMPARED"] {
+            command.env(library, double.join("libnccl.so.2"));
+        }
+        command.env("NVRTC", libraries::nvrtc());
+        command.env("GPU_DOUBLE_DEVICES", "1").env("GPU_DOUBLE_NCCL_VERSION", "23007");
+        command
+    }
+}
