@@ -13,6 +13,7 @@ mod costs;
 mod devices;
 mod failure;
 mod kernels;
+mod memory;
 mod one_device;
 mod order;
 mod overlap;
