@@ -119,7 +119,7 @@ impl Init<'_> {
                 // SAFETY: the place is there.
                 unsafe { (library.table.comm_init_rank)(&mut comm, ranks, id, me) }
             });
-            let comm = matches!(code, Ok(Code::SUCCESS)).then_some(Owned(comm));
+            let comm = matches!(code, Ok(Code::SUCCESS)).then(|| Owned::new(comm));
             // Nobody may wait for it any more.
             _ = made.send((code, Late { library, runtime, comm }));
         };

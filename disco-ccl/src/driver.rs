@@ -10,6 +10,7 @@ use disco_core::{Device, Result};
 
 use crate::abi::Stream;
 use crate::p2p::Peers;
+use crate::pool::PoolFunctions;
 
 /// The calls of a vendor's device library, on one device with one stream on it, both of which stay as long as this does.
 ///
@@ -40,13 +41,22 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// Does something with the device current, and makes current again what was.
     fn visit(&self, work: &mut dyn FnMut());
 
-    /// Device memory, with anything in it; none where there is no room.
+    /// The functions for [pools](PoolFunctions) of device memory, or why there are none.
+    ///
+    /// # Errors
+    /// The function that the library lacks.
+    fn pools(&self) -> Result<PoolFunctions, String>;
+
+    /// Numbers of the other devices of this process that can have access to this one's memory.
+    fn accessors(&self) -> Vec<i32>;
+
+    /// Device memory of no pool, with anything in it; none where there is no room.
     ///
     /// # Errors
     /// The library's own.
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>>;
 
-    /// Gives it back. May wait for all that the device does.
+    /// Gives it back. May wait for all that the device and its peers do.
     ///
     /// # Safety
     /// It came from there, and nobody uses it any more.

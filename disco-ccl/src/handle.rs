@@ -20,6 +20,7 @@ use crate::abi::{Code, Comm};
 use crate::ending::Ending;
 use crate::library::Library;
 use crate::memory::Registration;
+use crate::pinned::Living;
 use crate::runtime::Runtime;
 use crate::table::Table;
 
@@ -43,12 +44,18 @@ pub(crate) struct Handle {
     ending: Mutex<Option<Ending>>,
 }
 
-/// A communicator, or null before it is made and after it was taken out.
+/// A communicator, or null before it is made and after it was taken out. Pinned memory stays until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Owned(pub(crate) Comm);
+pub(crate) struct Owned(pub(crate) Comm, Living);
 
 // SAFETY: the library takes a communicator from any thread, one at a time; it is behind a lock, or taken out from there.
 unsafe impl Send for Owned {}
+
+impl Owned {
+    pub(crate) fn new(comm: Comm) -> Self {
+        Self(comm, Living::new())
+    }
+}
 
 impl Handle {
     /// What will hold a communicator of its own.
@@ -64,7 +71,7 @@ impl Handle {
     }
 
     fn of(library: &'static Library, runtime: Arc<Runtime>, parent: Option<Arc<Self>>) -> Arc<Self> {
-        let (comm, place) = (Mutex::new(Owned(ptr::null_mut())), ManuallyDrop::new(Box::default()));
+        let (comm, place) = (Mutex::new(Owned::new(ptr::null_mut())), ManuallyDrop::new(Box::default()));
         let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);
         let (cause, children) = (OnceLock::new(), Switchboard::default());
@@ -174,7 +181,7 @@ impl Handle {
     }
 
     fn take_from(&self, place: &mut Owned) -> Option<Owned> {
-        let comm = std::mem::replace(place, Owned(ptr::null_mut()));
+        let comm = std::mem::replace(place, Owned::new(ptr::null_mut()));
         let is_there = !comm.0.is_null();
         self.is_taken.fetch_or(is_there, Ordering::Relaxed);
         is_there.then_some(comm)

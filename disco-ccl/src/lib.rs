@@ -8,6 +8,9 @@
 //! library       the search, the gate, what its version can do, the text of errors
 //! driver        what is asked of the vendor's device library
 //! runtime       one device with one stream on it, and the memory of tensors there
+//!   heap          the device memory of tensors
+//!   pool          the driver's pools of device memory
+//!   pinned        pinned host memory, and how long it stays
 //!   device        which devices there are
 //!   queue         a worker's stream, and marks in it
 //!   staging       copies from and to the host
@@ -38,11 +41,14 @@ mod device;
 mod driver;
 mod ending;
 mod handle;
+mod heap;
 mod library;
 mod meeting;
 mod memory;
 pub mod p2p;
 mod patience;
+mod pinned;
+mod pool;
 mod premul;
 mod queue;
 mod runtime;
@@ -54,7 +60,10 @@ pub use communicator::Communicator;
 pub use config::Config;
 pub use device::{bind, details};
 pub use driver::{Driver, Mark, Way};
+pub use heap::MemoryUse;
 pub use library::{Library, Vendor, Version};
+pub use pinned::Pinned;
+pub use pool::PoolFunctions;
 pub use queue::Queue;
 pub use runtime::Runtime;
 pub use table::Table;

@@ -159,7 +159,6 @@ impl disco_core::Queue for Queue {
     fn synchronize(&mut self, deadline: Duration) -> Result<()> {
         self.wait(deadline)?;
         self.runtime.enter()?;
-        self.runtime.trim();
         self.staging.arrive()
     }
 

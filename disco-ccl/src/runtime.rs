@@ -1,14 +1,9 @@
 //! One device with one stream on it, and the memory of tensors there; and a second stream at its side, for who asks for it.
-//!
-//! A driver's own free waits for all that the device does, and so for peers that may never come. So what is dropped is kept: an
-//! allocation of the same size takes it, which needs no wait, since all uses are on the one stream, in order. It is freed when the
-//! stream has nothing to do and there is too much of it or no room, and with the stream.
 
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use disco_core::tensor::Storage;
@@ -17,10 +12,9 @@ use smallvec::SmallVec;
 
 use crate::abi::Stream;
 use crate::driver::{Driver, Way};
+use crate::heap::{Heap, MemoryUse, Span};
 use crate::patience;
 
-/// What is kept for later allocations, in bytes.
-const KEPT: usize = 256 << 20;
 /// How long the stream is waited for when there is no room, or when nobody has it any more.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -28,11 +22,11 @@ const LIMIT: Duration = Duration::from_secs(5);
 ///
 /// But for [`Runtime::enter`], it is used on threads on which the device is current.
 pub struct Runtime {
-    driver: Box<dyn Driver>,
+    driver: Arc<dyn Driver>,
     /// The second stream, once somebody has asked for it.
-    side: OnceLock<Box<dyn Driver>>,
-    /// What was dropped and is not freed.
-    dropped: Mutex<Vec<Span>>,
+    side: OnceLock<Arc<dyn Driver>>,
+    /// The memory of tensors.
+    heap: Heap,
     /// Those who know of work what its stream does not tell.
     watches: Mutex<Vec<Weak<dyn Watch>>>,
 }
@@ -47,17 +41,6 @@ pub(crate) trait Watch: Send + Sync {
     fn stuck(&self) -> Option<String>;
 }
 
-#[derive(Clone, Copy)]
-struct Span {
-    data: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: it is an address, of memory that nobody has.
-unsafe impl Send for Span {}
-// SAFETY: as above.
-unsafe impl Sync for Span {}
-
 /// What keeps a storage's memory.
 struct Block {
     runtime: Arc<Runtime>,
@@ -65,10 +48,10 @@ struct Block {
 }
 
 impl Runtime {
-    /// For a driver's device and stream.
+    /// For a driver's device, which is current, and its stream.
     pub fn new(driver: impl Driver) -> Arc<Self> {
-        let (driver, side) = (Box::new(driver), OnceLock::new());
-        Arc::new(Self { driver, side, dropped: Mutex::default(), watches: Mutex::default() })
+        let (heap, side) = (Heap::new(&driver), OnceLock::new());
+        Arc::new(Self { driver: Arc::new(driver), side, heap, watches: Mutex::default() })
     }
 
     /// The second stream.
@@ -79,7 +62,7 @@ impl Runtime {
         if let Some(side) = self.side.get() {
             return Ok(&**side);
         }
-        let made = self.driver.beside()?;
+        let made = Arc::from(self.driver.beside()?);
         Ok(&**self.side.get_or_init(|| made))
     }
 
@@ -137,10 +120,9 @@ impl Runtime {
     /// # Errors
     /// No room.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
-        let span = match self.take(bytes) {
-            Some(span) => span,
-            None => self.alloc_new(bytes)?,
-        };
+        let settle = || _ = self.wait_all_idle(LIMIT);
+        let found = self.heap.alloc(self.driver(), bytes, settle)?;
+        let span = found.ok_or_else(|| self.no_room(bytes))?;
         let owner = Box::new(Block { runtime: self.clone(), span });
         // SAFETY: it is so many bytes of this device's memory, until the block is dropped; any bytes are elements.
         Ok(unsafe { Storage::from_raw(span.data, bytes, self.device(), owner) })
@@ -187,76 +169,54 @@ impl Runtime {
         Ok(self.driver.is_idle()? && is_side_idle)
     }
 
-    /// Frees what was dropped where that is too much to be kept.
-    pub(crate) fn trim(&self) {
-        if self.dropped_bytes() > KEPT {
-            self.free_dropped();
+    /// Gives memory that no tensor has back to the device until no more than `keep` bytes are reserved.
+    ///
+    /// The driver may wait for all work of the device and of its peers: call this where no peer waits for this rank. Nothing else
+    /// calls it, but an allocation that finds no room.
+    ///
+    /// # Errors
+    /// The streams are not done after 5 s; the driver's own.
+    pub fn trim(&self, keep: usize) -> Result<()> {
+        self.enter()?;
+        if !self.wait_all_idle(LIMIT) {
+            return Err(Error::invalid(format!("trim: work on {} is not done after {LIMIT:?}", self.device())));
         }
+        self.heap.trim(self.driver(), keep)
     }
 
-    /// One that was dropped: whoever had it used it on the stream, before.
-    fn take(&self, bytes: usize) -> Option<Span> {
-        let mut dropped = self.dropped();
-        let at = dropped.iter().position(|span| span.bytes == bytes)?;
-        Some(dropped.swap_remove(at))
+    /// What it has of the device's memory.
+    pub fn memory(&self) -> MemoryUse {
+        self.heap.usage()
     }
 
-    fn alloc_new(&self, bytes: usize) -> Result<Span> {
-        let alloc = || self.driver.alloc(bytes.max(1));
-        let mut data = alloc()?;
-        if data.is_none() && !self.dropped().is_empty() {
-            self.wait_all_idle(LIMIT);
-            self.free_dropped();
-            data = alloc()?;
-        }
-        let no_room = || Error::invalid(format!("no room for {bytes} bytes on {}", self.device()));
-        data.map(|data| Span { data, bytes }).ok_or_else(no_room)
-    }
-
-    /// Frees what was dropped, if no stream has anything to do.
-    fn free_dropped(&self) {
-        if !self.is_all_idle().unwrap_or_default() {
-            return;
-        }
-        for span in mem::take(&mut *self.dropped()) {
-            // SAFETY: it was allocated there, nobody has it, and it is freed once.
-            if let Err(error) = unsafe { self.driver.free(span.data) } {
-                tracing::warn!(%error, bytes = span.bytes, "device memory is left behind");
-            }
-        }
+    #[cold]
+    fn no_room(&self, bytes: usize) -> Error {
+        let MemoryUse { in_use, reserved, .. } = self.memory();
+        let device = self.device();
+        Error::invalid(format!(
+            "no room for {bytes} bytes on {device}: tensors of this worker have {in_use} of {reserved} reserved bytes"
+        ))
     }
 
     /// Waits until no stream has anything to do, for as long as `limit`. Whether that is so; what has failed is over, too.
     pub(crate) fn wait_all_idle(&self, limit: Duration) -> bool {
         patience::until(limit, || self.is_all_idle().unwrap_or(true))
     }
-
-    fn dropped_bytes(&self) -> usize {
-        self.dropped().iter().map(|span| span.bytes).sum()
-    }
-
-    fn dropped(&self) -> MutexGuard<'_, Vec<Span>> {
-        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.runtime.dropped().push(self.span);
+        self.runtime.heap.give_back(self.runtime.driver(), self.span);
     }
 }
 
-/// On whatever thread had the last tensor.
+/// On whatever thread had the last tensor. Waits for nothing.
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.driver.visit(&mut || {
-            self.wait_all_idle(LIMIT);
-            self.free_dropped();
-        });
-        let left = self.dropped_bytes();
-        if left > 0 {
-            tracing::warn!(bytes = left, "device memory is left behind: its stream does not end");
-        }
+        let streams: SmallVec<[Arc<dyn Driver>; 2]> =
+            [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().collect();
+        let is_idle = move || streams.iter().all(|stream| stream.is_idle().unwrap_or(true));
+        self.heap.end(&self.driver, move || patience::until(LIMIT, is_idle));
     }
 }
 

@@ -10,26 +10,23 @@ use std::sync::Arc;
 use disco_core::{Result, Tensor};
 
 use crate::driver::Way;
+use crate::pinned::Pinned;
 use crate::runtime::Runtime;
 
-/// What is kept for later copies, in bytes.
-const KEPT: usize = 64 << 20;
-
 /// Pinned host memory. Dropped when no stream has it.
-struct Pinned {
-    runtime: Arc<Runtime>,
-    data: *mut u8,
+struct Buffer {
+    pinned: Pinned,
     bytes: usize,
 }
 
 /// What is on its way.
 #[derive(Default)]
 pub(crate) struct Staging {
-    spare: Vec<Pinned>,
+    spare: Vec<Buffer>,
     /// To the device.
-    going: Vec<Pinned>,
+    going: Vec<Buffer>,
     /// To host tensors, in order; they get it when the stream is known to be done.
-    coming: Vec<(Pinned, Tensor)>,
+    coming: Vec<(Buffer, Tensor)>,
 }
 
 impl Staging {
@@ -75,14 +72,6 @@ impl Staging {
             self.spare.push(pinned);
         }
         self.spare.append(&mut self.going);
-        self.spare.sort_by_key(|pinned| pinned.bytes);
-        // The driver's free may wait for all that the device does.
-        let may_free = self.spare.first().is_some_and(|one| one.runtime.is_all_idle().unwrap_or_default());
-        let mut kept = 0;
-        self.spare.retain(|pinned| {
-            kept += pinned.bytes;
-            kept <= KEPT || !may_free
-        });
         outcome
     }
 
@@ -97,38 +86,26 @@ impl Staging {
     }
 
     /// The smallest that will do.
-    fn take(&mut self, runtime: &Arc<Runtime>, bytes: usize) -> Result<Pinned> {
+    fn take(&mut self, runtime: &Arc<Runtime>, bytes: usize) -> Result<Buffer> {
         let fits = self.spare.iter().enumerate().filter(|(_, pinned)| pinned.bytes >= bytes);
         match fits.min_by_key(|(_, pinned)| pinned.bytes).map(|(at, _)| at) {
             Some(at) => Ok(self.spare.swap_remove(at)),
-            None => Pinned::new(runtime, bytes),
+            None => Buffer::new(runtime, bytes),
         }
     }
 }
 
-impl Pinned {
+impl Buffer {
     fn new(runtime: &Arc<Runtime>, bytes: usize) -> Result<Self> {
         let bytes = bytes.next_power_of_two().max(4096);
-        let data = runtime.driver().alloc_pinned(bytes)?;
+        let pinned = Pinned::new(runtime, bytes)?;
         // SAFETY: so many bytes were allocated just now.
-        unsafe { data.write_bytes(0, bytes) };
-        Ok(Self { runtime: runtime.clone(), data, bytes })
+        unsafe { pinned.data().write_bytes(0, bytes) };
+        Ok(Self { pinned, bytes })
     }
 
     fn slice(&mut self, bytes: usize) -> &mut [u8] {
         // SAFETY: it has as many bytes, initialised, which are this one's alone while no stream has them.
-        unsafe { slice::from_raw_parts_mut(self.data, bytes.min(self.bytes)) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let (driver, data) = (self.runtime.driver(), self.data);
-        driver.visit(&mut || {
-            // SAFETY: it was allocated there, and is freed once.
-            if let Err(error) = unsafe { driver.free_pinned(data) } {
-                tracing::warn!(%error, "pinned memory is left behind");
-            }
-        });
+        unsafe { slice::from_raw_parts_mut(self.pinned.data(), bytes.min(self.bytes)) }
     }
 }

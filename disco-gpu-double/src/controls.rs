@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 pub use crate::counts::Counts;
-use crate::cuda::event;
+use crate::cuda::{event, pool};
 use crate::{counts, settings};
 
 /// `void gpu_double_counts(struct counts *)`: six numbers of 64 bits, see [`Counts`].
@@ -20,6 +20,12 @@ pub extern "C" fn gpu_double_counts(at: Option<&mut Counts>) {
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_double_events() -> u64 {
     event::live() as u64
+}
+
+/// `uint64_t gpu_double_pools(void)`: pools that are not destroyed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpu_double_pools() -> u64 {
+    pool::live() as u64
 }
 
 /// `int gpu_double_set(const char *name, const char *value)`: changes a variable from now on; 0 where it cannot have that value.

@@ -35,9 +35,14 @@
 //!   by HIP `hipErrorIllegalAddress`, which stays for as long as the process lives;
 //! - work on memory of another process that was closed since, or that the other process has freed: the same; so is a word of another
 //!   device's memory that a stream writes or waits for without access to it;
+//! - buffers in a pool of device memory that a peer's device may not touch: `ncclInvalidArgument`. Ranks of a process have access to
+//!   each other's memory from the first communicator on, and the library may read a peer's buffer in its place;
 //! - launches whose parameters say that there is memory where there is none, or none that the device may touch: the same; of other
 //!   shapes than kernels are made for: `CUDA_ERROR_INVALID_VALUE`;
 //! - copies by HIP between other places than their kind says, or from the host to the host: `hipErrorInvalidValue`.
+//!
+//! `cuMemFree`, `cuMemFreeHost` and HIP's frees wait for all work of the device and of the devices that have access to its memory or
+//! whose memory it has access to. Frees of a pool (`cuMemFreeAsync`, `hipFreeAsync`) are work of a stream, and wait for nothing.
 //!
 //! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`,
 //! `hipHostMalloc`) then; they have read other host memory when they return, and wait for the stream to write it. Fresh memory is
@@ -83,6 +88,7 @@
 //! | `GPU_DOUBLE_REMOTE_ERRORS` | 0 | 1: 10 ms after an abort, peers' asynchronous error is `ncclRemoteError` |
 //! | `GPU_DOUBLE_NVLINK` | pcie | how NVML says that GPUs are linked: `pcie` none, `dgx1` eight V100 in a hybrid cube mesh, `broken` the same with one end of a link down, `dgx2` sixteen V100 on switches, `h100` eight H100 on switches; of these, CUDA shows the first `GPU_DOUBLE_DEVICES` |
 //! | `GPU_DOUBLE_PEER_ACCESS` | 1 | 0: no device can have access to another's memory |
+//! | `GPU_DOUBLE_PEER_FREES` | 1 | 0: a free waits for its own device alone, which the real driver does not promise |
 //! | `GPU_DOUBLE_FAULTS` | | what is to go wrong, see below |
 //!
 //! One that cannot be understood ends the process.

@@ -30,6 +30,7 @@ pub(crate) struct Settings {
     /// Which [`Machine`].
     nvlink: AtomicU64,
     peer_access: AtomicU64,
+    peer_frees: AtomicU64,
 }
 
 /// The settings.
@@ -42,7 +43,7 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "GPU_DOUBLE_DEVICES",
     "GPU_DOUBLE_MEMORY",
     "GPU_DOUBLE_NCCL_VERSION",
@@ -55,6 +56,7 @@ const NAMES: [&str; 13] = [
     "GPU_DOUBLE_REMOTE_ERRORS",
     "GPU_DOUBLE_NVLINK",
     "GPU_DOUBLE_PEER_ACCESS",
+    "GPU_DOUBLE_PEER_FREES",
     "GPU_DOUBLE_FAULTS",
 ];
 
@@ -73,6 +75,7 @@ impl Settings {
             remote_errors: AtomicU64::new(0),
             nvlink: AtomicU64::new(Machine::Pcie as u64),
             peer_access: AtomicU64::new(1),
+            peer_frees: AtomicU64::new(1),
         };
         for name in NAMES {
             let Ok(value) = env::var(name) else { continue };
@@ -102,6 +105,7 @@ impl Settings {
                 return machine.inspect(|&machine| self.nvlink.store(machine as u64, Relaxed)).is_some();
             }
             "GPU_DOUBLE_PEER_ACCESS" => &self.peer_access,
+            "GPU_DOUBLE_PEER_FREES" => &self.peer_frees,
             "GPU_DOUBLE_FAULTS" => return faults::set(value),
             _ => return false,
         };
@@ -157,6 +161,11 @@ impl Settings {
     /// Whether devices can have access to each other's memory.
     pub(crate) fn peer_access(&self) -> bool {
         self.peer_access.load(Relaxed) != 0
+    }
+
+    /// Whether frees wait for peers, too.
+    pub(crate) fn peer_frees(&self) -> bool {
+        self.peer_frees.load(Relaxed) != 0
     }
 
     /// Looks for work for as long as a stream's thread does before it sleeps, which is not at all by default.

@@ -15,6 +15,7 @@ mod costs;
 mod devices;
 mod failure;
 mod kernels;
+mod memory;
 mod one_device;
 mod order;
 mod overlap;

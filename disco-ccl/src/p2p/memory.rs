@@ -20,6 +20,7 @@ use disco_core::{Error, Rank, Result, Store};
 
 use super::words::{ROW, Words};
 use crate::ending::Ending;
+use crate::pinned::Living;
 use crate::runtime::Runtime;
 
 /// Bytes that kernels have of each rank's memory, from its start on.
@@ -57,6 +58,8 @@ pub(super) struct Memory {
     farewell: Option<Farewell>,
     /// Who waits for its end.
     waiting: Mutex<Option<mpsc::Sender<()>>>,
+    /// Kernels over it wait for peers.
+    living: Option<Living>,
 }
 
 /// Where a rank's memory starts, for this one's device.
@@ -109,7 +112,8 @@ impl Memory {
         let mut bases = vec![Base::direct(0); size];
         bases[rank] = Base::direct(own as usize);
         let (runtime, words, kept, waiting) = (runtime.clone(), Words::default(), Mutex::default(), Mutex::default());
-        let memory = Self { runtime, rank, bytes, bases, words, kept, patience, farewell: None, waiting };
+        let living = Some(Living::new());
+        let memory = Self { runtime, rank, bytes, bases, words, kept, patience, farewell: None, waiting, living };
         // SAFETY: it was allocated just now.
         unsafe { memory.runtime.driver().clear(own, all) }?;
         Ok(memory)
@@ -207,7 +211,7 @@ impl Drop for Memory {
         let (runtime, words, bases) = (self.runtime.clone(), mem::take(&mut self.words), mem::take(&mut self.bases));
         let (kept, farewell) = (mem::take(&mut self.kept), self.farewell.take());
         let (rank, patience) = (self.rank, self.patience);
-        let waiting = mem::take(&mut self.waiting);
+        let (waiting, living) = (mem::take(&mut self.waiting), self.living.take());
         drop(Ending::spawn("the end of peer-to-peer memory", &self.runtime, move || {
             if !runtime.wait_all_idle(patience) {
                 words.release(&runtime, |from, slot| (bases[rank].address + signal(from, slot)) as *mut u32);
@@ -221,6 +225,7 @@ impl Drop for Memory {
             words.end(runtime.driver());
             drop(kept);
             end(&runtime, rank, &bases, farewell);
+            drop(living);
             drop(waiting);
         }));
     }

@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::topology::RANKS;
 use super::words::{self, PROOF};
 use crate::driver::Way;
 use crate::patience;
+use crate::pinned::Pinned;
 
 /// Of one pattern.
 const LINE: usize = 64;
@@ -29,7 +31,7 @@ const BACK: usize = PROOFS + 2 * LINES;
 /// Pinned memory for all lines, on the way to or from the device.
 struct Page<'m> {
     memory: &'m Memory,
-    data: *mut u8,
+    pinned: ManuallyDrop<Pinned>,
 }
 
 /// Writes this rank's patterns, of its number of chance, into its peers' memory.
@@ -40,7 +42,7 @@ pub(super) fn write(memory: &Memory, nonce: u64, limit: Duration) -> Result<(), 
     let page = Page::new(memory)?;
     let lines: Vec<u8> = (0..memory.size()).flat_map(|to| pattern(nonce, memory.rank, to)).collect();
     page.fill(&lines);
-    page.copy(memory.at(memory.rank, OWN), page.data, lines.len(), Way::ToDevice)?;
+    page.copy(memory.at(memory.rank, OWN), page.pinned.data(), lines.len(), Way::ToDevice)?;
     for to in peers(memory) {
         let (theirs, own) = (memory.at(to, WRITTEN + memory.rank * LINE), memory.at(memory.rank, OWN + to * LINE));
         page.copy(theirs, own, LINE, Way::OnDevice)?;
@@ -59,7 +61,7 @@ pub(super) fn check(memory: &Memory, nonces: &[u64], limit: Duration) -> Result<
         page.copy(back, theirs, LINE, Way::OnDevice)?;
     }
     for (lines, is_own) in [(BACK, true), (WRITTEN, false)] {
-        page.copy(page.data, memory.at(memory.rank, lines), len, Way::ToHost)?;
+        page.copy(page.pinned.data(), memory.at(memory.rank, lines), len, Way::ToHost)?;
         page.settle(limit)?;
         for (peer, line) in page.read(len).chunks_exact(LINE).enumerate().filter(|(peer, _)| *peer != memory.rank) {
             let (from, to) = if is_own { (memory.rank, peer) } else { (peer, memory.rank) };
@@ -136,19 +138,19 @@ fn pattern(nonce: u64, from: usize, to: usize) -> [u8; LINE] {
 
 impl<'m> Page<'m> {
     fn new(memory: &'m Memory) -> Result<Self, String> {
-        let data = memory.runtime.driver().alloc_pinned(LINES).map_err(|error| error.to_string())?;
-        Ok(Self { memory, data })
+        let pinned = Pinned::new(&memory.runtime, LINES).map_err(|error| error.to_string())?;
+        Ok(Self { memory, pinned: ManuallyDrop::new(pinned) })
     }
 
     fn fill(&self, bytes: &[u8]) {
         let len = bytes.len().min(LINES);
         // SAFETY: it has so many bytes, and nothing copies it now.
-        unsafe { self.data.copy_from_nonoverlapping(bytes.as_ptr(), len) };
+        unsafe { self.pinned.data().copy_from_nonoverlapping(bytes.as_ptr(), len) };
     }
 
     fn read(&self, len: usize) -> Vec<u8> {
         // SAFETY: as above, and all of them were written.
-        unsafe { std::slice::from_raw_parts(self.data, len.min(LINES)) }.to_vec()
+        unsafe { std::slice::from_raw_parts(self.pinned.data(), len.min(LINES)) }.to_vec()
     }
 
     fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<(), String> {
@@ -167,12 +169,11 @@ impl<'m> Page<'m> {
 
 impl Drop for Page<'_> {
     fn drop(&mut self) {
-        let driver = self.memory.runtime.driver();
-        if matches!(driver.is_idle(), Ok(false)) {
+        if matches!(self.memory.runtime.driver().is_idle(), Ok(false)) {
             tracing::warn!("a copy does not end; its pinned memory is left behind");
             return;
         }
-        // SAFETY: it was allocated there, and nothing copies it.
-        _ = unsafe { driver.free_pinned(self.data) };
+        // SAFETY: nothing copies it, and nobody uses it any more.
+        unsafe { ManuallyDrop::drop(&mut self.pinned) };
     }
 }

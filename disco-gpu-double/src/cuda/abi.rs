@@ -56,6 +56,50 @@ pub type Stream = *mut c_void;
 /// `CUevent`
 pub type Event = *mut c_void;
 
+/// `CUmemoryPool`
+pub type Pool = *mut c_void;
+
+/// `CUmemPoolProps`, and `hipMemPoolProps`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "the interface's")]
+pub struct PoolProps {
+    /// `CU_MEM_ALLOCATION_TYPE_PINNED`
+    pub kind: c_int,
+    /// `CU_MEM_HANDLE_TYPE_NONE`
+    pub handles: c_int,
+    /// Whose memory.
+    pub location: Location,
+    /// For another system.
+    pub security: *mut c_void,
+    /// Bytes at most; 0: as many as there are.
+    pub most: usize,
+    /// Zeros.
+    pub reserved: [u8; 56],
+}
+
+/// `CUmemLocation`, and `hipMemLocation`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "the interface's")]
+pub struct Location {
+    /// `CU_MEM_LOCATION_TYPE_DEVICE`: 1
+    pub kind: c_int,
+    /// The device.
+    pub id: c_int,
+}
+
+/// `CUmemAccessDesc`, and `hipMemAccessDesc`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "the interface's")]
+pub struct Access {
+    /// For whom.
+    pub location: Location,
+    /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`: 3
+    pub flags: c_int,
+}
+
 /// `CUmodule`
 pub type Module = *mut c_void;
 /// `CUfunction`

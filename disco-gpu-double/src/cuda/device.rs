@@ -174,6 +174,24 @@ impl Device {
         self.check()
     }
 
+    /// Devices that have access to its memory.
+    pub(crate) fn accessors(&'static self) -> impl Iterator<Item = &'static Device> {
+        let devices = DEVICES.get().map(Vec::as_slice).unwrap_or_default();
+        devices.iter().filter(|peer| peer.peers.have(self))
+    }
+
+    /// Waits for all that its streams have now, and those of devices that have access to its memory or whose memory it has access to: a
+    /// free does, since the memory is mapped there, too.
+    pub(crate) fn synchronize_with_peers(&'static self) -> Result<(), Code> {
+        let devices = DEVICES.get().map(Vec::as_slice).unwrap_or_default();
+        let peers = self.accessors().chain(devices.iter().filter(|peer| self.peers.have(peer)));
+        for peer in peers.filter(|_| settings::read().peer_frees()) {
+            // An error of a peer's work is the peer's.
+            _ = peer.synchronize();
+        }
+        self.synchronize()
+    }
+
     /// Fails, now and from now on. The first failure is the one that stays.
     pub(crate) fn fail(&self, code: Code) {
         // A second failure changes nothing.

@@ -11,6 +11,8 @@ use std::{ptr, slice};
 use super::abi::{Code, DevicePointer};
 use super::arena::{Block, Place};
 use super::device::{self, Device};
+use super::pool::Pool;
+use super::stream::Stream;
 use crate::settings;
 
 /// By first address.
@@ -25,6 +27,10 @@ pub(crate) struct Allocation {
     device: &'static Device,
     /// The device that has opened it, if it is another process's.
     opener: Option<&'static Device>,
+    /// Where it came from, if that is a pool.
+    pool: Option<Arc<Pool>>,
+    /// Its bytes count as used.
+    is_counted: AtomicBool,
     /// Neither freed nor closed by this process.
     is_live: AtomicBool,
 }
@@ -39,6 +45,15 @@ pub(crate) struct Span {
 
 /// Allocates.
 pub(crate) fn allocate(device: &'static Device, bytes: usize) -> Result<DevicePointer, Code> {
+    allocate_from(device, bytes, None)
+}
+
+/// Allocates, from a pool if there is one.
+pub(crate) fn allocate_from(
+    device: &'static Device,
+    bytes: usize,
+    pool: Option<Arc<Pool>>,
+) -> Result<DevicePointer, Code> {
     if bytes == 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -51,26 +66,47 @@ pub(crate) fn allocate(device: &'static Device, bytes: usize) -> Result<DevicePo
     };
     // SAFETY: all of it was allocated just now.
     unsafe { block.base().write_bytes(FRESH, bytes) };
-    Ok(insert(Allocation { block, device, opener: None, is_live: AtomicBool::new(true) }))
+    if let Some(pool) = &pool {
+        pool.take(bytes);
+    }
+    let (is_counted, is_live) = (AtomicBool::new(true), AtomicBool::new(true));
+    Ok(insert(Allocation { block, device, opener: None, pool, is_counted, is_live }))
 }
 
 /// Has memory of another process, on a device of its.
 pub(crate) fn adopt(block: Block, device: &'static Device, opener: &'static Device) -> DevicePointer {
-    insert(Allocation { block, device, opener: Some(opener), is_live: AtomicBool::new(true) })
+    let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
+    insert(Allocation { block, device, opener: Some(opener), pool: None, is_counted, is_live })
 }
 
-/// Frees, after all that the device has to do now. An allocation is freed even if the device has failed.
+/// Frees, after all that the device and its peers have to do now. An allocation is freed even if the device has failed.
 pub(crate) fn free(pointer: DevicePointer) -> Result<(), Code> {
     if pointer == 0 {
         return Ok(());
     }
     let found = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).get(&(pointer as usize)).cloned();
     let device = found.filter(|found| found.opener.is_none()).ok_or(Code::INVALID_VALUE)?.device;
-    let outcome = device.synchronize();
+    let outcome = device.synchronize_with_peers();
     let allocation = remove(pointer).ok_or(Code::INVALID_VALUE)?;
+    allocation.give_back();
     allocation.block.retire();
-    device.used.fetch_sub(allocation.block.bytes(), SeqCst);
     outcome
+}
+
+/// Frees memory of a pool when a stream comes to it. Others may have the bytes at once, as in a pool.
+pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), Code> {
+    let found = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).get(&(pointer as usize)).cloned();
+    let allocation = found.filter(|found| found.pool.is_some()).ok_or(Code::INVALID_VALUE)?;
+    if !allocation.give_back() {
+        return Err(Code::INVALID_VALUE);
+    }
+    stream.push(Box::new(move || {
+        if let Some(allocation) = remove(pointer) {
+            allocation.block.retire();
+        }
+        Ok(())
+    }));
+    Ok(())
 }
 
 /// Has memory no longer. Work that has it yet fails.
@@ -95,6 +131,20 @@ pub(crate) fn live() -> usize {
 /// Bytes free of a device.
 pub(crate) fn unused(device: &Device) -> usize {
     settings::read().memory().saturating_sub(device.used.load(SeqCst))
+}
+
+impl Allocation {
+    /// Its bytes are free for others. False: they were before.
+    fn give_back(&self) -> bool {
+        let was_counted = self.is_counted.swap(false, SeqCst);
+        if was_counted {
+            self.device.used.fetch_sub(self.block.bytes(), SeqCst);
+            if let Some(pool) = &self.pool {
+                pool.give_back(self.block.bytes());
+            }
+        }
+        was_counted
+    }
 }
 
 impl Span {
@@ -143,14 +193,26 @@ impl Span {
     pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
         let is_reached = match self.allocation.opener {
             Some(opener) => opener.ordinal == from.ordinal,
+            None if self.allocation.pool.is_some() => !self.is_closed_to(from.ordinal),
             None => self.device().ordinal == from.ordinal || from.peers.have(self.device()),
         };
         if is_reached { Ok(()) } else { Err(Code::ILLEGAL_ADDRESS) }
     }
 
+    /// Whether it is of a pool to which a device has no access.
+    pub(crate) fn is_closed_to(&self, ordinal: usize) -> bool {
+        let pool = self.allocation.pool.as_ref();
+        pool.is_some_and(|pool| ordinal != self.device().ordinal && !pool.is_open_to(ordinal))
+    }
+
     /// Where other processes find the allocation, and how far in it this begins.
     pub(crate) fn place(&self) -> Option<(Place, usize)> {
-        self.allocation.block.place().map(|place| (place, self.address - self.base()))
+        // Memory of a pool can't be shared by this kind of handle.
+        self.allocation
+            .block
+            .place()
+            .filter(|_| self.allocation.pool.is_none())
+            .map(|place| (place, self.address - self.base()))
     }
 
     /// Whether it is a device's own memory, of this process.

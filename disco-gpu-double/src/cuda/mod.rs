@@ -7,6 +7,7 @@
 //! arena     where they lie, in files that other processes may open
 //! ipc       allocations of other processes
 //! peer      which devices have access to which others' memory
+//! pool      memory that is allocated and freed in the order of a stream
 //! pinned    host memory of the driver's
 //! stream    queues of work, each served by a thread of its own
 //! event     marks in a stream that others wait for
@@ -31,5 +32,6 @@ pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod peer;
 pub(crate) mod pinned;
+pub(crate) mod pool;
 pub(crate) mod stream;
 pub(crate) mod word;

@@ -8,6 +8,7 @@ use std::thread;
 
 use super::abi::{self, Code};
 use super::device::Device;
+use super::pool;
 use crate::handles::Handles;
 use crate::settings;
 use crate::sync::{lock, wait};
@@ -144,6 +145,7 @@ impl Stream {
     /// `cuStreamSynchronize`: waits, and says what the device has failed with.
     pub(crate) fn finish(&self) -> Result<(), Code> {
         self.synchronize();
+        pool::release(self.device);
         self.device.check()
     }
 

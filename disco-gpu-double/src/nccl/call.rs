@@ -215,5 +215,9 @@ fn find(address: usize, bytes: usize, blocks: usize, comm: &Comm) -> Result<Opti
     if own != other {
         return Err(format!("a buffer is on device {other}, and the communicator on {own}"));
     }
+    // Ranks of a process may read each other's buffers.
+    if let Some(peer) = comm.device.accessors().find(|peer| span.is_closed_to(peer.ordinal)) {
+        return Err(format!("a buffer is of a pool that device {}, of a peer, may not touch", peer.ordinal));
+    }
     Ok(Some(span))
 }

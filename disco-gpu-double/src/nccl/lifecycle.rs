@@ -3,8 +3,8 @@
 use std::env;
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::abi::{Code, CommHandle, UniqueId};
@@ -12,7 +12,8 @@ use super::background::{self, Failure, go_on};
 use super::clique::{Clique, State};
 use super::comm::{self, Comm, Seat};
 use super::{text, unique_id};
-use crate::cuda::device;
+use crate::cuda::device::{self, Device};
+use crate::cuda::peer;
 use crate::faults::Action;
 use crate::settings;
 
@@ -74,12 +75,25 @@ fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result
     }
     let is_full = |state: &mut State| state.members.iter().all(Option::is_some).then(|| state.refusal.clone());
     match clique.wait(comm, is_full) {
-        Ok(None) => Ok(()),
+        Ok(None) => {
+            enable_access(comm.device, clique);
+            Ok(())
+        }
         Ok(Some(refusal)) => Err(Failure(Code::INVALID_USAGE, refusal)),
         Err(aborted) => {
             clique.change(|state| state.members[rank] = None);
             Err(aborted.into())
         }
+    }
+}
+
+/// Ranks of one process have access to each other's memory from then on, where their devices can.
+fn enable_access(device: &Device, clique: &Clique) {
+    let peers: Vec<_> =
+        clique.lock().members.iter().flatten().filter_map(Weak::upgrade).map(|comm| comm.device).collect();
+    for peer in peers {
+        // It may be enabled, or impossible.
+        _ = peer::enable(device, peer);
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) mod params;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -151,6 +151,9 @@ pub(crate) fn use_device(device: c_int) -> Stream {
 
 /// Makes a device this thread's, whether it has failed or not.
 pub(crate) fn enter(device: c_int) {
+    static ONCE: Once = Once::new();
+    // Tests that run side by side have the same devices: a free of one would wait for a rank of another, which may wait for a free.
+    ONCE.call_once(|| set(c"GPU_DOUBLE_PEER_FREES", c"0"));
     assert_eq!(cuInit(0), OK);
     let mut context = ptr::null_mut();
     assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), device), OK);

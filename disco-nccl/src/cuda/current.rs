@@ -18,6 +18,9 @@ pub(super) fn set(context: &CudaContext) -> Result<()> {
 /// Does something with a context, and makes the one before, or none, current again.
 pub(super) fn with(context: &CudaContext, work: impl FnOnce()) {
     let before = result::ctx::get_current().ok().flatten();
+    if before == Some(context.cu_ctx()) {
+        return work();
+    }
     if let Err(error) = set(context) {
         tracing::warn!(%error, "something on a device is left behind");
         return;

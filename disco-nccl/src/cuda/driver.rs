@@ -7,7 +7,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 use std::sync::OnceLock;
 
-use disco_core::Unavailable;
+use disco_ccl::PoolFunctions;
+use disco_core::{Error, Unavailable};
 use disco_dl::{Candidate, Library};
 
 /// A driver that works.
@@ -17,6 +18,9 @@ pub(crate) struct Driver {
     pub(crate) version: Version,
     /// Functions that only some are called for, and that it has not.
     lacking: Vec<&'static CStr>,
+    /// Those for pools of memory, or the first that it lacks.
+    pub(crate) pools: Result<PoolFunctions, &'static CStr>,
+    get_error_string: Option<GetErrorString>,
 }
 
 /// A version of CUDA: 12080 is 12.8.
@@ -83,6 +87,21 @@ pub(crate) const LAUNCHING: &[&CStr] = &[
     c"cuOccupancyMaxActiveBlocksPerMultiprocessor",
 ];
 
+/// Those for pools of memory.
+const POOLS: [&CStr; 8] = [
+    c"cuMemPoolCreate",
+    c"cuMemPoolDestroy",
+    c"cuMemPoolSetAttribute",
+    c"cuMemPoolGetAttribute",
+    c"cuMemPoolSetAccess",
+    c"cuMemPoolTrimTo",
+    c"cuMemAllocFromPoolAsync",
+    c"cuMemFreeAsync",
+];
+
+/// `cuGetErrorString(CUresult, const char **text)`
+type GetErrorString = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+
 /// The driver.
 ///
 /// # Errors
@@ -128,10 +147,15 @@ fn accept(library: &Library) -> Result<Driver, String> {
     let init: Option<unsafe extern "C" fn(c_uint) -> c_int> = unsafe { library.function(c"cuInit") };
     // SAFETY: 0 is the one flag that it takes.
     match init.map(|init| unsafe { init(0) }) {
-        Some(0) => Ok(Driver { version, lacking: lacking(&[SHARING, LAUNCHING].concat()) }),
+        Some(0) => {
+            // SAFETY: these are the driver's functions.
+            let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_code) };
+            let get_error_string = error_string_of(library);
+            Ok(Driver { version, lacking: lacking(&[SHARING, LAUNCHING].concat()), pools, get_error_string })
+        }
         code => {
             let code = code.unwrap_or(-1);
-            Err(format!("cuInit returned {code}: {}", words(library, code)))
+            Err(format!("cuInit returned {code}: {}", words(error_string_of(library), code)))
         }
     }
 }
@@ -141,11 +165,23 @@ fn names(functions: &[&CStr]) -> String {
     names.join(", ")
 }
 
-/// What a code means, in the driver's words.
-fn words(library: &Library, code: c_int) -> String {
+/// What a function that is called without cudarc has returned.
+fn check_code(function: &'static CStr, code: c_int) -> disco_core::Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    let message = words(get().ok().and_then(|driver| driver.get_error_string), code);
+    let function = function.to_str().unwrap_or("a function of the driver's");
+    Err(Error::Library { backend: "cuda", function, code: code.into(), message })
+}
+
+fn error_string_of(library: &Library) -> Option<GetErrorString> {
     // SAFETY: this function has been the same in all versions.
-    let get_error_string: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int> =
-        unsafe { library.function(c"cuGetErrorString") };
+    unsafe { library.function(c"cuGetErrorString") }
+}
+
+/// What a code means, in the driver's words.
+fn words(get_error_string: Option<GetErrorString>, code: c_int) -> String {
     let mut text = std::ptr::null();
     // SAFETY: any number may be asked for, and the place is there.
     let told = get_error_string.map(|get| unsafe { get(code, &mut text) });

@@ -9,9 +9,9 @@ use cudarc::driver::sys::{self, CUresult, CUstreamWaitValue_flags, CUstreamWrite
 use disco_ccl::p2p::{BusId, Export, Peers};
 use disco_core::{Error, Result};
 
-use super::device;
 use super::error::check;
 use super::stream::Stream;
+use super::{device, driver};
 
 /// The one flag of `cuIpcOpenMemHandle`: `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
@@ -92,6 +92,22 @@ impl Peers for Stream {
         // SAFETY: nobody else has it.
         let destroyed = check("cuStreamDestroy", unsafe { result::stream::destroy(stream) });
         written.and(destroyed)
+    }
+}
+
+/// Numbers of the other devices that can have access to a device's memory.
+pub(super) fn accessors(ordinal: i32) -> Vec<i32> {
+    let can_access = |peer: &i32| {
+        let (Ok(own), Ok(peer)) = (device_of(ordinal), device_of(*peer)) else { return false };
+        let mut can = 0;
+        // SAFETY: the driver has just given both, and the place is there.
+        let asked = unsafe { sys::cuDeviceCanAccessPeer(&mut can, peer, own) };
+        asked == CUresult::CUDA_SUCCESS && can != 0
+    };
+    let count = result::device::get_count().unwrap_or(0);
+    match driver::check_has(&[c"cuDeviceCanAccessPeer"]) {
+        Ok(()) => (0..count).filter(|peer| *peer != ordinal).filter(can_access).collect(),
+        Err(_) => Vec::new(),
     }
 }
 

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use disco_ccl::p2p::Peers;
-use disco_ccl::{Driver, Mark, Way};
+use disco_ccl::{Driver, Mark, PoolFunctions, Way};
 use disco_core::{Device, DeviceKind, Result};
 
 use super::error::check;
-use super::{current, device, driver};
+use super::{current, device, driver, peers};
 
 /// A stream on a device, with the device's primary context.
 pub(super) struct Stream {
@@ -81,6 +81,15 @@ impl Driver for Stream {
 
     fn visit(&self, work: &mut dyn FnMut()) {
         current::with(&self.context, work);
+    }
+
+    fn pools(&self) -> Result<PoolFunctions, String> {
+        let driver = driver::get().map_err(|unavailable| unavailable.to_string())?;
+        driver.pools.map_err(|name| format!("the CUDA driver lacks {}", name.to_string_lossy()))
+    }
+
+    fn accessors(&self) -> Vec<i32> {
+        peers::accessors(self.device.ordinal)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {

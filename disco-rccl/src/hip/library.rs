@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::OnceLock;
 
+use disco_ccl::PoolFunctions;
 use disco_core::{Error, Result, Unavailable};
 use disco_dl::Candidate;
 
@@ -15,12 +16,30 @@ use super::table::Table;
 #[derive(Clone, Copy)]
 pub(super) struct Library {
     pub(super) table: Table,
+    /// Functions for pools of memory, or the first that it lacks.
+    pub(super) pools: Result<PoolFunctions, &'static CStr>,
     version: c_int,
 }
 
 /// The newest first.
 const CANDIDATES: [&str; 5] =
     ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"];
+
+/// Those for pools of memory, since HIP 5.2.
+const POOLS: [&CStr; 8] = [
+    c"hipMemPoolCreate",
+    c"hipMemPoolDestroy",
+    c"hipMemPoolSetAttribute",
+    c"hipMemPoolGetAttribute",
+    c"hipMemPoolSetAccess",
+    c"hipMemPoolTrimTo",
+    c"hipMallocFromPoolAsync",
+    c"hipFreeAsync",
+];
+
+fn check_pool(function: &'static CStr, code: c_int) -> Result<()> {
+    Library::get()?.check(function.to_str().unwrap_or("a function of HIP's"), code)
+}
 
 impl Library {
     /// HIP.
@@ -35,7 +54,10 @@ impl Library {
 
     fn accept(library: &disco_dl::Library) -> Result<Self, String> {
         // SAFETY: these are its functions.
-        let mut found = Self { table: unsafe { Table::resolve(library) }?, version: 0 };
+        let table = unsafe { Table::resolve(library) }?;
+        // SAFETY: as above.
+        let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_pool) };
+        let mut found = Self { table, pools, version: 0 };
         // SAFETY: the place is there.
         let code = unsafe { (found.table.runtime_get_version)(&mut found.version) };
         found.check("hipRuntimeGetVersion", code).map_err(|error| error.to_string())?;

@@ -35,6 +35,20 @@ pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
     all.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect()
 }
 
+/// Numbers of the other devices that can have access to a device's memory.
+pub(super) fn accessors(stream: &Stream) -> Vec<c_int> {
+    let can_access = |peer: &c_int| {
+        let (mut can, own) = (0, stream.ordinal);
+        let asked = call!(stream, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, *peer, own));
+        *peer != own && asked.is_ok() && can != 0
+    };
+    let mut count = 0;
+    match call!(stream, "hipGetDeviceCount", get_device_count(&mut count)) {
+        Ok(()) => (0..count).filter(can_access).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
 impl Peers for Stream {
     fn bus_id(&self) -> Result<BusId> {
         let text = disco_ccl::Driver::identity(self)?;

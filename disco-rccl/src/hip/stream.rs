@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use disco_ccl::p2p::Peers;
-use disco_ccl::{Driver, Mark, Way};
+use disco_ccl::{Driver, Mark, PoolFunctions, Way};
 use disco_core::{Device, DeviceKind, Result};
 
 use super::library::Library;
@@ -101,6 +101,14 @@ impl Driver for Stream {
         if known.is_ok() {
             _ = call!(self, "hipSetDevice", set_device(before));
         }
+    }
+
+    fn pools(&self) -> Result<PoolFunctions, String> {
+        self.library.pools.map_err(|name| format!("HIP lacks {}", name.to_string_lossy()))
+    }
+
+    fn accessors(&self) -> Vec<i32> {
+        peers::accessors(self)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {

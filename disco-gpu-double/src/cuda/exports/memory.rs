@@ -17,7 +17,7 @@ pub extern "C" fn cuMemAlloc_v2(at: Option<&mut DevicePointer>, bytes: usize) ->
     Code::of(device.and_then(|device| memory::allocate(device, bytes)).map(|pointer| *at = pointer))
 }
 
-/// `CUresult cuMemFree_v2(CUdeviceptr)`: waits for the device's work. It is free even if its device has failed.
+/// `CUresult cuMemFree_v2(CUdeviceptr)`: waits for the work of the device and of its peers. It is free even if its device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> Code {
     Code::of(device::current().and_then(|_| memory::free(pointer)))
@@ -31,12 +31,12 @@ pub extern "C" fn cuMemHostAlloc(at: Option<&mut *mut c_void>, bytes: usize, _: 
     Code::of(device.and_then(|_| pinned::allocate(bytes)).map(|pointer| *at = pointer))
 }
 
-/// `CUresult cuMemFreeHost(void *)`: waits for the device's work.
+/// `CUresult cuMemFreeHost(void *)`: waits for the work of the device and of its peers.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> Code {
     Code::of(device::current().and_then(|device| {
         // An error of the device's work is its own.
-        _ = device.synchronize();
+        _ = device.synchronize_with_peers();
         pinned::free(pointer)
     }))
 }

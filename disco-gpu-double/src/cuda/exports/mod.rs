@@ -11,6 +11,7 @@ pub mod ipc;
 pub mod memory;
 pub mod module;
 pub mod peer;
+pub mod pool;
 pub mod stream;
 pub mod text;
 pub mod word;

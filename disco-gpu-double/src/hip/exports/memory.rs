@@ -19,7 +19,7 @@ pub extern "C" fn hipMalloc(at: Option<&mut *mut c_void>, bytes: usize) -> Code 
     }))
 }
 
-/// `hipError_t hipFree(void *)`: waits for the device's work. It is free even if its device has failed.
+/// `hipError_t hipFree(void *)`: waits for the work of the device and of its peers. It is free even if its device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipFree(pointer: *mut c_void) -> Code {
     last::note(current::current().and_then(|_| Ok(memory::free(pointer.addr() as DevicePointer)?)))
@@ -31,7 +31,7 @@ pub extern "C" fn hipHostMalloc(at: Option<&mut *mut c_void>, bytes: usize, _: c
     last::note(allocate("hipHostMalloc", at, bytes, |_| Ok(pinned::allocate(bytes)?)))
 }
 
-/// `hipError_t hipHostFree(void *)`: waits for the device's work.
+/// `hipError_t hipHostFree(void *)`: waits for the work of the device and of its peers.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipHostFree(pointer: *mut c_void) -> Code {
     last::note(current::current().and_then(|device| {
@@ -39,7 +39,7 @@ pub extern "C" fn hipHostFree(pointer: *mut c_void) -> Code {
             return Ok(());
         }
         // An error of the device's work is its own.
-        _ = device.synchronize();
+        _ = device.synchronize_with_peers();
         Ok(pinned::free(pointer)?)
     }))
 }

@@ -9,6 +9,7 @@ pub mod event;
 pub mod ipc;
 pub mod memory;
 pub mod peer;
+pub mod pool;
 pub mod stream;
 pub mod text;
 pub mod word;

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use disco_ccl::Runtime;
+use disco_ccl::{Pinned, Runtime};
 use disco_core::Result;
 
 /// A word that tells kernels to give up, and one that says why the first that failed did. Pinned: the host's address is the device's.
 #[derive(Debug)]
 pub(super) struct Words {
-    runtime: Arc<Runtime>,
+    _pinned: Pinned,
     place: *mut AtomicU32,
 }
 
@@ -26,10 +26,11 @@ impl Words {
     /// # Errors
     /// The driver's own.
     pub(super) fn new(runtime: &Arc<Runtime>) -> Result<Self> {
-        let place = runtime.driver().alloc_pinned(size_of::<[u32; 2]>())?;
+        let pinned = Pinned::new(runtime, size_of::<[u32; 2]>())?;
+        let place = pinned.data();
         // SAFETY: there is room for two, and nobody has it yet.
         unsafe { place.cast::<[u32; 2]>().write([0; 2]) };
-        Ok(Self { runtime: runtime.clone(), place: place.cast() })
+        Ok(Self { _pinned: pinned, place: place.cast() })
     }
 
     pub(super) fn abort(&self) -> &AtomicU32 {
@@ -45,17 +46,5 @@ impl Words {
     /// What the first launch that failed has said; 0 while none has.
     pub(super) fn said(&self) -> u32 {
         self.report().load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Words {
-    fn drop(&mut self) {
-        let place = self.place.cast();
-        self.runtime.driver().visit(&mut || {
-            // SAFETY: it was allocated there, and no kernel is under way.
-            if let Err(error) = unsafe { self.runtime.driver().free_pinned(place) } {
-                tracing::debug!(%error, "pinned memory is left behind");
-            }
-        });
     }
 }

@@ -1,0 +1,214 @@
+//! The device memory of tensors: from the driver's pool, or, where the driver has none, in blocks that are kept by size class.
+//!
+//! A driver's plain free (`cuMemFree`, `hipFree`) waits for all work of the device and of its peers, and so perhaps for a collective
+//! that waits for this rank. The pool's free is work of the stream and waits for nothing. Blocks without a pool are freed only by
+//! [`Heap::trim`], for an allocation that finds no room, and at the end.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use disco_core::Result;
+
+use crate::driver::Driver;
+use crate::pool::Pool;
+
+/// Bytes that the driver's pool keeps for later allocations when a program synchronises a stream by the driver's functions.
+const KEPT: u64 = 1 << 30;
+/// Classes of each power of two: a block is at most an eighth larger than what was asked for.
+const CLASSES: usize = 8;
+/// The smallest class.
+const LEAST: usize = 512;
+
+/// Memory of one device for one stream.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    pool: Option<Pool>,
+    /// Blocks that nobody has, where there is no pool. All their uses are on one stream, in order: so is the next.
+    kept: Mutex<Vec<Span>>,
+    in_use: AtomicUsize,
+    peak: AtomicUsize,
+    allocations: AtomicU64,
+}
+
+/// Memory that was allocated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) data: *mut u8,
+    /// Of the block, which may be larger than what was asked for.
+    bytes: usize,
+}
+
+// SAFETY: it is an address, which is used by those who have the block.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+/// What a [`Runtime`](crate::Runtime) has of its device's memory. Shared memory of peers and the library's own are not in it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes of blocks that tensors have.
+    pub in_use: usize,
+    /// The most that were in use at once.
+    pub peak: usize,
+    /// Bytes taken from the device: those in use, and those kept for later allocations.
+    pub reserved: usize,
+    /// Allocations so far.
+    pub allocations: u64,
+    /// Whether the memory is of the driver's pool, whose frees wait for nothing.
+    pub has_pool: bool,
+}
+
+impl Heap {
+    /// With the driver's pool, if it has one. The device is current.
+    pub(crate) fn new(driver: &dyn Driver) -> Self {
+        let pool = driver.pools().and_then(|functions| {
+            let place = (driver.device().ordinal, driver.stream());
+            Pool::new(functions, place, &driver.accessors(), KEPT).map_err(|error| error.to_string())
+        });
+        let pool = pool.inspect_err(|why| {
+            tracing::info!(device = %driver.device(), why, "device memory is not of the driver's pools: to free it may wait for peers");
+        });
+        let (kept, in_use, peak) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { pool: pool.ok(), kept, in_use, peak, allocations: AtomicU64::new(0) }
+    }
+
+    /// At least so many bytes; none where there is no room. `settle` waits for the stream, for a while, where that may make room.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub(crate) fn alloc(&self, driver: &dyn Driver, bytes: usize, settle: impl Fn()) -> Result<Option<Span>> {
+        let bytes = if self.pool.is_some() { bytes.max(1) } else { class(bytes) };
+        let mut found = self.take(driver, bytes)?;
+        if found.is_none() && self.usage().reserved > self.in_use.load(Relaxed) {
+            settle();
+            self.trim(driver, 0)?;
+            found = self.take(driver, bytes)?;
+        }
+        if let Some(span) = found {
+            let in_use = self.in_use.fetch_add(span.bytes, Relaxed) + span.bytes;
+            self.peak.fetch_max(in_use, Relaxed);
+            self.allocations.fetch_add(1, Relaxed);
+        }
+        Ok(found)
+    }
+
+    fn take(&self, driver: &dyn Driver, bytes: usize) -> Result<Option<Span>> {
+        if let Some(pool) = &self.pool {
+            return Ok(pool.alloc(bytes)?.map(|data| Span { data, bytes }));
+        }
+        let mut kept = self.kept();
+        if let Some(at) = kept.iter().rposition(|span| span.bytes == bytes) {
+            return Ok(Some(kept.swap_remove(at)));
+        }
+        drop(kept);
+        Ok(driver.alloc(bytes)?.map(|data| Span { data, bytes }))
+    }
+
+    /// Takes memory back. What the stream was given before may still use it.
+    pub(crate) fn give_back(&self, driver: &dyn Driver, span: Span) {
+        self.in_use.fetch_sub(span.bytes, Relaxed);
+        let Some(pool) = &self.pool else { return self.kept().push(span) };
+        driver.visit(&mut || {
+            // SAFETY: it came from there, nobody has it, and what uses it is on the pool's stream, before this.
+            if let Err(error) = unsafe { pool.free(span.data) } {
+                tracing::warn!(%error, bytes = span.bytes, "device memory is left behind");
+            }
+        });
+    }
+
+    /// Gives memory that no tensor has back to the device until no more than `keep` bytes are reserved. Without a pool all work on the
+    /// memory must be done.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub(crate) fn trim(&self, driver: &dyn Driver, keep: usize) -> Result<()> {
+        if let Some(pool) = &self.pool {
+            return pool.trim(keep);
+        }
+        loop {
+            let mut kept = self.kept();
+            let reserved = self.in_use.load(Relaxed) + kept.iter().map(|span| span.bytes).sum::<usize>();
+            let Some(span) = (reserved > keep).then(|| kept.pop()).flatten() else { return Ok(()) };
+            drop(kept);
+            // SAFETY: it was allocated there, nobody has it, and it is freed once.
+            unsafe { driver.free(span.data) }?;
+        }
+    }
+
+    /// The numbers.
+    pub(crate) fn usage(&self) -> MemoryUse {
+        let in_use = self.in_use.load(Relaxed);
+        let kept = || self.kept().iter().map(|span| span.bytes).sum::<usize>();
+        let reserved = match &self.pool {
+            Some(pool) => pool.reserved().unwrap_or(in_use),
+            None => in_use + kept(),
+        };
+        let (peak, allocations) = (self.peak.load(Relaxed), self.allocations.load(Relaxed));
+        MemoryUse { in_use, peak, reserved, allocations, has_pool: self.pool.is_some() }
+    }
+
+    /// Gives all back, when nobody has any. Kept blocks are freed on a thread of its own, since that may wait for peers: `settle` waits
+    /// for the streams, and says whether they are done.
+    pub(crate) fn end(&mut self, driver: &Arc<dyn Driver>, settle: impl FnOnce() -> bool + Send + 'static) {
+        let (pool, kept) = (self.pool.take(), std::mem::take(&mut *self.kept()));
+        if let Some(pool) = pool {
+            let mut pool = Some(pool);
+            driver.visit(&mut || drop(pool.take()));
+        }
+        if kept.is_empty() {
+            return;
+        }
+        let (driver, bytes) = (driver.clone(), kept.iter().map(|span| span.bytes).sum::<usize>());
+        let free = move || {
+            if !settle() {
+                tracing::warn!(bytes, "device memory is left behind: its stream does not end");
+                return;
+            }
+            driver.visit(&mut || {
+                for span in &kept {
+                    // SAFETY: it was allocated there, nobody has it, and it is freed once.
+                    if let Err(error) = unsafe { driver.free(span.data) } {
+                        tracing::warn!(%error, bytes = span.bytes, "device memory is left behind");
+                    }
+                }
+            });
+        };
+        if let Err(error) = std::thread::Builder::new().name("disco-ccl-free".into()).spawn(free) {
+            tracing::warn!(%error, bytes, "device memory is left behind: no thread can be started");
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Span>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The size of the blocks from which an allocation of so many bytes is served.
+fn class(bytes: usize) -> usize {
+    let bytes = bytes.max(LEAST);
+    let step = (bytes.next_power_of_two() / 2 / CLASSES).max(LEAST);
+    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEAST, class};
+
+    #[test]
+    fn a_class_is_at_most_an_eighth_larger_than_what_was_asked_for() {
+        for bytes in (1..20_000).chain([1 << 20, (1 << 20) + 1, (3 << 30) - 7, (8 << 20) + 512]) {
+            let class = class(bytes);
+            assert!(class >= bytes && class - bytes < (bytes / 8).max(LEAST), "{bytes}: {class}");
+            assert_eq!(super::class(class), class, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_differ_little_share_a_class() {
+        let classes: std::collections::BTreeSet<_> = (0..200).map(|at| class((8 << 20) + 512 * (at + 1))).collect();
+        assert_eq!(classes.len(), 1);
+    }
+}

@@ -1,0 +1,143 @@
+//! Pools of memory: see [`crate::cuda::pool`].
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{c_int, c_void};
+use std::slice;
+
+use super::put;
+use crate::cuda::abi::{Access, Code, DevicePointer, Pool, PoolProps, Stream};
+use crate::cuda::{device, memory, peer, pool, stream};
+
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`
+const THRESHOLD: c_int = 4;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
+const RESERVED: c_int = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
+const USED: c_int = 7;
+
+/// `CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *)`: of memory that can't be shared by handles.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolCreate(at: Option<&mut Pool>, props: Option<&PoolProps>) -> Code {
+    Code::of(device::enter("cuMemPoolCreate").and_then(|_| create(at, props)))
+}
+
+/// `CUresult cuMemPoolDestroy(CUmemoryPool)`: waits for nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolDestroy(handle: Pool) -> Code {
+    Code::of(pool::destroy(handle))
+}
+
+/// `CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`: the release threshold.
+///
+/// # Safety
+/// The value has 64 bits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolSetAttribute(handle: Pool, attribute: c_int, value: *const c_void) -> Code {
+    // SAFETY: the caller's word.
+    Code::of(unsafe { set(handle, attribute, value) })
+}
+
+/// `CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`: the threshold, bytes reserved, and bytes used.
+///
+/// # Safety
+/// The value has 64 bits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolGetAttribute(handle: Pool, attribute: c_int, value: *mut c_void) -> Code {
+    // SAFETY: the caller's word.
+    Code::of(unsafe { get(handle, attribute, value) })
+}
+
+/// `CUresult cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t count)`
+///
+/// # Safety
+/// There are so many.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolSetAccess(handle: Pool, all: *const Access, count: usize) -> Code {
+    // SAFETY: the caller's word.
+    Code::of(device::enter("cuMemPoolSetAccess").and_then(|_| unsafe { open(handle, all, count) }))
+}
+
+/// `CUresult cuMemPoolTrimTo(CUmemoryPool, size_t keep)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolTrimTo(handle: Pool, keep: usize) -> Code {
+    Code::of(pool::find(handle).map(|pool| pool.trim(keep)))
+}
+
+/// `CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t bytes, CUmemoryPool, CUstream)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocFromPoolAsync(
+    at: Option<&mut DevicePointer>,
+    bytes: usize,
+    handle: Pool,
+    on: Stream,
+) -> Code {
+    Code::of(device::enter("cuMemAllocFromPoolAsync").and_then(|device| {
+        stream::find(on, device)?;
+        let pool = pool::find(handle)?;
+        put(at, memory::allocate_from(pool.device(), bytes, Some(pool))?)
+    }))
+}
+
+/// `CUresult cuMemFreeAsync(CUdeviceptr, CUstream)`: of memory of a pool, when the stream comes to it. Waits for nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(pointer: DevicePointer, on: Stream) -> Code {
+    Code::of(device::current().and_then(|device| {
+        memory::free_async(pointer, &*stream::find(on, device)?)?;
+        device.check()
+    }))
+}
+
+pub(crate) fn create(at: Option<&mut Pool>, props: Option<&PoolProps>) -> Result<(), Code> {
+    let props = props.filter(|props| [props.kind, props.handles, props.location.kind] == [1, 0, 1]);
+    let device = device::find(props.ok_or(Code::INVALID_VALUE)?.location.id)?;
+    put(at, pool::create(device))
+}
+
+/// # Safety
+/// The value has 64 bits.
+pub(crate) unsafe fn set(handle: Pool, attribute: c_int, value: *const c_void) -> Result<(), Code> {
+    let pool = pool::find(handle)?;
+    if attribute != THRESHOLD || value.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the caller's word.
+    pool.set_threshold(unsafe { value.cast::<u64>().read() } as usize);
+    Ok(())
+}
+
+/// # Safety
+/// The value has 64 bits.
+pub(crate) unsafe fn get(handle: Pool, attribute: c_int, value: *mut c_void) -> Result<(), Code> {
+    let [reserved, used, threshold] = pool::find(handle)?.numbers();
+    let number = match attribute {
+        THRESHOLD => threshold,
+        RESERVED => reserved,
+        USED => used,
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    if value.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the caller's word.
+    unsafe { value.cast::<u64>().write(number as u64) };
+    Ok(())
+}
+
+/// # Safety
+/// There are so many.
+pub(crate) unsafe fn open(handle: Pool, all: *const Access, count: usize) -> Result<(), Code> {
+    let pool = pool::find(handle)?;
+    if all.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the caller's word.
+    for access in unsafe { slice::from_raw_parts(all, count) } {
+        let peer = device::find(access.location.id)?;
+        if access.location.kind != 1 || access.flags != 3 || !peer::can_access(peer, pool.device()) {
+            return Err(Code::INVALID_VALUE);
+        }
+        pool.open_to(peer.ordinal);
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Memory that is freed while a peer's collective waits for this rank.
+
+use std::thread;
+use std::time::Duration;
+
+use disco::nccl::cuda::Cuda;
+use disco::nccl::disco_ccl::Queue;
+use disco::{
+    Builder, CommunicatorExt as _, DType, DataPlane as _, DeviceApi as _, DeviceKind, Reduction, Session as _,
+    SessionExt as _, Tensor, WorkerContext, block_on,
+};
+
+use crate::alone::without;
+use crate::costs::{check_nothing_is_left, counts};
+use crate::on_the_double;
+
+const MIB: usize = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Sums on two ranks, of which the first does something while the other's collective waits for it.
+fn sum_late(ctx: &mut WorkerContext, work: fn(&mut WorkerContext) -> disco::Result<()>) -> disco::Result<()> {
+    let tensor = ctx.empty(DType::F32, [8])?;
+    if ctx.worker().index() == 0 {
+        // The peer is in its collective.
+        thread::sleep(Duration::from_millis(300));
+        work(ctx)?;
+    }
+    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+    ctx.comm()?.synchronize()
+}
+
+/// Device memory, more of it than is kept for later.
+fn free_tensors(ctx: &mut WorkerContext) -> disco::Result<()> {
+    sum_late(ctx, |ctx| {
+        for at in 0..5 {
+            drop(ctx.empty(DType::U8, [(64 * MIB + 512 * at) as i64])?);
+        }
+        ctx.queue().synchronize(LIMIT)
+    })
+}
+
+/// Copies that need much pinned memory.
+fn copy_much(ctx: &mut WorkerContext) -> disco::Result<()> {
+    sum_late(ctx, |ctx| {
+        let device = ctx.empty(DType::U8, [(40 * MIB) as i64])?;
+        let host = Tensor::zeros(DType::U8, [(40 * MIB) as i64])?;
+        ctx.queue().copy_in(&device, &host)?;
+        ctx.queue().copy_out(&host, &device)?;
+        ctx.queue().synchronize(LIMIT)
+    })
+}
+
+/// A stream of its own, with its tensors and its pinned memory, that ends.
+fn drop_a_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
+    sum_late(ctx, |ctx| {
+        let mut queue = Cuda.bind(ctx.queue().device())?;
+        let tensor = Tensor::from_storage(queue.alloc(8)?, DType::U8, [8])?;
+        queue.copy_in(&tensor, &Tensor::zeros(DType::U8, [8])?)?;
+        queue.synchronize(LIMIT)
+    })
+}
+
+disco::register_function!("tests.nccl.free_tensors", free_tensors);
+disco::register_function!("tests.nccl.copy_much", copy_much);
+disco::register_function!("tests.nccl.drop_a_queue", drop_a_queue);
+
+/// A function on two workers, whose collectives may take 5 s.
+pub(crate) fn run_on_two(function: &str) {
+    let session = Builder::threads(2).collective_deadline(Duration::from_secs(5)).start().unwrap();
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function(function).await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+    check_nothing_is_left();
+}
+
+on_the_double!(freed_tensors_do_not_wait_for_a_peer_that_waits_for_this_rank, [], {
+    run_on_two("tests.nccl.free_tensors");
+});
+
+on_the_double!(large_copies_do_not_wait_for_a_peer_that_waits_for_this_rank, [], {
+    run_on_two("tests.nccl.copy_much");
+});
+
+on_the_double!(a_dropped_queue_does_not_wait_for_a_peer_that_waits_for_this_rank, [], {
+    run_on_two("tests.nccl.drop_a_queue");
+});
+
+/// Sizes that differ little, one after the other, and what a program reads of them.
+fn allocate_many(ctx: &mut WorkerContext) -> disco::Result<()> {
+    // The double counts allocations of the process.
+    if ctx.worker().index() != 0 {
+        return Ok(());
+    }
+    let runtime = Queue::of(ctx.queue(), DeviceKind::Cuda)?.runtime().clone();
+    let (before, start) = (counts().allocations, runtime.memory());
+    for at in 0..200 {
+        drop(ctx.empty(DType::U8, [(8 * MIB + 512 * (at + 1)) as i64])?);
+    }
+    ctx.queue().synchronize(LIMIT)?;
+    let then = runtime.memory();
+    assert_eq!((then.in_use, then.allocations), (start.in_use, start.allocations + 200));
+    assert!((8 * MIB..10 * MIB).contains(&(then.peak - start.in_use)), "{then:?}");
+    assert!(then.reserved <= then.in_use + 18 * MIB, "one block serves all: {then:?}");
+    let live = counts().allocations - before;
+    assert_eq!(live, u64::from(!then.has_pool), "one block is kept where the driver has no pool");
+    runtime.trim(0)?;
+    assert_eq!(runtime.memory().reserved, runtime.memory().in_use);
+    // A tensor of what was kept.
+    let large = ctx.empty(DType::U8, [(600 * MIB) as i64])?;
+    drop(large);
+    drop(ctx.empty(DType::U8, [(700 * MIB) as i64])?);
+    let text = ctx.empty(DType::U8, [(2000 * MIB) as i64]).unwrap_err().to_string();
+    assert!(text.starts_with("no room for 2097152000 bytes on cuda:"), "{text}");
+    Ok(())
+}
+
+disco::register_function!("tests.nccl.allocate_many", allocate_many);
+
+on_the_double!(one_block_serves_sizes_that_differ_little, [], {
+    run_on_two("tests.nccl.allocate_many");
+});
+
+on_the_double!(
+    one_block_serves_sizes_that_differ_little_without_pools,
+    ["LD_LIBRARY_PATH" = &without("cuMemAllocFromPoolAsync")],
+    {
+        run_on_two("tests.nccl.allocate_many");
+    }
+);
+
+on_the_double!(
+    freed_tensors_do_not_wait_for_a_peer_without_pools,
+    ["LD_LIBRARY_PATH" = &without("cuMemPoolCreate")],
+    {
+        run_on_two("tests.nccl.free_tensors");
+        run_on_two("tests.nccl.drop_a_queue");
+    }
+);
