@@ -59,7 +59,7 @@ fn a_failing_call_is_told_in_the_library_s_words() {
     for (fault, why) in [
         ("ncclAllGather:1:1=1", "rccl: ncclAllGather returned 1: "),
         ("ncclCommInitRankConfig:0:1=2", "rccl: ncclCommInitRankConfig returned 2: "),
-        ("hipMalloc:0:1=2", "no room for "),
+        ("hipMallocFromPoolAsync:0:1=2", "no room for "),
         ("hipMemcpyAsync:0:1=700", "hip: hipMemcpyAsync returned 700: "),
     ] {
         let run = disco(&hip_folder(), &[("GPU_DOUBLE_FAULTS", fault)], &bench);
