@@ -1,4 +1,4 @@
-//! Pools of memory: see [`crate::cuda::pool`].
+//! Pools of memory: see `crate::cuda::pool`.
 
 #![allow(unsafe_code, reason = "C functions")]
 
