@@ -16,7 +16,7 @@ use crate::pool::Pool;
 
 /// Bytes that the driver's pool keeps for later allocations when a program synchronises a stream by the driver's functions.
 const KEPT: u64 = 1 << 30;
-/// Classes of each power of two: a block is at most an eighth larger than what was asked for.
+/// Size classes between two powers of two: a block is at most an eighth larger than the request.
 const CLASSES: usize = 8;
 /// The smallest class.
 const LEAST: usize = 512;
@@ -25,7 +25,7 @@ const LEAST: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Heap {
     pool: Option<Pool>,
-    /// Blocks that nobody has, where there is no pool. All their uses are on one stream, in order: so is the next.
+    /// Free blocks of a heap without a pool. One stream orders all uses of a block, so the next use needs no wait.
     kept: Mutex<Vec<Span>>,
     in_use: AtomicUsize,
     peak: AtomicUsize,
@@ -36,11 +36,11 @@ pub(crate) struct Heap {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) data: *mut u8,
-    /// Of the block, which may be larger than what was asked for.
+    /// Size of the block, which may be larger than the request.
     bytes: usize,
 }
 
-// SAFETY: it is an address, which is used by those who have the block.
+// SAFETY: a span is an address, and only the owner of its block dereferences it.
 unsafe impl Send for Span {}
 // SAFETY: as above.
 unsafe impl Sync for Span {}
@@ -112,7 +112,7 @@ impl Heap {
         self.in_use.fetch_sub(span.bytes, Relaxed);
         let Some(pool) = &self.pool else { return self.kept().push(span) };
         driver.visit(&mut || {
-            // SAFETY: it came from there, nobody has it, and what uses it is on the pool's stream, before this.
+            // SAFETY: the pool allocated the span, no tensor owns it, and the pool's stream orders all its uses before this.
             if let Err(error) = unsafe { pool.free(span.data) } {
                 tracing::warn!(%error, bytes = span.bytes, "device memory is left behind");
             }
@@ -133,7 +133,7 @@ impl Heap {
             let reserved = self.in_use.load(Relaxed) + kept.iter().map(|span| span.bytes).sum::<usize>();
             let Some(span) = (reserved > keep).then(|| kept.pop()).flatten() else { return Ok(()) };
             drop(kept);
-            // SAFETY: it was allocated there, nobody has it, and it is freed once.
+            // SAFETY: this driver allocated the span, no tensor owns it, and it is freed once.
             unsafe { driver.free(span.data) }?;
         }
     }
@@ -150,8 +150,8 @@ impl Heap {
         MemoryUse { in_use, peak, reserved, allocations, has_pool: self.pool.is_some() }
     }
 
-    /// Gives all back, when nobody has any. Kept blocks are freed on a thread of its own, since that may wait for peers: `settle` waits
-    /// for the streams, and says whether they are done.
+    /// Frees all memory once no tensor owns any. A separate thread frees kept blocks, since a free may wait for peers: `settle` waits
+    /// for the streams and returns whether they are done.
     pub(crate) fn end(&mut self, driver: &Arc<dyn Driver>, settle: impl FnOnce() -> bool + Send + 'static) {
         let (pool, kept) = (self.pool.take(), std::mem::take(&mut *self.kept()));
         if let Some(pool) = pool {
@@ -169,7 +169,7 @@ impl Heap {
             }
             driver.visit(&mut || {
                 for span in &kept {
-                    // SAFETY: it was allocated there, nobody has it, and it is freed once.
+                    // SAFETY: this driver allocated the span, no tensor owns it, and it is freed once.
                     if let Err(error) = unsafe { driver.free(span.data) } {
                         tracing::warn!(%error, bytes = span.bytes, "device memory is left behind");
                     }

@@ -40,7 +40,7 @@ pub(crate) fn wait(
     Ok(())
 }
 
-/// Waits, for as long as `limit`, in the background or where nobody minds. Whether it holds.
+/// Polls `holds` for at most `limit`, and returns whether it holds. Neither an abort nor a deadline of the rank ends the wait.
 pub(crate) fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !holds() {

@@ -19,7 +19,7 @@ struct Parked {
     blocks: Vec<Block>,
 }
 
-/// Pinned host memory: the host's address is the device's, too. Whoever drops it says that no stream uses it any more.
+/// Pinned host memory, at one address for host and device. The owner drops it only when no stream uses it.
 pub struct Pinned(Option<Block>);
 
 struct Block {
@@ -28,7 +28,7 @@ struct Block {
     bytes: usize,
 }
 
-// SAFETY: it is an address, of memory that nobody else has.
+// SAFETY: a block is an address of memory that it alone owns.
 unsafe impl Send for Block {}
 // SAFETY: as above; those who have it see to who writes.
 unsafe impl Sync for Block {}
