@@ -83,11 +83,7 @@ pub(crate) fn trim(size: usize) -> Result<Vec<Row>> {
         let freed = start.elapsed().as_secs_f64();
         launch(&*kernels, &sum(&src, &dst))?;
         seat.finish()?;
-        let verdict = if kernels.check().is_ok() { "and the sum is done" } else { "and the sum FAILED" };
-        Ok(vec![row(
-            format!("synchronize of rank 0, 0.5 s where it waits for no peer, {verdict}"),
-            5 * (64 << 20),
-            freed,
-        )])
+        kernels.check()?;
+        Ok(vec![row("synchronize of rank 0, 0.5 s where it waits for no peer".to_owned(), 5 * (64 << 20), freed)])
     })
 }
