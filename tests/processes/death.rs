@@ -124,7 +124,7 @@ fn a_worker_killed_while_others_wait_for_it_in_a_collective_is_named_at_once() {
 }
 
 fn a_worker_killed_in_the_middle_of_a_collective_is_named_at_once_and_leaks_no_memory() {
-    let before = life::possessions();
+    let before = life::steady_possessions();
     // At several moments of it.
     for round in 0..8 {
         let (session, pid) = connected(2, LONG);

@@ -183,6 +183,18 @@ pub(crate) fn possessions() -> (usize, usize, usize, usize) {
     (children.split_whitespace().count(), count("/proc/self/fd"), segments, count("/proc/self/task"))
 }
 
+/// The same, when it has not changed for 100 ms: threads of earlier tests take a moment to leave the list.
+pub(crate) fn steady_possessions() -> (usize, usize, usize, usize) {
+    let mut before = possessions();
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = possessions();
+        if std::mem::replace(&mut before, now) == now {
+            return now;
+        }
+    }
+}
+
 fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
     let one = |workers: usize, drop_it: bool| {
         let session = Builder::processes(workers).start().unwrap();
@@ -195,15 +207,7 @@ fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
         });
     };
     one(2, false);
-    // Threads that were joined take a moment to leave the list.
-    let mut before = possessions();
-    loop {
-        std::thread::sleep(Duration::from_millis(100));
-        let now = possessions();
-        if std::mem::replace(&mut before, now) == now {
-            break;
-        }
-    }
+    let before = steady_possessions();
     for round in 0..200 {
         one(2 + round % 2, round % 10 == 9);
     }
