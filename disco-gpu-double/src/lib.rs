@@ -29,7 +29,8 @@
 //! - buffers of a call that overlap other than in place: `ncclInvalidArgument`; of calls in a group: `ncclInvalidUsage`, or, among
 //!   sends and receives, `ncclInvalidArgument`;
 //! - memory that is no allocation of the communicator's device, or that ends before the buffer: `ncclInvalidArgument`;
-//! - two threads in calls of one communicator, and calls of one that is in progress or finalized: `ncclInvalidUsage`;
+//! - two threads in calls of one communicator, and calls of one that is finalized or revoked: `ncclInvalidUsage`; of one that is in
+//!   progress: `ncclInvalidArgument`;
 //! - two ranks on one device, unless the version is 2.30.3 or later and `NCCL_MULTI_RANK_GPU_ENABLE=1`, and a unique id that was used before: `ncclInvalidUsage`;
 //! - work on memory that was freed since: `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays until the device's context is released;
 //!   by HIP `hipErrorIllegalAddress`, which stays for as long as the process lives;
@@ -43,6 +44,14 @@
 //!
 //! `cuMemFree`, `cuMemFreeHost` and HIP's frees wait for all work of the device and of the devices that have access to its memory or
 //! whose memory it has access to. Frees of a pool (`cuMemFreeAsync`, `hipFreeAsync`) are work of a stream, and wait for nothing.
+//!
+//! A launch of a communicator that does not block is in progress at first, each one since 2.22.3. The first collective, and the first
+//! send to or receive from a rank, connects: it waits for the launches of those ranks, in the call if the communicator blocks.
+//! `ncclCommRevoke` ends such a wait, and the work of the communicator; so does `ncclCommAbort`. The place of a child is null until
+//! its split is done. `ncclCommAbort` and `ncclCommDestroy` return at once for all ranks of a process but the last, which waits for
+//! the work of all. Until a rank's work is called off it may write to the outputs of all ranks that have come to its collective, those
+//! of aborted ranks as well; memory of them that was freed is then an illegal address. `ncclCommFinalize` waits for other ranks since
+//! 2.31.
 //!
 //! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`,
 //! `hipHostMalloc`) then; they have read other host memory when they return, and wait for the stream to write it. Fresh memory is
@@ -82,7 +91,7 @@
 //! | `GPU_DOUBLE_DRIVER` | 13000 | what `cuDriverGetVersion` says |
 //! | `GPU_DOUBLE_HIP` | 60342131 | what `hipRuntimeGetVersion` and `hipDriverGetVersion` say: this is 6.3.42131 |
 //! | `GPU_DOUBLE_INIT` | 0 | what `cuInit` returns, and HIP's functions that need a device: 100 no device (`hipInit`: 101), 803 driver mismatch |
-//! | `GPU_DOUBLE_CONNECT` | 1 | 2: of a communicator that does not block every launch is in progress at first, not just the first that sends or receives |
+//! | `GPU_DOUBLE_CONNECT` | 0 | which launches of a communicator that does not block are in progress at first: 0 those of the version, 1 those that connect, 2 all |
 //! | `GPU_DOUBLE_DELAY_US` | 0 | microseconds that each piece of stream work, and of background work, takes at least |
 //! | `GPU_DOUBLE_POLL_US` | 0 | microseconds that a stream's thread looks for work before it sleeps: who gives it some need not wake it |
 //! | `GPU_DOUBLE_REMOTE_ERRORS` | 0 | 1: 10 ms after an abort, peers' asynchronous error is `ncclRemoteError` |
@@ -104,9 +113,9 @@
 //! | a number | the call returns this code, and does nothing |
 //! | `async:CODE` | the call succeeds; when its work is reached the communicator has this error, and the work never completes |
 //! | `hang` | the call succeeds; its work never completes |
-//! | `block` | the call does not return before the communicator is aborted (`ncclInternalError`), or a minute has passed (`ncclSystemError`) |
+//! | `block` | the call does not return before the communicator is aborted or revoked (`ncclInternalError`), or a minute has passed (`ncclSystemError`) |
 //!
-//! What never completes ends with `ncclCommAbort`. NCCL functions with faults: all that communicate, `ncclGroupEnd`,
+//! What never completes ends with `ncclCommAbort` or `ncclCommRevoke`. NCCL functions with faults: all that communicate, `ncclGroupEnd`,
 //! `ncclCommInitRank`, `ncclCommInitRankConfig`, `ncclCommSplit`, `ncclCommFinalize`, `ncclCommDestroy`; `ncclMemAlloc` takes a
 //! CUDA code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and
 //! `ncclRecv`, to and from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts,

@@ -69,7 +69,7 @@ impl Settings {
             driver: AtomicU64::new(13000),
             hip: AtomicU64::new(60_342_131),
             init: AtomicU64::new(0),
-            connect: AtomicU64::new(1),
+            connect: AtomicU64::new(0),
             delay_us: AtomicU64::new(0),
             poll_us: AtomicU64::new(0),
             remote_errors: AtomicU64::new(0),
@@ -143,9 +143,13 @@ impl Settings {
         self.init.load(Relaxed) as i32
     }
 
-    /// Whether every unit of a communicator that does not block is launched in the background.
-    pub(crate) fn connects_always(&self) -> bool {
-        self.connect.load(Relaxed) > 1
+    /// Whether every unit of a communicator that does not block is launched in the background, and not only those that connect:
+    /// NCCL starts a thread for each since 2.22.3.
+    pub(crate) fn launches_in_background(&self) -> bool {
+        match self.connect.load(Relaxed) {
+            0 => self.nccl_version() >= 22_203,
+            setting => setting > 1,
+        }
     }
 
     /// Whether ranks hear of another's abort.

@@ -109,16 +109,20 @@ fn streams_wait_for_events_and_the_default_stream_for_all_but_non_blocking_ones(
     let tested = Barrier::new(2);
     on_ranks(2, true, |rank| {
         let pointer = rank.floats(&[rank.rank as f32]);
+        let send = || ncclSend(at(pointer, 0), 1, DataType::F32, 0, rank.comm, rank.stream);
+        let recv = || ncclRecv(at(pointer, 0), 1, DataType::F32, 1, rank.comm, rank.stream);
+        // The first connects the two: the next receive does not wait for a launch of the other rank.
+        assert_eq!(if rank.rank == 1 { send() } else { recv() }, nccl::abi::Code::SUCCESS);
         if rank.rank == 1 {
             tested.wait();
-            assert_eq!(ncclSend(at(pointer, 0), 1, DataType::F32, 0, rank.comm, rank.stream), nccl::abi::Code::SUCCESS);
+            assert_eq!(send(), nccl::abi::Code::SUCCESS);
             return free(pointer);
         }
         let (event, after, apart) = (new_event(), new_stream(), new_stream());
         let mut ordered = ptr::null_mut();
         assert_eq!(cuStreamCreate(Some(&mut ordered), 0), OK);
         assert_eq!(cuEventQuery(event), OK, "it was never recorded");
-        assert_eq!(ncclRecv(at(pointer, 0), 1, DataType::F32, 1, rank.comm, rank.stream), nccl::abi::Code::SUCCESS);
+        assert_eq!(recv(), nccl::abi::Code::SUCCESS);
         assert_eq!(cuEventRecord(event, rank.stream), OK);
         assert_eq!(cuStreamWaitEvent(after, event, 0), OK);
         assert_eq!(cuStreamWaitEvent(ordered, event, 0), OK);

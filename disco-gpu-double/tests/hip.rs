@@ -153,13 +153,17 @@ fn behind_a_receive(device: c_int, stream: Stream, body: impl FnOnce()) {
             let stream = use_device(3);
             let comm = begin(id, 2, 1);
             let pointer = allocate(1);
+            // The first connects the two: the next receive does not wait for a launch of the other rank.
+            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), DONE);
             is_done.wait();
             assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), DONE);
             end(comm, stream, [pointer]);
         });
         assert_eq!(hipSetDevice(device), OK);
         let comm = begin(id, 2, 0);
-        assert_eq!(ncclRecv(pointer, 1, DataType::U8, 1, comm, stream), DONE);
+        for _ in 0..2 {
+            assert_eq!(ncclRecv(pointer, 1, DataType::U8, 1, comm, stream), DONE);
+        }
         body();
         is_done.wait();
         assert_eq!(hipStreamSynchronize(stream), OK);

@@ -21,14 +21,14 @@ const BACKGROUND_US: u64 = 200;
 
 impl From<Aborted> for Failure {
     fn from(Aborted: Aborted) -> Self {
-        Self(Code::INTERNAL_ERROR, "the communicator was aborted".to_owned())
+        Self(Code::INTERNAL_ERROR, "the communicator was aborted or revoked".to_owned())
     }
 }
 
 /// Has the call wait for an abort, as a test wants.
 pub(crate) fn block(comm: &Comm) -> Result<(), Code> {
-    let is_aborted = comm.seat_if_any().is_some_and(|seat| seat.clique.wait_for_abort(comm, Some(PATIENCE)));
-    let code = if is_aborted { Code::INTERNAL_ERROR } else { Code::SYSTEM_ERROR };
+    let is_off = comm.seat_if_any().is_some_and(|seat| seat.clique.wait_for_abort(comm, Some(PATIENCE)));
+    let code = if is_off { Code::INTERNAL_ERROR } else { Code::SYSTEM_ERROR };
     Err(text::refuse(code, "a test has blocked this call"))
 }
 
@@ -74,7 +74,8 @@ pub(crate) fn go_on(
     Err(Code::IN_PROGRESS)
 }
 
-fn with_fault(
+/// Does what is left of a call, or what a test wants instead.
+pub(crate) fn with_fault(
     comm: &Arc<Comm>,
     fault: Option<Action>,
     rest: impl FnOnce(&Arc<Comm>) -> Result<(), Failure>,

@@ -1,12 +1,13 @@
 //! What the ranks of a communicator share, and how they wait for each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use super::abi::Code;
 use super::collective::Step;
 use super::comm::Comm;
+use super::link::Link;
 use super::point_to_point::Post;
 use super::split::Round;
 use crate::sync::{lock, wait, wait_for};
@@ -28,15 +29,17 @@ pub(crate) struct State {
     pub(crate) has_failed: bool,
     /// Collectives that not all have done, by their number.
     pub(crate) steps: BTreeMap<u64, Step>,
+    /// Connections that ranks have asked for.
+    pub(crate) asked: BTreeSet<(usize, Link)>,
     /// Sends and receives.
     pub(crate) post: Post,
     /// Splits that not all have done, by their number.
     pub(crate) rounds: BTreeMap<u64, Round>,
     /// Units that each rank has done.
     pub(crate) finished: Vec<u64>,
-    /// Whether each rank's stream is in a unit.
-    pub(crate) is_running: Vec<bool>,
-    /// Ranks that are done with the communicator.
+    /// Ranks that have finalized.
+    pub(crate) has_finalized: Vec<bool>,
+    /// Ranks whose handles are gone.
     pub(crate) has_left: Vec<bool>,
     /// When the first was aborted.
     pub(crate) aborted_at: Option<Instant>,
@@ -44,7 +47,7 @@ pub(crate) struct State {
     waiting: usize,
 }
 
-/// The communicator was aborted while its rank waited.
+/// The communicator was aborted, or revoked, while its rank waited.
 #[derive(Debug)]
 pub(crate) struct Aborted;
 
@@ -56,10 +59,11 @@ impl Clique {
             refusal: None,
             has_failed: false,
             steps: BTreeMap::new(),
+            asked: BTreeSet::new(),
             post: Post::default(),
             rounds: BTreeMap::new(),
             finished: vec![0; ranks],
-            is_running: vec![false; ranks],
+            has_finalized: vec![false; ranks],
             has_left: vec![false; ranks],
             aborted_at: None,
             waiting: 0,
@@ -89,14 +93,14 @@ impl Clique {
         answer
     }
 
-    /// Waits for something, or for an abort of `comm`; what is there already is taken, aborted or not.
+    /// Waits for something, or until `comm` is called off; what is there already is taken all the same.
     pub(crate) fn wait<T>(&self, comm: &Comm, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, Aborted> {
         let mut state = self.lock();
         loop {
             if let Some(answer) = ready(&mut state) {
                 return Ok(answer);
             }
-            if comm.is_aborted() {
+            if comm.is_off() {
                 return Err(Aborted);
             }
             state = self.wait_for_change(state, None);
@@ -111,11 +115,11 @@ impl Clique {
         }
     }
 
-    /// Waits for an abort of `comm`, no longer than `limit`, if there is one. Whether it was aborted.
+    /// Waits until `comm` is called off, no longer than `limit`, if there is one. Whether it was.
     pub(crate) fn wait_for_abort(&self, comm: &Comm, limit: Option<Duration>) -> bool {
         let start = Instant::now();
         let mut state = self.lock();
-        while !comm.is_aborted() {
+        while !comm.is_off() {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             if left == Some(Duration::ZERO) {
                 return false;

@@ -7,11 +7,17 @@ use super::call::{Call, Kind};
 use super::clique::{Aborted, Clique, State};
 use super::comm::Comm;
 use super::reduce::{self, Operation};
+use crate::cuda;
 use crate::cuda::memory::Span;
+
+/// What a kernel that was called off leaves behind.
+const SPOILT: u8 = 0xB5;
 
 /// One collective that not all ranks have done.
 pub(crate) struct Step {
     calls: Vec<Option<Arc<Call>>>,
+    /// All that have come, also those that were called off: kernels of their peers may touch their buffers.
+    known: Vec<Arc<Call>>,
     /// All are here: nobody leaves before it is done.
     is_complete: bool,
     is_done: bool,
@@ -54,9 +60,10 @@ fn come(state: &mut State, ranks: usize, rank: usize, number: u64, call: &Arc<Ca
     if state.has_failed {
         return None;
     }
-    let new = || Step { calls: vec![None; ranks], is_complete: false, is_done: false, left: ranks };
+    let new = || Step { calls: vec![None; ranks], known: Vec::new(), is_complete: false, is_done: false, left: ranks };
     let step = state.steps.entry(number).or_insert_with(new);
     step.calls[rank] = Some(Arc::clone(call));
+    step.known.push(Arc::clone(call));
     let calls = step.calls.iter().cloned().collect::<Option<Vec<_>>>();
     step.is_complete = calls.is_some();
     calls
@@ -69,6 +76,20 @@ fn go(state: &mut State, number: u64) {
     if step.left == 0 {
         state.steps.remove(&number);
     }
+}
+
+/// A rank's kernel was called off in a collective that never completes: it may have written to the outputs of all that have come
+/// until now, also of ranks whose own kernels have ended.
+pub(crate) fn spoil(clique: &Clique, number: u64) -> Result<(), cuda::abi::Code> {
+    let known = clique.change(|state| {
+        let step = state.steps.get(&number).filter(|step| !step.is_complete);
+        step.map(|step| step.known.clone()).unwrap_or_default()
+    });
+    for recv in known.iter().filter_map(|call| call.recv.as_ref()) {
+        recv.check()?;
+        recv.write(&vec![SPOILT; recv.bytes()]);
+    }
+    Ok(())
 }
 
 /// What each has called, if that is not the same.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::abi::{Code, CommHandle};
 use super::clique::Clique;
+use super::link::Link;
 use super::reduce::Scalar;
 use super::text;
 use crate::cuda::device::Device;
@@ -32,9 +33,10 @@ pub(crate) struct Comm {
     /// What there is to say about the error.
     error_text: Mutex<Option<String>>,
     is_aborted: AtomicBool,
+    is_revoked: AtomicBool,
     is_finalized: AtomicBool,
-    /// Whether it has sent or received.
-    pub(crate) has_connected: AtomicBool,
+    /// The peers that it has connected with.
+    pub(crate) connected: Mutex<BTreeSet<Link>>,
     /// Units launched.
     pub(crate) launched: AtomicU64,
     /// Collectives launched.
@@ -87,8 +89,9 @@ impl Comm {
             status: AtomicI32::new(Code::IN_PROGRESS.0),
             error_text: Mutex::default(),
             is_aborted: AtomicBool::new(false),
+            is_revoked: AtomicBool::new(false),
             is_finalized: AtomicBool::new(false),
-            has_connected: AtomicBool::new(false),
+            connected: Mutex::default(),
             launched: AtomicU64::new(0),
             steps: AtomicU64::new(0),
             splits: AtomicU64::new(0),
@@ -113,8 +116,16 @@ impl Comm {
         self.seat.get().ok_or_else(|| text::refuse(Code::INVALID_USAGE, "the communicator is still being split off"))
     }
 
-    /// Begins a call, which one thread may be in, of a communicator that has nothing in progress and no error.
+    /// Begins a call, which one thread may be in, of a communicator that has nothing in progress and no error, and was not revoked.
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, ()>, Code> {
+        if self.is_revoked() {
+            return Err(text::refuse(Code::INVALID_USAGE, "the communicator was revoked"));
+        }
+        self.enter_to_end()
+    }
+
+    /// As [`Comm::enter`], also of a communicator that was revoked.
+    pub(crate) fn enter_to_end(&self) -> Result<MutexGuard<'_, ()>, Code> {
         let turn = match self.calling.try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
@@ -126,7 +137,7 @@ impl Comm {
             Code::SUCCESS => Ok(turn),
             Code::IN_PROGRESS => {
                 let why = "Attempt to use communicator before the previous operation returned ncclSuccess";
-                Err(text::refuse(Code::INVALID_USAGE, why))
+                Err(text::refuse(Code::INVALID_ARGUMENT, why))
             }
             code => Err(code),
         }
@@ -187,9 +198,19 @@ impl Comm {
         self.is_finalized.swap(true, SeqCst)
     }
 
-    /// Whether it was aborted.
-    pub(crate) fn is_aborted(&self) -> bool {
-        self.is_aborted.load(SeqCst)
+    /// Whether its calls and its work are called off: it was aborted or revoked.
+    pub(crate) fn is_off(&self) -> bool {
+        self.is_aborted.load(SeqCst) || self.is_revoked()
+    }
+
+    /// Whether it was revoked.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.is_revoked.load(SeqCst)
+    }
+
+    /// It is revoked. Whether it was before.
+    pub(crate) fn set_revoked(&self) -> bool {
+        self.is_revoked.swap(true, SeqCst)
     }
 
     /// It is aborted.

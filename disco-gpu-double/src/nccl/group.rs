@@ -72,7 +72,7 @@ pub(crate) fn add(comm: Arc<Comm>, stream: Arc<Stream>, call: Call) -> Result<()
     })?;
     let Some((comm, stream, call)) = alone else { return Ok(()) };
     check(&comm, std::slice::from_ref(&call))?;
-    unit::launch(&stream, Unit::new(comm, vec![call], None))
+    unit::launch_all(vec![(stream, Unit::new(comm, vec![call], None))])
 }
 
 /// `ncclGroupEnd`
@@ -96,14 +96,7 @@ pub(crate) fn end() -> Result<(), Code> {
         check(&comm, &calls)?;
         units.push((stream, Unit::new(comm, calls, fault)));
     }
-    let mut outcome = Ok(());
-    for (stream, unit) in units {
-        match unit::launch(&stream, unit) {
-            Err(Code::IN_PROGRESS) => outcome = Err(Code::IN_PROGRESS),
-            other => other?,
-        }
-    }
-    outcome
+    unit::launch_all(units)
 }
 
 /// Whether calls can be one unit: NCCL promises no order among them, so none may touch what another writes.

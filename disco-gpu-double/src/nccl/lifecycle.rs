@@ -17,6 +17,8 @@ use crate::cuda::peer;
 use crate::faults::Action;
 use crate::settings;
 
+/// The first version of NCCL whose finalize waits for the other ranks.
+const FINALIZE_MEETS: c_int = 23_100;
 /// The first version of NCCL that takes several ranks on one device.
 const SHARING: c_int = 23_003;
 
@@ -107,7 +109,7 @@ fn duplicate(devices: &[usize]) -> Option<String> {
     Some(format!("Duplicate GPU detected : rank {a} and rank {b} both on CUDA device {}", devices[a]))
 }
 
-/// `ncclCommFinalize`: all that was launched is done, and all ranks have got so far.
+/// `ncclCommFinalize`: all that was launched is done; since 2.31 all ranks have got so far, before it was local.
 pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
     background::outside_of_groups("ncclCommFinalize")?;
     let comm = comm::find(handle)?;
@@ -121,51 +123,78 @@ pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
     }
     comm.begin();
     go_on(&comm, Vec::new(), fault, |comm| {
-        leave(comm)?;
-        let Some(seat) = comm.seat_if_any() else { return Ok(()) };
-        let all_left = |state: &mut State| state.has_left.iter().all(|left| *left).then_some(());
-        Ok(seat.clique.wait(comm, all_left)?)
+        finish(comm)?;
+        let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
+        clique.change(|state| state.has_finalized[*rank] = true);
+        if settings::read().nccl_version() < FINALIZE_MEETS {
+            return Ok(());
+        }
+        let all = |state: &mut State| state.has_finalized.iter().all(|has| *has).then_some(());
+        Ok(clique.wait(comm, all)?)
     })
 }
 
-/// `ncclCommDestroy`: all that was launched is done.
+/// `ncclCommDestroy`: returns at once for all ranks of the process but the last, which waits until what all of them have launched
+/// is done. It waits whether the communicator blocks or not.
 pub(crate) fn destroy(handle: CommHandle) -> Result<(), Code> {
     background::outside_of_groups("ncclCommDestroy")?;
     let comm = comm::find(handle)?;
-    let _turn = comm.enter()?;
     let fault = background::fault("ncclCommDestroy", comm.seat()?.rank)?;
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    comm.begin();
-    let handle = handle.addr();
-    go_on(&comm, Vec::new(), fault, move |comm| {
-        leave(comm)?;
-        // An abort may have been faster.
-        let _ = comm::remove(ptr::without_provenance_mut(handle));
-        Ok(())
-    })
-}
-
-/// Waits for all that was launched; then the others know.
-fn leave(comm: &Arc<Comm>) -> Result<(), Failure> {
-    let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
-    let launched = comm.launched.load(SeqCst);
-    clique.wait(comm, |state| (state.finished[*rank] == launched).then_some(()))?;
-    clique.change(|state| state.has_left[*rank] = true);
+    let turn = comm.enter_to_end()?;
+    background::with_fault(&comm, fault, |_| Ok(())).map_err(|Failure(code, why)| text::refuse(code, why))?;
+    drop(turn);
+    // An abort may have been faster.
+    let _ = comm::remove(handle);
+    reclaim(&comm);
     Ok(())
 }
 
-/// `ncclCommAbort`: its work ends without completing, and touches no memory after this.
+/// Waits for all that was launched.
+fn finish(comm: &Arc<Comm>) -> Result<(), Failure> {
+    let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
+    let launched = comm.launched.load(SeqCst);
+    Ok(clique.wait(comm, |state| (state.finished[*rank] == launched).then_some(()))?)
+}
+
+/// `ncclCommRevoke`: calls and work of the communicator end without completing, and it is good for nothing but its end. From any
+/// thread, also while another one is in a call.
+pub(crate) fn revoke(handle: CommHandle, flags: c_int) -> Result<(), Code> {
+    let comm = comm::find(handle)?;
+    if flags != 0 || comm.is_finalized() || comm.set_revoked() {
+        return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommRevoke: it was finalized or revoked before"));
+    }
+    let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
+    clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now));
+    clique.wait_regardless(|state| state.finished[*rank] == comm.launched.load(SeqCst));
+    Ok(())
+}
+
+/// `ncclCommAbort`: its work ends without completing, some time after this. As [`destroy`], it returns at once for all ranks of the
+/// process but the last: only then no work of any of them touches memory any more.
 pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     let comm = comm::remove(handle)?;
     comm.set_aborted();
-    if let Some(Seat { clique, rank }) = comm.seat_if_any() {
-        clique.change(|state| {
-            state.aborted_at.get_or_insert_with(Instant::now);
-            state.has_left[*rank] = true;
-        });
-        clique.wait_regardless(|state| !state.is_running[*rank]);
+    if let Some(Seat { clique, .. }) = comm.seat_if_any() {
+        clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now));
     }
+    reclaim(&comm);
     Ok(())
+}
+
+/// A rank's handle is gone. The last one of the process waits for the work of all.
+fn reclaim(comm: &Comm) {
+    let Some(Seat { clique, rank }) = comm.seat_if_any() else { return };
+    let members = clique.change(|state| {
+        state.has_left[*rank] = true;
+        state.has_left.iter().all(|left| *left).then(|| state.members.clone())
+    });
+    let Some(members) = members else { return };
+    for (rank, member) in members.iter().enumerate() {
+        // One that nobody has any more has no work.
+        let Some(member) = member.as_ref().and_then(Weak::upgrade) else { continue };
+        clique.wait_regardless(|state| state.finished[rank] == member.launched.load(SeqCst));
+    }
 }

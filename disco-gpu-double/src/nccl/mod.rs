@@ -9,6 +9,7 @@
 //! comm            one rank's communicator
 //! lifecycle       from init to finalize, destroy and abort
 //! split           children of a communicator
+//! link            connections, which the first launch of a kind waits for
 //! background      what calls go on with, unless they wait
 //! call            one call of a communication function, checked
 //! group           calls between start and end, checked together and launched
@@ -29,6 +30,7 @@ pub mod config;
 pub mod exports;
 pub(crate) mod group;
 pub(crate) mod lifecycle;
+pub(crate) mod link;
 pub(crate) mod number;
 pub(crate) mod point_to_point;
 pub(crate) mod reduce;

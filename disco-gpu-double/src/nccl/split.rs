@@ -1,5 +1,7 @@
 //! Splits: all ranks of a communicator say what they want, and the last one makes the children.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
@@ -26,7 +28,7 @@ struct Asked {
     child: Option<Arc<Comm>>,
 }
 
-/// `ncclCommSplit`
+/// `ncclCommSplit`: the place of the child is null until the split is done, also where that is later, in the background.
 pub(crate) fn begin(
     parent: CommHandle,
     (color, key): (c_int, c_int),
@@ -43,22 +45,34 @@ pub(crate) fn begin(
     let fault = background::fault("ncclCommSplit", rank)?;
     let child = Comm::new(parent.device, blocking.unwrap_or(parent.is_blocking));
     let child = (color != SPLIT_NO_COLOR).then_some(child);
-    let handle = child.as_ref().map(comm::insert);
-    *at = handle.unwrap_or(ptr::null_mut());
+    *at = ptr::null_mut();
+    let place = Place(at);
     let number = parent.splits.fetch_add(1, SeqCst);
     if fault == Some(Action::Block) {
         return background::block(&parent);
     }
     parent.begin();
     let asked = Asked { color, key, child: child.clone() };
-    let outcome = go_on(&parent, child.into_iter().collect(), fault, move |parent| gather(parent, number, asked));
-    if outcome.is_err_and(|code| code != Code::IN_PROGRESS) {
-        *at = ptr::null_mut();
-        if let Some(handle) = handle {
-            let _ = comm::remove(handle);
+    go_on(&parent, child.iter().cloned().collect(), fault, move |parent| {
+        gather(parent, number, asked)?;
+        if let Some(child) = child {
+            place.fill(comm::insert(&child));
         }
+        Ok(())
+    })
+}
+
+/// Where the caller wants the child, which the caller keeps until the parent's state says that the split is done.
+struct Place(*mut CommHandle);
+
+// SAFETY: it is written by the one thread that does the split.
+unsafe impl Send for Place {}
+
+impl Place {
+    fn fill(self, handle: CommHandle) {
+        // SAFETY: the caller of `ncclCommSplit` keeps it until then.
+        unsafe { self.0.write(handle) };
     }
-    outcome
 }
 
 /// Waits for what all have asked for.

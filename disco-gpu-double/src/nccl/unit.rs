@@ -1,14 +1,17 @@
 //! A unit: what was launched at once, and what is done when a stream comes to it.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
 use super::abi::Code;
+use super::background::Failure;
 use super::call::Call;
 use super::clique::{Aborted, Clique};
 use super::comm::{Comm, Seat};
-use super::{background, collective, point_to_point, text};
+use super::link::Link;
+use super::{background, collective, link, point_to_point, text};
 use crate::counts;
 use crate::cuda;
 use crate::cuda::stream::Stream;
@@ -20,6 +23,8 @@ pub(crate) struct Unit {
     comm: Arc<Comm>,
     calls: Vec<Arc<Call>>,
     fault: Option<Action>,
+    /// What it needs that its communicator has not connected for.
+    links: Vec<Link>,
 }
 
 /// Where it is among all that the communicator was given.
@@ -28,9 +33,24 @@ struct Position {
     step: u64,
 }
 
-/// Gives a unit to a stream. The first that sends or receives, or every one if a
-/// test wants it, is given in the background, if the communicator does not block.
-pub(crate) fn launch(stream: &Arc<Stream>, unit: Unit) -> Result<(), Code> {
+/// Gives units of several communicators to their streams: all have asked for their connections before one is waited for.
+pub(crate) fn launch_all(mut units: Vec<(Arc<Stream>, Unit)>) -> Result<(), Code> {
+    for (_, unit) in &mut units {
+        unit.ask()?;
+    }
+    let mut outcome = Ok(());
+    for (stream, unit) in units {
+        match launch(&stream, unit) {
+            Err(Code::IN_PROGRESS) => outcome = Err(Code::IN_PROGRESS),
+            other => other?,
+        }
+    }
+    outcome
+}
+
+/// Gives a unit to a stream, when its ranks are connected. A communicator that does not block does that in the background, where
+/// ranks are to be connected, and in every launch since the version that starts a thread for each.
+fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     let comm = Arc::clone(&unit.comm);
     if stream.device().ordinal != comm.device.ordinal {
         return Err(text::refuse(Code::INVALID_USAGE, "the stream is not of the communicator's device"));
@@ -41,20 +61,28 @@ pub(crate) fn launch(stream: &Arc<Stream>, unit: Unit) -> Result<(), Code> {
     counts::unit();
     let steps = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
     let position = Position { unit: comm.launched.fetch_add(1, SeqCst), step: comm.steps.fetch_add(steps, SeqCst) };
-    let connects = unit.calls.iter().any(|call| !call.kind.is_collective());
-    let is_first = connects && !comm.has_connected.swap(true, SeqCst);
+    let Seat { clique, rank } = comm.seat()?;
+    let links = mem::take(&mut unit.links);
     let work = Box::new(move || unit.run(&position));
-    let is_in_background = !comm.is_blocking && (is_first || settings::read().connects_always());
-    if !is_in_background {
+    let is_at_once = links.is_empty() && !settings::read().launches_in_background();
+    if comm.is_blocking || is_at_once || clique.ranks() == 1 {
+        let connected = link::connect(&comm, clique, *rank, &links);
         stream.push(work);
-        return Ok(());
+        return connected.map_err(|aborted| {
+            let Failure(code, why) = aborted.into();
+            text::refuse(code, why)
+        });
     }
     comm.begin();
-    let stream = Arc::clone(stream);
+    let (stream, clique, rank, own) = (Arc::clone(stream), Arc::clone(clique), *rank, Arc::clone(&comm));
     thread::spawn(move || {
         background::linger();
+        let connected = link::connect(&own, &clique, rank, &links);
         stream.push(work);
-        comm.end();
+        match connected.map_err(Failure::from) {
+            Ok(()) => own.end(),
+            Err(Failure(code, why)) => own.fail(code, &why),
+        }
     });
     Err(Code::IN_PROGRESS)
 }
@@ -63,24 +91,28 @@ impl Unit {
     /// Calls that have been checked.
     pub(crate) fn new(comm: Arc<Comm>, calls: Vec<Call>, fault: Option<Action>) -> Self {
         let fault = fault.or_else(|| calls.iter().find_map(|call| call.fault));
-        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault }
+        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, links: Vec::new() }
+    }
+
+    fn ask(&mut self) -> Result<(), Code> {
+        let Seat { clique, rank } = self.comm.seat()?;
+        self.links = link::missing(&self.comm, &self.calls);
+        link::ask(clique, *rank, &self.links);
+        Ok(())
     }
 
     fn run(&self, position: &Position) -> Result<(), cuda::abi::Code> {
         let Some(Seat { clique, rank }) = self.comm.seat_if_any() else { return Ok(()) };
         // Units of a communicator follow one another, whatever streams they are on.
         let begun = clique.wait(&self.comm, |state| {
-            let is_next = !self.comm.is_aborted() && state.finished[*rank] == position.unit;
-            is_next.then(|| state.is_running[*rank] = true)
+            let is_next = !self.comm.is_off() && state.finished[*rank] == position.unit;
+            is_next.then_some(())
         });
         let outcome = match begun {
             Ok(()) => self.work(clique, *rank, position),
             Err(Aborted) => Ok(()),
         };
-        clique.change(|state| {
-            state.finished[*rank] += 1;
-            state.is_running[*rank] = false;
-        });
+        clique.change(|state| state.finished[*rank] += 1);
         outcome
     }
 
@@ -103,9 +135,11 @@ impl Unit {
             self.comm.fail(Code::UNHANDLED_CUDA_ERROR, &format!("CUDA error {}", code.0));
             return Err(code);
         }
-        // An abort ends it without completing.
-        let _: Result<(), Aborted> = self.communicate(clique, rank, position.step);
-        Ok(())
+        match self.communicate(clique, rank, position.step) {
+            Ok(()) => Ok(()),
+            // It ends without completing, and has written to whatever it could until now.
+            Err(Aborted) => collective::spoil(clique, position.step),
+        }
     }
 
     fn communicate(&self, clique: &Clique, rank: usize, first_step: u64) -> Result<(), Aborted> {

@@ -23,8 +23,9 @@ use disco_gpu_double::cuda::exports::device::cuInit;
 use disco_gpu_double::cuda::exports::memory::{cuMemAlloc_v2, cuMemFree_v2};
 use disco_gpu_double::cuda::exports::peer::cuCtxEnablePeerAccess;
 use disco_gpu_double::cuda::exports::stream::{cuStreamCreate, cuStreamDestroy_v2, cuStreamSynchronize};
-use disco_gpu_double::nccl::abi::{Code, CommHandle, UniqueId};
+use disco_gpu_double::nccl::abi::{Code, CommHandle, DataType, UniqueId};
 use disco_gpu_double::nccl::config::Config;
+use disco_gpu_double::nccl::exports::collective::ncclBroadcast;
 use disco_gpu_double::nccl::exports::communicator::{
     ncclCommAbort, ncclCommDestroy, ncclCommGetAsyncError, ncclCommInitRankConfig, ncclCommSplit,
 };
@@ -43,7 +44,8 @@ pub(crate) struct Rank {
     pub(crate) stream: Stream,
 }
 
-/// Has each of some ranks do something, and ends their communicators. Devices are as many as ranks.
+/// Has each of some ranks do something, and ends their communicators. Devices are as many as ranks. Those that block have connected
+/// for collectives: a launch does not wait for the other ranks' any more.
 pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Rank) -> T + Sync) -> Vec<T> {
     let id = unique_id();
     let body = &body;
@@ -51,6 +53,9 @@ pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Ran
         let stream = use_device(rank as c_int);
         let comm = ready(init(id, ranks, rank, blocking).1);
         let rank = Rank { rank, ranks, comm, stream };
+        if blocking {
+            rank.connect();
+        }
         let answer = body(&rank);
         rank.end();
         answer
@@ -78,12 +83,15 @@ pub(crate) fn init(id: UniqueId, ranks: usize, rank: usize, blocking: bool) -> (
     (code, comm)
 }
 
-/// Begins a split, with the parent's configuration.
-pub(crate) fn split(parent: CommHandle, color: c_int, key: c_int) -> (Code, CommHandle) {
+/// Splits, with the parent's configuration: what the call returned, what the parent came to, and the child.
+pub(crate) fn split(parent: CommHandle, color: c_int, key: c_int) -> (Code, Code, CommHandle) {
     let mut child = ptr::null_mut();
-    // SAFETY: there is no configuration.
+    // SAFETY: there is no configuration, and the place stays until the split is done.
     let code = unsafe { ncclCommSplit(parent, color, key, Some(&mut child), ptr::null()) };
-    (code, child)
+    if code == Code::IN_PROGRESS {
+        assert_eq!(child, ptr::null_mut(), "it is there later");
+    }
+    (code, settled(parent), child)
 }
 
 /// Waits until nothing is in progress.
@@ -231,6 +239,15 @@ impl Rank {
     pub(crate) fn read_floats(&self, pointer: DevicePointer, count: usize) -> Vec<f32> {
         let bytes = self.download(pointer, 4 * count);
         bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+    }
+
+    fn connect(&self) {
+        let pointer = self.floats(&[0.0]);
+        let pair = at(pointer, 0);
+        let code = ncclBroadcast(pair, pair, 1, DataType::F32, 0, self.comm, self.stream);
+        assert_eq!(code, Code::SUCCESS);
+        self.synchronize();
+        free(pointer);
     }
 
     fn end(&self) {
