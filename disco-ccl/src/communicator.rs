@@ -21,7 +21,7 @@ use crate::meeting::Meeting;
 use crate::memory::Registration;
 use crate::p2p::{Rendezvous, Shortcut, Vendor};
 use crate::patience;
-use crate::premul::Factor;
+use crate::premul::{self, Factor};
 use crate::runtime::Runtime;
 use crate::table::CommSplit;
 
@@ -70,6 +70,10 @@ impl Communicator {
         roll: Roll,
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
+        handle.join(meeting.name());
+        if let Some(blocking) = handle.blocking() {
+            blocking.tell_by(roll.voice());
+        }
         let (capabilities, rank) = (library.capabilities(runtime.driver().reduces_f8()), Rank::new(rank as u32));
         let (launches, last, broken, registrations, shortcut) = (0, None, None, Vec::new(), None);
         Ok(Self {
@@ -139,7 +143,7 @@ impl Communicator {
         self.check_unbroken(|| last.signature(self.size))?;
         let checked = self.shortcut.as_ref().map_or(Ok(()), Shortcut::check);
         checked.inspect_err(|error| _ = self.break_off(error))?;
-        self.launches += 1;
+        self.count();
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
         self.launch(group, factor).inspect_err(|error| _ = self.break_off(error))
     }
@@ -171,11 +175,19 @@ impl Communicator {
         }
     }
 
+    /// Another operation begins, alike on all ranks.
+    fn count(&mut self) {
+        self.launches += 1;
+        if let Some(blocking) = self.handle.blocking() {
+            blocking.begin(self.launches);
+        }
+    }
+
     fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
         self.prepare(unit)?;
         let (me, ranks, stream) = (self.rank.index(), self.size, self.runtime.stream());
         let scratch = self.scratch.pointer();
-        let outcome = self.handle.call(|table, comm| {
+        let called = self.handle.call(|table, comm| {
             let mut calls = Calls { table, comm, stream, me, ranks, scratch, redop: None, outcome: Outcome::NONE };
             let is_group = unit.len() > 1 || collective::is_composed(table, first);
             if is_group {
@@ -190,12 +202,14 @@ impl Communicator {
                 // SAFETY: one was started.
                 calls.outcome.add("ncclGroupEnd", unsafe { (table.group_end)() });
             }
-            calls.outcome
-        })?;
+            (calls.outcome, calls.redop)
+        });
+        let (outcome, redop) = called.map_err(|error| self.call_roll(error, || first.signature(ranks)))?;
         self.library.check_launched(outcome.function, outcome.code)?;
         if outcome.code != crate::abi::Code::SUCCESS {
             self.settle(|| first.signature(ranks))?;
         }
+        redop.map_or(Ok(()), |redop| premul::destroy(self.library, &self.handle, redop))?;
         for op in unit {
             if let Some((to, from, bytes)) = collective::afterwards(op, me, ranks) {
                 self.runtime.enter()?;
@@ -249,6 +263,16 @@ impl Communicator {
         })
     }
 
+    /// Says of a call that took too long which operation it was of, and who has not come.
+    fn call_roll(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
+        match error {
+            Error::Deadline { after, .. } => {
+                Error::Deadline { operation: operation(), after, state: self.roll.call(self.launches) }
+            }
+            error => error,
+        }
+    }
+
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
         let waited = |waited| self.roll.go_on(self.launches, waited, self.deadline, &operation);
@@ -269,7 +293,7 @@ impl Communicator {
     }
 
     fn split_off(&mut self, handle: &Arc<Handle>, color: c_int, key: i32) -> Result<Option<Self>> {
-        self.launches += 1;
+        self.count();
         let split = self.roll.split();
         let child = self.child(handle, (split, color, key));
         child.inspect_err(|error| {
@@ -308,11 +332,15 @@ impl Communicator {
         let code = self.handle.call(|_, comm| {
             // SAFETY: the communicator is there, and so is the place; no configuration is the parent's.
             child.make(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
-        })??;
+        });
+        let code = code.map_err(|error| self.call_roll(error, || "split".into()))??;
         self.library.check_launched("ncclCommSplit", code)?;
         self.settle(|| "split".into())?;
         if !child.made()? {
             return Ok(None);
+        }
+        if let Some(blocking) = self.handle.blocking() {
+            child.block(blocking.child());
         }
         self.wait(|| "split".into(), || child.is_settled())?;
         child.seat().map(Some)

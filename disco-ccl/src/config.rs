@@ -24,6 +24,11 @@ const VERSION: c_uint = 21700;
 const UNDEFINED: c_int = c_int::MIN;
 
 impl Config {
+    /// One whose calls wait, inside the library.
+    pub(crate) fn blocking() -> Self {
+        Self { blocking: 1, ..Self::non_blocking() }
+    }
+
     /// One whose calls don't wait: they say [`IN_PROGRESS`](crate::abi::Code::IN_PROGRESS), and are asked how far they are.
     pub fn non_blocking() -> Self {
         Self {

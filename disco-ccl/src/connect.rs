@@ -13,6 +13,7 @@ use std::time::Duration;
 use disco_core::{Abort, DeviceKind, Error, Rendezvous, Result, Roll, Seat};
 
 use crate::abi::{Code, UniqueId};
+use crate::blocking::{Blocking, Watchdog};
 use crate::communicator::Communicator;
 use crate::config::Config;
 use crate::ending::Ending;
@@ -22,7 +23,7 @@ use crate::meeting::Meeting;
 use crate::patience;
 use crate::queue::Queue;
 use crate::runtime::Runtime;
-use crate::table::CommInitRankConfig;
+use crate::table::{CommInitRankConfig, CommRevoke, CommSplit};
 
 /// One rank's part in making a communicator.
 #[derive(Clone, Copy)]
@@ -34,7 +35,10 @@ pub(crate) struct Init<'a> {
     pub(crate) id: UniqueId,
     pub(crate) rank: usize,
     pub(crate) size: usize,
+    /// How long all of this may take.
     pub(crate) deadline: Duration,
+    /// How long one operation of the communicator may take.
+    pub(crate) patience: Duration,
 }
 
 /// The library's own variable, which overrules a communicator's configuration.
@@ -69,13 +73,14 @@ impl Library {
         let handle = Handle::new(self, runtime.clone());
         seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
         if env::var_os(BLOCKING).is_some_and(|value| value == "1") {
-            let why = "has calls wait that deadlines and aborts are to end: unset it";
+            let why = "has all calls wait, also those that nothing could end: unset it";
             return Err(Error::invalid(format!("{}: {BLOCKING}=1 {why}", self.backend())));
         }
         runtime.enter()?;
         let meeting = Meeting::new(seat.link.store(), &id);
         meeting.check_devices(self, &runtime, (rank, size), deadline)?;
-        Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline }.run()?;
+        let patience = seat.deadline;
+        Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline, patience }.run()?;
         let roll = Roll::new(seat.link.store(), meeting.name().to_owned(), rank, size);
         Communicator::new((self, runtime, handle), (rank, size), seat.deadline, meeting, roll)
     }
@@ -87,9 +92,11 @@ impl Init<'_> {
     /// # Errors
     /// [`Error::Deadline`], [`Error::Aborted`], the library's own.
     pub(crate) fn run(self) -> Result<()> {
-        let made = match self.library.table.comm_init_rank_config {
-            Some(comm_init_rank_config) => self.init(comm_init_rank_config),
-            None => self.init_aside(),
+        let table = &self.library.table;
+        let made = match (table.comm_init_rank_config, self.library.revokes().zip(table.comm_split)) {
+            (Some(init), Some((revoke, split))) => self.init_blocking(init, split, revoke),
+            (Some(init), None) => self.init(init),
+            (None, _) => self.init_aside(),
         };
         made.inspect_err(|_| _ = self.handle.end_and_wait(Vec::new()))
     }
@@ -105,6 +112,34 @@ impl Init<'_> {
         let state = || "the library has not connected the ranks, which have all come".to_owned();
         patience::wait(self.handle, || self.handle.is_settled(), |waited| self.check(FUNCTION, waited, state))?;
         self.handle.made().map(drop)
+    }
+
+    /// One that blocks is split off one that doesn't, as no call of it can be ended before it is made.
+    fn init_blocking(
+        self,
+        comm_init_rank_config: CommInitRankConfig,
+        comm_split: CommSplit,
+        comm_revoke: CommRevoke,
+    ) -> Result<()> {
+        const FUNCTION: &str = "ncclCommSplit";
+        let (library, runtime) = (self.library, self.runtime);
+        let maker = Handle::new(library, runtime.clone());
+        self.handle.tell(&(maker.clone() as Arc<dyn Abort>));
+        Init { handle: &maker, ..self }.init(comm_init_rank_config)?;
+        let (color, key, mut config) = (0, self.rank as c_int, Config::blocking());
+        let code = maker.call(|_, comm| {
+            // SAFETY: the communicator is there, and so is the place, and the configuration is as the library reads it.
+            self.handle.make(|_, place| unsafe { comm_split(comm, color, key, place, &mut config) })
+        })??;
+        library.check_launched(FUNCTION, code)?;
+        let state = || "the library has not made a blocking communicator of all ranks".to_owned();
+        patience::wait(self.handle, || maker.is_settled(), |waited| self.check(FUNCTION, waited, state))?;
+        self.handle.made()?;
+        self.handle.block(Blocking::new(library, runtime, comm_revoke, &Watchdog::start(self.patience)?));
+        if let Some(comm) = maker.take() {
+            drop(Ending::destroy(library, runtime, comm));
+        }
+        Ok(())
     }
 
     /// Where the library can only wait: on a thread of its own, which is left behind at the deadline.
@@ -149,7 +184,7 @@ impl Init<'_> {
 impl Drop for Late {
     fn drop(&mut self) {
         if let Some(comm) = self.comm.take() {
-            drop(Ending::abort(self.library, &self.runtime, comm, Vec::new()));
+            drop(Ending::abort(self.library, &self.runtime, comm, None, Vec::new()));
         }
     }
 }

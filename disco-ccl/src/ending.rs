@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::abi::Code;
+use crate::blocking::Blocking;
 use crate::handle::Owned;
 use crate::library::Library;
 use crate::memory::Registration;
@@ -29,16 +30,28 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Gives up what a communicator has under way. What is kept is given back afterwards.
+    /// Gives up what a communicator has under way. It is over when the library's call has returned; what is kept stays until nothing
+    /// of the communicator touches memory any more, and the device's memory is not given out again before.
     pub(crate) fn abort(
         library: &'static Library,
         runtime: &Arc<Runtime>,
         comm: Owned,
+        blocking: Option<Arc<Blocking>>,
         kept: Vec<Registration>,
     ) -> Self {
-        Self::spawn("ncclCommAbort", runtime, move || {
+        let (siblings, hold) = (comm.siblings(), runtime.hold());
+        let abort = move || {
+            if let Some(blocking) = blocking {
+                blocking.end();
+            }
             comm_abort(library, comm);
-            drop(kept);
+        };
+        Self::spawn_with("ncclCommAbort", runtime, abort, move || {
+            match siblings.is_none_or(|siblings| siblings.wait(PATIENCE)) {
+                true => drop(kept),
+                false => std::mem::forget(kept),
+            }
+            drop(hold);
         })
     }
 
@@ -53,12 +66,7 @@ impl Ending {
         let own = runtime.clone();
         Self::spawn("ncclCommDestroy", runtime, move || {
             match finalize(library, &own, &comm, &registrations, patience) {
-                true => {
-                    let destroy = library.table.comm_destroy;
-                    // SAFETY: nobody else has the communicator, and nothing is under way.
-                    let code = unsafe { destroy(comm.0) };
-                    report(library, "ncclCommDestroy", code);
-                }
+                true => comm_destroy(library, comm),
                 false => {
                     tracing::warn!(
                         ?patience,
@@ -68,6 +76,11 @@ impl Ending {
                 }
             }
         })
+    }
+
+    /// Leaves one that was never used.
+    pub(crate) fn destroy(library: &'static Library, runtime: &Arc<Runtime>, comm: Owned) -> Self {
+        Self::spawn("ncclCommDestroy", runtime, move || comm_destroy(library, comm))
     }
 
     /// Waits for it, if that does not take long. Whether it is over.
@@ -81,6 +94,16 @@ impl Ending {
 
     /// Does it on a thread of its own, on which the device is current.
     pub(crate) fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
+        Self::spawn_with(what, runtime, work, || {})
+    }
+
+    /// As [`Ending::spawn`], and does `later` what nobody waits for.
+    fn spawn_with(
+        what: &'static str,
+        runtime: &Arc<Runtime>,
+        work: impl FnOnce() + Send + 'static,
+        later: impl FnOnce() + Send + 'static,
+    ) -> Self {
         let (done, end) = mpsc::channel();
         let runtime = runtime.clone();
         let thread = thread::Builder::new().name("disco-ccl-end".into()).spawn(move || {
@@ -90,6 +113,7 @@ impl Ending {
             work();
             // Whoever started this may wait no more.
             _ = done.send(());
+            later();
         });
         let thread = thread.inspect_err(|error| tracing::warn!(%error, what, "no thread for it; it is left behind"));
         Self { what, end: thread.ok().map(|_| end) }
@@ -133,6 +157,12 @@ fn finalize(
     matches!(code, Code::SUCCESS | Code::IN_PROGRESS) && until(&settled)
 }
 
+fn comm_destroy(library: &Library, comm: Owned) {
+    // SAFETY: nobody else has the communicator, and nothing is under way.
+    let code = unsafe { (library.table.comm_destroy)(comm.0) };
+    report(library, "ncclCommDestroy", code);
+}
+
 fn comm_abort(library: &Library, comm: Owned) {
     // SAFETY: nobody else has the communicator.
     let code = unsafe { (library.table.comm_abort)(comm.0) };
@@ -149,7 +179,10 @@ pub(crate) fn report(library: &Library, function: &'static str, code: Code) {
 pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &'static str, work: impl FnOnce() + Send + 'static) {
     let own = runtime.clone();
     let patient = move || match own.wait_all_idle(PATIENCE) {
-        true => work(),
+        true => {
+            own.wait_for_peers();
+            work();
+        }
         false => tracing::warn!(what, after = ?PATIENCE, "a stream does not end; memory is left behind"),
     };
     drop(Ending::spawn(what, runtime, patient));

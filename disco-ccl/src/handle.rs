@@ -1,9 +1,9 @@
 //! A library's communicator as several threads have it: the rank that uses it, and whoever aborts it.
 //!
-//! Whoever calls the library holds the lock, for this one call, and never while it waits. Whoever ends the communicator takes it
+//! Whoever calls the library holds the lock, for this one call. Whoever ends the communicator takes it
 //! out under the lock and calls the library afterwards: from then on nobody else has it. An abort that finds the lock taken leaves
 //! the ending to the rank inside, which looks for aborts when it has let go: each side stores, fences and looks, so that one of
-//! them sees the other.
+//! them sees the other. If the call may wait, the abort also [ends](Blocking::revoke) it.
 
 #![allow(unsafe_code)]
 
@@ -17,11 +17,13 @@ use disco_core::abort::Switchboard;
 use disco_core::{Abort, Error, Result};
 
 use crate::abi::{Code, Comm};
+use crate::blocking::Blocking;
 use crate::ending::Ending;
 use crate::library::Library;
 use crate::memory::Registration;
 use crate::pinned::Living;
 use crate::runtime::Runtime;
+use crate::siblings::{Sibling, Siblings};
 use crate::table::Table;
 
 /// One rank's communicator.
@@ -37,6 +39,8 @@ pub(crate) struct Handle {
     is_taken: AtomicBool,
     is_aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
+    /// How its calls are ended where they wait; none where they don't.
+    blocking: OnceLock<Arc<Blocking>>,
     /// Those split off, which hear its abort, and keep it for that.
     children: Switchboard,
     _parent: Option<Arc<Handle>>,
@@ -46,14 +50,19 @@ pub(crate) struct Handle {
 
 /// A communicator, or null before it is made and after it was taken out. Pinned memory stays until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Owned(pub(crate) Comm, Living);
+pub(crate) struct Owned(pub(crate) Comm, Living, Option<Sibling>);
 
 // SAFETY: the library takes a communicator from any thread, one at a time; it is behind a lock, or taken out from there.
 unsafe impl Send for Owned {}
 
 impl Owned {
     pub(crate) fn new(comm: Comm) -> Self {
-        Self(comm, Living::new())
+        Self(comm, Living::new(), None)
+    }
+
+    /// The ranks of the communicator in this process, once it has any operations.
+    pub(crate) fn siblings(&self) -> Option<Arc<Siblings>> {
+        self.2.as_ref().map(|sibling| sibling.all().clone())
     }
 }
 
@@ -74,7 +83,7 @@ impl Handle {
         let (comm, place) = (Mutex::new(Owned::new(ptr::null_mut())), ManuallyDrop::new(Box::default()));
         let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);
-        let (cause, children) = (OnceLock::new(), Switchboard::default());
+        let (cause, blocking, children) = (OnceLock::new(), OnceLock::new(), Switchboard::default());
         let ending = Mutex::default();
         Arc::new(Self {
             library,
@@ -85,6 +94,7 @@ impl Handle {
             is_taken,
             is_aborted,
             cause,
+            blocking,
             children,
             _parent: parent,
             ending,
@@ -121,6 +131,14 @@ impl Handle {
         self.check_left().map(|()| is_there)
     }
 
+    /// It is one of a communicator's ranks in this process from now on, if it was not taken out.
+    pub(crate) fn join(&self, name: &str) {
+        let mut comm = self.lock();
+        if !comm.0.is_null() {
+            comm.2 = Some(Sibling::new(name, &self.runtime));
+        }
+    }
+
     /// The communicator, where it was made elsewhere.
     ///
     /// # Errors
@@ -130,19 +148,35 @@ impl Handle {
         self.check_left()
     }
 
+    /// Its calls wait, as those of the communicator that is there, or will be.
+    pub(crate) fn block(&self, blocking: Arc<Blocking>) {
+        _ = self.blocking.set(blocking);
+    }
+
+    /// How its calls are ended, where they wait.
+    pub(crate) fn blocking(&self) -> Option<&Arc<Blocking>> {
+        self.blocking.get()
+    }
+
     /// Calls the library with the communicator.
     ///
     /// # Errors
-    /// [`Error::Aborted`].
+    /// [`Error::Aborted`]; [`Error::Deadline`] where a call of a blocking communicator has taken too long.
     #[inline]
     pub(crate) fn call<T>(&self, call: impl FnOnce(&Table, Comm) -> T) -> Result<T> {
         let comm = self.lock();
         if comm.0.is_null() {
             return Err(self.aborted());
         }
-        let result = call(&self.library.table, comm.0);
+        let call = || call(&self.library.table, comm.0);
+        let result = match self.blocking.get() {
+            None => Some(call()),
+            Some(blocking) => blocking.call(comm.0, || self.is_aborted.load(Ordering::SeqCst), call),
+        };
         drop(comm);
-        self.check_left().map(|()| result)
+        self.check_left()?;
+        self.blocking.get().map_or(Ok(()), |blocking| blocking.check())?;
+        result.ok_or_else(|| self.aborted())
     }
 
     /// How far the library is with what does not wait: done, not yet, or why not.
@@ -187,8 +221,9 @@ impl Handle {
         is_there.then_some(comm)
     }
 
-    /// Ends what is under way and the communicator, and waits until the library has done so, as long as it is waited for; also
-    /// where somebody else has started that. Whether it is over: nothing of it touches memory then. What is `kept` is so until then.
+    /// Ends what is under way and the communicator, and waits until the library's call has returned, as long as it is waited for; also
+    /// where somebody else has started that. Whether it has. Kernels may touch tensors for some time after that: what is `kept` is
+    /// so until then, and memory that tensors give back is not given out again.
     pub(crate) fn end_and_wait(&self, mut kept: Vec<Registration>) -> bool {
         let ending = self.end(self.lock(), &mut kept).take();
         ending.is_none_or(Ending::wait)
@@ -230,7 +265,8 @@ impl Handle {
         let comm = self.take_from(&mut place);
         drop(place);
         if let Some(comm) = comm {
-            *ending = Some(Ending::abort(self.library, &self.runtime, comm, std::mem::take(kept)));
+            let blocking = self.blocking.get().cloned();
+            *ending = Some(Ending::abort(self.library, &self.runtime, comm, blocking, std::mem::take(kept)));
         }
         ending
     }
@@ -253,12 +289,16 @@ impl Drop for Handle {
 impl Abort for Handle {
     fn abort(&self, cause: &Arc<str>) {
         self.cause.get_or_init(|| cause.clone());
-        self.is_aborted.store(true, Ordering::Relaxed);
+        self.is_aborted.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         match self.comm.try_lock() {
             Ok(comm) => drop(self.end(comm, &mut Vec::new())),
             Err(TryLockError::Poisoned(poisoned)) => drop(self.end(poisoned.into_inner(), &mut Vec::new())),
-            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::WouldBlock) => {
+                if let Some(blocking) = self.blocking.get() {
+                    blocking.revoke();
+                }
+            }
         }
         self.children.abort(0, cause);
     }

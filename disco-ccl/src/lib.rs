@@ -20,19 +20,23 @@
 //!   connect       how ranks get their communicator
 //!   meeting       what ranks tell each other beside the library
 //!   handle        the library's communicator between its rank and whoever aborts it
+//!   blocking      calls that wait inside the library, and what ends them
 //!   patience      waiting
 //!   memory        what the library allocates, and what is registered with it
 //!   ending        the end of a communicator
+//!   siblings      its ranks in this process, and when they have all ended
 //! p2p           what devices of one machine are to each other
 //! ```
 //!
-//! Communicators are non-blocking wherever the library has such: each wait of a rank is a row of looks, so that deadlines and
-//! aborts end it.
+//! Deadlines and aborts end every wait. Communicators block where the library can end their calls from outside (2.28.7 and later);
+//! they are non-blocking where it can't (from 2.14 on): each wait of a rank is a row of looks then, and since 2.23 each launch costs a
+//! thread.
 //!
 //! Nothing here knows CUDA or HIP: who opens a [`Library`] says what it is called and where to look ([`Vendor`]).
 
 pub mod abi;
 mod backend;
+mod blocking;
 mod collective;
 mod communicator;
 mod config;
@@ -52,6 +56,7 @@ mod pool;
 mod premul;
 mod queue;
 mod runtime;
+mod siblings;
 mod staging;
 mod table;
 

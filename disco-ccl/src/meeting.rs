@@ -120,7 +120,8 @@ impl Meeting {
         let id = self.store.wait(&key, deadline)?;
         let id = id.try_into().map_err(|_| Error::invalid("split: that is no place to meet"))?;
         let (library, runtime, size) = (parent.library, &parent.runtime, members.len());
-        Init { library, runtime, handle: child, id: UniqueId(id), rank: me, size, deadline }.run()?;
+        Init { library, runtime, handle: child, id: UniqueId(id), rank: me, size, deadline, patience: deadline }
+            .run()?;
         Ok(Some((me, members.len())))
     }
 }

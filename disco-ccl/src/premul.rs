@@ -9,6 +9,7 @@ use half::{bf16, f16};
 
 use crate::abi::{Code, DataType, RedOp};
 use crate::collective::Calls;
+use crate::handle::Handle;
 use crate::library::Library;
 
 /// `ncclScalarHostImmediate`: the factor is read from the host, before the call returns.
@@ -49,9 +50,9 @@ fn unsupported(library: &Library, dtype: DType) -> Error {
 }
 
 impl Calls<'_> {
-    /// Calls what makes up one operation, with a factor in front of its sum.
+    /// Calls what makes up one operation, with a factor in front of its sum. The reduction stays, to be [destroyed](destroy).
     pub(crate) fn run_scaled(&mut self, op: &Op, factor: Factor) {
-        let (Some(create), Some(destroy)) = (self.table.red_op_create_pre_mul_sum, self.table.red_op_destroy) else {
+        let Some(create) = self.table.red_op_create_pre_mul_sum else {
             return self.outcome.add("ncclRedOpCreatePreMulSum", Code::INVALID_ARGUMENT);
         };
         let mut redop = RedOp::MAX;
@@ -63,7 +64,16 @@ impl Calls<'_> {
         }
         self.redop = Some(redop);
         self.run(op);
-        // SAFETY: it was made just now; what was launched with it keeps what it needs.
-        self.outcome.add("ncclRedOpDestroy", unsafe { destroy(redop, self.comm) });
     }
+}
+
+/// Ends a reduction when the launch that it was made for is settled: calls before that come too early.
+///
+/// # Errors
+/// [`Error::Aborted`], the library's.
+pub(crate) fn destroy(library: &Library, handle: &Handle, redop: RedOp) -> Result<()> {
+    let Some(destroy) = library.table.red_op_destroy else { return Ok(()) };
+    // SAFETY: it was made by this communicator; what was launched with it keeps what it needs.
+    let code = handle.call(|_, comm| unsafe { destroy(redop, comm) })?;
+    library.check("ncclRedOpDestroy", code)
 }

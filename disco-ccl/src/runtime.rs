@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct Runtime {
     side: OnceLock<Arc<dyn Driver>>,
     /// The memory of tensors.
     heap: Heap,
+    /// Communicators that were aborted, and have not ended on all ranks of this process.
+    holds: AtomicUsize,
     /// Those who know of work what its stream does not tell.
     watches: Mutex<Vec<Weak<dyn Watch>>>,
 }
@@ -47,11 +50,14 @@ struct Block {
     span: Span,
 }
 
+/// What keeps memory from being given out again: see [`Runtime::hold`].
+pub(crate) struct Hold(Arc<Runtime>);
+
 impl Runtime {
     /// For a driver's device, which is current, and its stream.
     pub fn new(driver: impl Driver) -> Arc<Self> {
-        let (heap, side) = (Heap::new(&driver), OnceLock::new());
-        Arc::new(Self { driver: Arc::new(driver), side, heap, watches: Mutex::default() })
+        let (heap, side, holds) = (Heap::new(&driver), OnceLock::new(), AtomicUsize::new(0));
+        Arc::new(Self { driver: Arc::new(driver), side, heap, holds, watches: Mutex::default() })
     }
 
     /// The second stream.
@@ -115,11 +121,13 @@ impl Runtime {
     }
 
     /// So many bytes, with anything in them. After its drop the memory stays, or is used again in the order of the stream alone,
-    /// until the stream has got there; dropping it waits for nothing.
+    /// until the stream has got there; dropping it waits for nothing. After an abort this waits until the operation has ended on all
+    /// ranks of the process, for up to 5 s: until then they may write to each other's tensors.
     ///
     /// # Errors
     /// No room.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
+        self.wait_for_peers();
         let settle = || _ = self.wait_all_idle(LIMIT);
         let found = self.heap.alloc(self.driver(), bytes, settle)?;
         let span = found.ok_or_else(|| self.no_room(bytes))?;
@@ -178,6 +186,7 @@ impl Runtime {
     /// The streams are not done after 5 s; the driver's own.
     pub fn trim(&self, keep: usize) -> Result<()> {
         self.enter()?;
+        self.wait_for_peers();
         if !self.wait_all_idle(LIMIT) {
             return Err(Error::invalid(format!("trim: work on {} is not done after {LIMIT:?}", self.device())));
         }
@@ -198,9 +207,28 @@ impl Runtime {
         ))
     }
 
+    /// Memory that tensors have given back is not given out while one of these lives: peers may still write to it.
+    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        Hold(self.clone())
+    }
+
+    /// Waits until peers write to no memory any more that tensors have given back, if that does not take long.
+    pub(crate) fn wait_for_peers(&self) {
+        if !patience::until(LIMIT, || self.holds.load(Ordering::SeqCst) == 0) {
+            tracing::warn!(device = %self.device(), after = ?LIMIT, "an aborted operation has not ended on all ranks");
+        }
+    }
+
     /// Waits until no stream has anything to do, for as long as `limit`. Whether that is so; what has failed is over, too.
     pub(crate) fn wait_all_idle(&self, limit: Duration) -> bool {
         patience::until(limit, || self.is_all_idle().unwrap_or(true))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.holds.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -57,6 +57,28 @@ pub fn all_gather(
     Ok(all)
 }
 
+/// Whether a rank has waited for so long that its peers should know.
+pub fn is_long(waited: Duration, deadline: Duration) -> bool {
+    waited > deadline.min(LONG) / 4
+}
+
+/// One rank's word to its peers that it waits, which any thread may say.
+#[derive(Clone, Debug)]
+pub struct Voice {
+    store: Arc<dyn Store>,
+    key: String,
+}
+
+impl Voice {
+    /// Says that the rank waits in operation `number`.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn tell(&self, number: u64) -> Result<()> {
+        self.store.set(&self.key, &number.to_le_bytes())
+    }
+}
+
 /// The ranks of one communicator, as far as they can be asked.
 #[derive(Debug)]
 pub struct Roll {
@@ -108,7 +130,7 @@ impl Roll {
             _ if waited > deadline => {
                 Err(Error::Deadline { operation: operation(), after: deadline, state: self.call(number) })
             }
-            _ if waited > deadline.min(LONG) / 4 => self.tell(number),
+            _ if is_long(waited, deadline) => self.tell(number),
             _ => Ok(()),
         }
     }
@@ -121,7 +143,12 @@ impl Roll {
         if self.told.replace(Some(number)) == Some(number) {
             return Ok(());
         }
-        self.store.set(&self.key(self.rank), &number.to_le_bytes())
+        self.voice().tell(number)
+    }
+
+    /// The word of this rank, for another thread.
+    pub fn voice(&self) -> Voice {
+        Voice { store: self.store.clone(), key: self.key(self.rank) }
     }
 
     /// In words, who is not in operation `number`, which this rank has waited in for too long.

@@ -50,7 +50,8 @@
 //! `ncclCommRevoke` ends such a wait, and the work of the communicator; so does `ncclCommAbort`. The place of a child is null until
 //! its split is done. `ncclCommAbort` and `ncclCommDestroy` return at once for all ranks of a process but the last, which waits for
 //! the work of all. Until a rank's work is called off it may write to the outputs of all ranks that have come to its collective, those
-//! of aborted ranks as well; memory of them that was freed is then an illegal address. `ncclCommFinalize` waits for other ranks since
+//! of aborted ranks as well; memory of them that was freed is then an illegal address, that of a pool if the pool has given out any
+//! since. `ncclCommFinalize` waits for other ranks since
 //! 2.31.
 //!
 //! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`,

@@ -1,12 +1,15 @@
 //! Each failure, tried for real, with the text that the user sees.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco::{Builder, CommunicatorExt as _, DataPlane, Session, SessionExt, Tensor, WorkerContext, block_on};
 
 use crate::alone::{session, sum, text, works_again};
 use crate::costs::{check_nothing_is_left, counts};
 use crate::on_the_double;
+
+/// Longer than anything takes that works.
+const LONG: Duration = Duration::from_secs(30);
 
 /// A barrier that one worker does not enter.
 fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
@@ -23,6 +26,16 @@ fn all_reduce_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()>
         true => Ok(()),
         false => ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum),
     }
+}
+
+/// An all_reduce, in place of which one worker fails, when the others have had time to wait in it.
+fn all_reduce_or_fail(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    if ctx.worker() == worker.into() {
+        std::thread::sleep(Duration::from_millis(50));
+        return Err(disco::Error::invalid("it can't take part"));
+    }
+    let tensor = ctx.empty(disco::DType::F32, [4])?;
+    ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)
 }
 
 /// Tensors that do not fit together.
@@ -75,6 +88,7 @@ disco::register_function!("tests.nccl.abort_from_outside", abort_from_outside);
 disco::register_function!("tests.nccl.copy_behind", copy_behind);
 disco::register_function!("tests.nccl.barrier_without", barrier_without);
 disco::register_function!("tests.nccl.all_reduce_without", all_reduce_without);
+disco::register_function!("tests.nccl.all_reduce_or_fail", all_reduce_or_fail);
 disco::register_function!("tests.nccl.differ", differ);
 
 on_the_double!(a_failing_collective_is_told_in_the_library_s_words, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=1"], {
@@ -120,7 +134,9 @@ on_the_double!(what_is_aborted_from_outside_is_over_when_its_rank_says_so, ["GPU
     });
 });
 
-on_the_double!(whoever_does_not_come_is_named, [], {
+on_the_double!(whoever_does_not_come_is_named_by_calls_that_wait, [], { whoever_does_not_come_is_named() });
+
+fn whoever_does_not_come_is_named() {
     let session = session(3);
     block_on(async {
         for function in ["tests.nccl.barrier_without", "tests.nccl.all_reduce_without"] {
@@ -132,7 +148,7 @@ on_the_double!(whoever_does_not_come_is_named, [], {
         }
     });
     works_again(&session);
-});
+}
 
 on_the_double!(whoever_does_not_come_to_connect_is_named, ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang"], {
     let session = session(2);
@@ -150,9 +166,61 @@ on_the_double!(a_rank_that_fails_to_connect_ends_the_others, ["GPU_DOUBLE_FAULTS
     works_again(&session);
 });
 
+on_the_double!(a_call_that_does_not_return_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block"], {
+    let session = session(2);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let error = text(block_on(sum(&session)));
+    assert!(
+        error.contains("all_reduce f32 x 1") && error.contains(": no end after 500ms: all ranks have come"),
+        "{error}"
+    );
+    works_again(&session);
+    block_on(session.shutdown()).unwrap();
+    check_nothing_is_left();
+});
+
+on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
+    let session = Builder::threads(3).collective_deadline(LONG).start().unwrap();
+    block_on(async {
+        for of in ["the first launch", "the second"] {
+            session.init_ccl("nccl", &[]).await.unwrap();
+            if of == "the second" {
+                assert_eq!(sum(&session).await.unwrap(), 6.0);
+            }
+            let function = session.function("tests.nccl.all_reduce_or_fail").await.unwrap();
+            session.call(&function, (1,)).await.unwrap();
+            let (start, error) = (Instant::now(), text(session.sync_all().await));
+            assert!(error.contains("worker 1: ") && error.contains("it can't take part"), "{of}: {error}");
+            assert!(start.elapsed() < LONG, "{of}: the deadline ended it");
+        }
+    });
+    works_again(&session);
+    block_on(session.shutdown()).unwrap();
+    check_nothing_is_left();
+});
+
+on_the_double!(
+    calls_that_never_wait_are_chosen,
+    ["DISCO_CCL_BLOCKING" = "0", "GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=2"],
+    {
+        // There is no split, which only communicators that block need.
+        works_again(&session(2));
+    }
+);
+
+on_the_double!(
+    whoever_does_not_come_is_named_where_each_launch_goes_on_by_itself,
+    ["GPU_DOUBLE_NCCL_VERSION" = "22605"],
+    { whoever_does_not_come_is_named() }
+);
+
+on_the_double!(whoever_does_not_come_is_named_where_launches_return_at_once, ["GPU_DOUBLE_NCCL_VERSION" = "22105"], {
+    whoever_does_not_come_is_named()
+});
+
 on_the_double!(
     a_call_that_does_not_return_keeps_the_controller_from_nothing,
-    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block"],
+    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block", "GPU_DOUBLE_NCCL_VERSION" = "22605"],
     {
         use disco::session::Deadlines;
         let limit = Duration::from_millis(300);
@@ -203,19 +271,48 @@ fn in_groups() -> disco::session::LaneSession {
     disco::Builder::threads(4).groups(2).collective_deadline(limit).connect_deadline(limit).start().unwrap()
 }
 
-on_the_double!(a_split_that_fails_on_one_rank_ends_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:1=2"], {
+// The first split of a rank makes the communicator of all.
+on_the_double!(a_split_that_fails_on_one_rank_ends_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:2=2"], {
+    a_failing_split_is_named();
+});
+
+on_the_double!(a_failing_split_of_the_first_communicator_is_named, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:1=2"], {
+    a_failing_split_is_named();
+});
+
+fn a_failing_split_is_named() {
     let session = in_groups();
     let error = text(block_on(session.init_ccl("nccl", &[])));
     assert!(error.contains("worker 1: ") && error.contains("ncclCommSplit returned 2: "), "{error}");
     works_again(&session);
+}
+
+on_the_double!(a_split_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:2=hang"], {
+    a_split_without_end_is_named("split: no end after 500ms: ");
 });
 
-on_the_double!(a_split_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang"], {
+on_the_double!(
+    a_split_that_never_ends_and_is_asked_for_ends_at_the_deadline,
+    ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang", "GPU_DOUBLE_NCCL_VERSION" = "22605"],
+    { a_split_without_end_is_named("split: no end after 500ms: ") }
+);
+
+on_the_double!(
+    a_first_communicator_that_is_never_made_ends_at_the_deadline,
+    ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang"],
+    {
+        a_split_without_end_is_named(
+            "ncclCommSplit: no end after 500ms: the library has not made a blocking communicator",
+        )
+    }
+);
+
+fn a_split_without_end_is_named(expected: &str) {
     let session = in_groups();
     let error = text(block_on(session.init_ccl("nccl", &[])));
-    assert!(error.contains("split: no end after 500ms: "), "{error}");
+    assert!(error.contains(expected), "{error}");
     works_again(&session);
-});
+}
 
 on_the_double!(copies_of_what_never_comes_end_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"], {
     let session = session(2);

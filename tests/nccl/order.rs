@@ -99,7 +99,13 @@ on_the_double!(collectives_that_need_each_other_run_in_order, ["GPU_DOUBLE_DELAY
     });
 });
 
-on_the_double!(inputs_are_multiplied_before_they_are_summed, [], {
+on_the_double!(inputs_are_multiplied_before_they_are_summed, [], { scaled_sums_are_right_and_nccl_s_alone() });
+
+on_the_double!(inputs_are_multiplied_where_each_launch_goes_on_by_itself, ["GPU_DOUBLE_NCCL_VERSION" = "22605"], {
+    scaled_sums_are_right_and_nccl_s_alone()
+});
+
+fn scaled_sums_are_right_and_nccl_s_alone() {
     let session = session(3);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -111,4 +117,4 @@ on_the_double!(inputs_are_multiplied_before_they_are_summed, [], {
         let error = crate::alone::text(session.sync_all().await);
         assert!(error.contains("this backend does not support premul_sum by "), "{error}");
     });
-});
+}

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::{ptr, slice};
 
@@ -33,6 +33,8 @@ pub(crate) struct Allocation {
     is_counted: AtomicBool,
     /// Neither freed nor closed by this process.
     is_live: AtomicBool,
+    /// How many allocations its pool had made when it was freed.
+    freed_after: AtomicU64,
 }
 
 /// Bytes of one allocation.
@@ -70,13 +72,21 @@ pub(crate) fn allocate_from(
         pool.take(bytes);
     }
     let (is_counted, is_live) = (AtomicBool::new(true), AtomicBool::new(true));
-    Ok(insert(Allocation { block, device, opener: None, pool, is_counted, is_live }))
+    Ok(insert(Allocation { block, device, opener: None, pool, is_counted, is_live, freed_after: AtomicU64::new(0) }))
 }
 
 /// Has memory of another process, on a device of its.
 pub(crate) fn adopt(block: Block, device: &'static Device, opener: &'static Device) -> DevicePointer {
     let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
-    insert(Allocation { block, device, opener: Some(opener), pool: None, is_counted, is_live })
+    insert(Allocation {
+        block,
+        device,
+        opener: Some(opener),
+        pool: None,
+        is_counted,
+        is_live,
+        freed_after: AtomicU64::new(0),
+    })
 }
 
 /// Frees, after all that the device and its peers have to do now. An allocation is freed even if the device has failed.
@@ -102,6 +112,8 @@ pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), 
     }
     stream.push(Box::new(move || {
         if let Some(allocation) = remove(pointer) {
+            let taken = allocation.pool.as_ref().map_or(0, |pool| pool.taken());
+            allocation.freed_after.store(taken, SeqCst);
             allocation.block.retire();
         }
         Ok(())
@@ -187,6 +199,13 @@ impl Span {
     pub(crate) fn check(&self) -> Result<(), Code> {
         let is_live = self.allocation.is_live.load(SeqCst) && self.allocation.block.is_live();
         if is_live { Ok(()) } else { Err(Code::ILLEGAL_ADDRESS) }
+    }
+
+    /// As [`Span::check`] for a kernel that goes on after the free: memory of a pool is still there, until the pool gives it out again.
+    pub(crate) fn check_late(&self) -> Result<(), Code> {
+        let is_unused = |pool: &Arc<Pool>| pool.taken() == self.allocation.freed_after.load(SeqCst);
+        self.check()
+            .or_else(|code| if self.allocation.pool.as_ref().is_some_and(is_unused) { Ok(()) } else { Err(code) })
     }
 
     /// Whether what a device runs may touch it: its own memory, that of peers to which it has access, and what it has opened.

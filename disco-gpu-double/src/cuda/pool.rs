@@ -22,6 +22,8 @@ pub(crate) struct Pool {
 struct State {
     used: usize,
     reserved: usize,
+    /// Allocations so far.
+    taken: u64,
     /// What stays reserved at a synchronization.
     threshold: usize,
     /// Other devices that may touch its memory.
@@ -66,7 +68,13 @@ impl Pool {
     pub(crate) fn take(&self, bytes: usize) {
         let mut state = self.state();
         state.used += bytes;
+        state.taken += 1;
         state.reserved = state.reserved.max(state.used);
+    }
+
+    /// Allocations so far: each may have bytes that were free before.
+    pub(crate) fn taken(&self) -> u64 {
+        self.state().taken
     }
 
     /// Something is free again.

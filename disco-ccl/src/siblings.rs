@@ -1,0 +1,147 @@
+//! The ranks of a communicator that are in this process, and when nothing of an aborted one touches memory any more.
+//!
+//! `ncclCommAbort` returns at once for all ranks of a process but the last, and a rank's own kernel ends some time after it. Until the
+//! kernels of all have ended, they may still write to the tensors of each other. So what tensors of a rank give back is
+//! [not given out again](crate::Runtime::alloc) until all ranks here have ended and their streams have passed what the communicator
+//! launched.
+
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::driver::Mark;
+use crate::runtime::Runtime;
+
+/// By the name of the communicator.
+static COMMUNICATORS: Mutex<BTreeMap<String, Weak<Siblings>>> = Mutex::new(BTreeMap::new());
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Ranks of one communicator.
+pub(crate) struct Siblings(Mutex<Vec<State>>);
+
+/// One rank's place among them, which ends when the library has ended its communicator.
+pub(crate) struct Sibling {
+    all: Arc<Siblings>,
+    index: usize,
+}
+
+struct State {
+    runtime: Arc<Runtime>,
+    end: End,
+}
+
+/// How far a rank's end is.
+enum End {
+    /// The library has its communicator.
+    Open,
+    /// It has not, and this is behind all that it launched.
+    Marked(Mark),
+    /// The stream has passed that.
+    Over,
+}
+
+impl Sibling {
+    /// Another rank of a communicator.
+    pub(crate) fn new(name: &str, runtime: &Arc<Runtime>) -> Self {
+        let mut communicators = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner);
+        communicators.retain(|_, siblings| siblings.strong_count() > 0);
+        let known = communicators.get(name).and_then(Weak::upgrade);
+        let all = known.unwrap_or_else(|| Arc::new(Siblings(Mutex::default())));
+        communicators.insert(name.to_owned(), Arc::downgrade(&all));
+        drop(communicators);
+        let mut states = all.lock();
+        states.push(State { runtime: runtime.clone(), end: End::Open });
+        let index = states.len() - 1;
+        drop(states);
+        Self { all, index }
+    }
+
+    /// All ranks of the communicator in this process.
+    pub(crate) fn all(&self) -> &Arc<Siblings> {
+        &self.all
+    }
+}
+
+impl Drop for Sibling {
+    fn drop(&mut self) {
+        let mut states = self.all.lock();
+        if let Some(state) = states.get_mut(self.index) {
+            state.end = End::of(&state.runtime);
+        }
+    }
+}
+
+impl Siblings {
+    /// Waits until nothing of the communicator touches memory any more, for as long as `limit`. Whether that is so.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while !self.are_over() {
+            if start.elapsed() > limit {
+                return false;
+            }
+            thread::sleep(PAUSE);
+        }
+        true
+    }
+
+    fn are_over(&self) -> bool {
+        self.lock().iter_mut().all(|State { runtime, end }| end.is_over(runtime))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<State>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl End {
+    /// What a stream that can't be asked has done counts as over.
+    fn of(runtime: &Runtime) -> Self {
+        let (driver, mut end) = (runtime.driver(), Self::Over);
+        driver.visit(&mut || {
+            let Ok(mark) = driver.mark() else { return };
+            end = Self::Marked(mark);
+            // SAFETY: it was made just now, and is destroyed when it is over.
+            if let Err(error) = unsafe { driver.record(mark) } {
+                tracing::debug!(%error, "a stream can't be marked at the end of a communicator");
+            }
+        });
+        end
+    }
+
+    fn is_over(&mut self, runtime: &Runtime) -> bool {
+        if let Self::Marked(mark) = *self {
+            let driver = runtime.driver();
+            driver.visit(&mut || {
+                // SAFETY: the mark is there. One that has failed is as good as passed.
+                if unsafe { driver.has_passed(mark) }.unwrap_or(true) {
+                    // SAFETY: it was made by this driver, and nobody has it any more.
+                    unsafe { driver.destroy(mark) };
+                    *self = Self::Over;
+                }
+            });
+        }
+        matches!(self, Self::Over)
+    }
+}
+
+impl Drop for Siblings {
+    fn drop(&mut self) {
+        for State { runtime, end } in self.lock().iter() {
+            let (End::Marked(mark), driver) = (end, runtime.driver()) else { continue };
+            // SAFETY: it was made by this driver, and nobody has it any more.
+            driver.visit(&mut || unsafe { driver.destroy(*mark) });
+        }
+    }
+}
+
+impl fmt::Debug for Sibling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<number {} of a communicator's ranks in this process>", self.index)
+    }
+}
