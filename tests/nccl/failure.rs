@@ -84,6 +84,32 @@ fn abort_from_outside(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
+/// Ranks abort one after the other. The first drops its tensor, and has another one while the last is still in the collective.
+fn abort_one_after_the_other(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let Some(mut comm) = ctx.comm()?.split(Some(0), 0)? else { panic!() };
+    let (rank, aborter) = (comm.rank().index(), comm.aborter());
+    let zeros = ctx.empty(disco::DType::F32, [1000])?;
+    comm.all_reduce_in_place(&zeros, disco::Reduction::Sum)?;
+    comm.synchronize()?;
+    if rank != 1 {
+        comm.all_reduce_in_place(&zeros, disco::Reduction::Sum)?;
+    }
+    std::thread::sleep(Duration::from_millis(50 + 100 * rank as u64));
+    aborter.abort(&"on purpose".into());
+    drop(zeros);
+    let sevens = Tensor::from_slice(&[7.0f32; 1000], [1000])?;
+    let (tensor, found) = (ctx.empty(disco::DType::F32, [1000])?, Tensor::from_slice(&[0.0f32; 1000], [1000])?);
+    ctx.queue().copy_in(&tensor, &sevens)?;
+    // By now the last one has aborted.
+    std::thread::sleep(Duration::from_millis(300));
+    ctx.queue().copy_out(&found, &tensor)?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    assert_eq!(found.to_vec::<f32>()?, [7.0; 1000]);
+    Ok(())
+}
+
+disco::register_function!("tests.nccl.abort_one_after_the_other", abort_one_after_the_other);
 disco::register_function!("tests.nccl.abort_from_outside", abort_from_outside);
 disco::register_function!("tests.nccl.copy_behind", copy_behind);
 disco::register_function!("tests.nccl.barrier_without", barrier_without);
@@ -132,6 +158,17 @@ on_the_double!(what_is_aborted_from_outside_is_over_when_its_rank_says_so, ["GPU
         session.call(&function, ()).await.unwrap();
         session.sync_all().await.unwrap();
     });
+});
+
+on_the_double!(memory_is_not_used_again_while_peers_may_write_to_it, [], {
+    let session = session(3);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.abort_one_after_the_other").await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        session.sync_all().await.unwrap();
+    });
+    works_again(&session);
 });
 
 on_the_double!(whoever_does_not_come_is_named_by_calls_that_wait, [], { whoever_does_not_come_is_named() });

@@ -110,10 +110,10 @@ pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), 
     if !allocation.give_back() {
         return Err(Code::INVALID_VALUE);
     }
+    // What the stream allocates after this may have the bytes.
+    allocation.freed_after.store(allocation.pool.as_ref().map_or(0, |pool| pool.taken()), SeqCst);
     stream.push(Box::new(move || {
         if let Some(allocation) = remove(pointer) {
-            let taken = allocation.pool.as_ref().map_or(0, |pool| pool.taken());
-            allocation.freed_after.store(taken, SeqCst);
             allocation.block.retire();
         }
         Ok(())
