@@ -1,7 +1,7 @@
 //! What does the backend `nccl` add to NCCL's own calls, and `cuda_p2p` to a launch of a kernel?
 //!
 //! On the real libraries where there are such with a GPU; else on the test double, which shows what a call costs before the GPU has it,
-//! and nothing about GPUs. One rank, of kernels two: what is measured is the host's part.
+//! and nothing about GPUs. One rank and two: what is measured is the host's part.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 #![allow(unsafe_code, reason = "NCCL's own calls")]
@@ -15,10 +15,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group};
 use disco::nccl::cudarc::driver::{DriverError, result, sys};
-use disco::nccl::disco_ccl::Config;
-use disco::nccl::disco_ccl::abi::{Code, Comm, DataType, RedOp};
+use disco::nccl::disco_ccl::abi::{Code, Comm, DataType, RedOp, UniqueId};
 use disco::nccl::p2p::{Shortcut, kernels};
-use disco::session::LaneSession;
+use disco::session::{IntoArgs, LaneSession};
 use disco::{
     Backend as _, Builder, DType, DataPlane as _, Error, Op, Reduction, Result, Session as _, SessionExt as _, Tensor,
     WorkerContext, block_on,
@@ -42,23 +41,20 @@ fn run(ctx: &mut WorkerContext, iters: usize) -> Result<f64> {
     Ok(seconds * iters as f64 / (iters.div_ceil(CALLS) * CALLS) as f64)
 }
 
-/// Nanoseconds that a call takes: ours, and the library's with its communicator of one rank; and the median of what is added.
-fn compare(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
+/// Nanoseconds that a call takes: ours, and the library's with a blocking communicator of as many ranks, which meet by `id`; and the
+/// median of what is added.
+fn compare(ctx: &mut WorkerContext, id: Vec<u8>) -> Result<Vec<u8>> {
     let group = group(ctx)?;
     let [Op::AllReduce { src: Some(src), dst, .. }] = &group else {
         return Err(Error::Invalid("one all_reduce".into()));
     };
     let library = disco::nccl::BACKEND.library()?;
     let (table, stream) = (&library.table, ctx.queue().raw());
-    let (mut comm, mut config): (Comm, _) = (std::ptr::null_mut(), Config::non_blocking());
-    let init = table.comm_init_rank_config.ok_or_else(|| Error::Invalid("an old library".into()))?;
-    // SAFETY: all of them are there.
-    let mut code = unsafe { init(&mut comm, 1, library.unique_id()?, 0, &mut config) };
-    while code == Code::IN_PROGRESS {
-        // SAFETY: as above.
-        unsafe { (table.comm_get_async_error)(comm, &mut code) };
-    }
-    library.check("ncclCommInitRankConfig", code)?;
+    let id = UniqueId(id.try_into().map_err(|_| Error::Invalid("that is no place to meet".into()))?);
+    let (ranks, rank) = (ctx.comm()?.size() as i32, ctx.comm()?.rank().index() as i32);
+    let mut comm: Comm = std::ptr::null_mut();
+    // SAFETY: the place is there.
+    library.check("ncclCommInitRank", unsafe { (table.comm_init_rank)(&mut comm, ranks, id, rank) })?;
     let float = DataType::of(DType::F32).unwrap_or(DataType::U8);
     let sum = RedOp::of(Reduction::Sum, DType::F32).unwrap_or(RedOp::MAX);
     let mut times = [const { Vec::new() }; 2];
@@ -71,11 +67,7 @@ fn compare(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
                     let start = Instant::now();
                     for _ in 0..CALLS {
                         // SAFETY: the communicator is there; both tensors have so many elements.
-                        let mut code = unsafe { (table.all_reduce)(from, to, ELEMENTS, float, sum, comm, stream) };
-                        while code == Code::IN_PROGRESS {
-                            // SAFETY: the communicator is there, and so is the place.
-                            _ = unsafe { (table.comm_get_async_error)(comm, &mut code) };
-                        }
+                        let code = unsafe { (table.all_reduce)(from, to, ELEMENTS, float, sum, comm, stream) };
                         if code != Code::SUCCESS {
                             library.check("ncclAllReduce", code)?;
                         }
@@ -89,7 +81,7 @@ fn compare(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
             times[turn].push(seconds * 1e9 / CALLS as f64);
         }
     }
-    // SAFETY: nothing is under way. It may go on in the background.
+    // SAFETY: nothing is under way.
     _ = unsafe { (table.comm_destroy)(comm) };
     Ok(verdict(times).into_bytes())
 }
@@ -183,25 +175,34 @@ fn block(ctx: &mut WorkerContext, group: &[Op]) -> Result<f64> {
     Ok(seconds)
 }
 
+/// With one rank NCCL launches no kernel, and starts no thread where its communicators don't block.
 fn nccl(criterion: &mut Criterion) {
-    let session = Builder::threads(1).start().expect("a worker can be started");
-    block_on(session.init_ccl("nccl", &[])).expect("it was probed");
-    let mut group = criterion.benchmark_group("launch/nccl 1");
-    group.bench_function(BenchmarkId::from_parameter(ELEMENTS * 4), |bencher| {
-        bencher.iter_custom(|iters| -> Duration { common::slowest(&session, "benches.nccl", (iters as i64,)) });
-    });
-    group.finish();
-    if common::is_asked_for("launch/nccl 1") {
-        let probe = disco::nccl::BACKEND.probe().expect("it was probed");
-        let text = answer(&session, "benches.nccl.compare");
-        println!(
-            "all_reduce of {} bytes, launch alone, {} from {}: {text}",
-            ELEMENTS * 4,
-            probe.version,
-            probe.library
-        );
+    for ranks in [1, 2] {
+        let session = Builder::threads(ranks).start().expect("workers can be started");
+        if let Err(error) = block_on(session.init_ccl("nccl", &[])) {
+            println!("launch/nccl {ranks}: skipped: {error}");
+            continue;
+        }
+        let name = format!("launch/nccl {ranks}");
+        let mut group = criterion.benchmark_group(&name);
+        group.bench_function(BenchmarkId::from_parameter(ELEMENTS * 4), |bencher| {
+            bencher.iter_custom(|iters| -> Duration { common::slowest(&session, "benches.nccl", (iters as i64,)) });
+        });
+        group.finish();
+        if common::is_asked_for(&name) {
+            let probe = disco::nccl::BACKEND.probe().expect("it was probed");
+            let id =
+                disco::nccl::BACKEND.library().and_then(|library| Ok(library.unique_id()?)).expect("it was probed");
+            let text = answer(&session, "benches.nccl.compare", (id.0.to_vec(),));
+            println!(
+                "all_reduce of {} bytes, {ranks} ranks, launch alone, {} from {}, beside blocking launches: {text}",
+                ELEMENTS * 4,
+                probe.version,
+                probe.library
+            );
+        }
+        block_on(session.shutdown()).expect("live");
     }
-    block_on(session.shutdown()).expect("live");
 }
 
 fn launches(_: &mut Criterion) {
@@ -210,7 +211,7 @@ fn launches(_: &mut Criterion) {
     }
     let session = Builder::threads(2).start().expect("workers can be started");
     let text = match block_on(session.init_ccl("cuda_p2p", &[])) {
-        Ok(()) => answer(&session, "benches.nccl.compare_launches"),
+        Ok(()) => answer(&session, "benches.nccl.compare_launches", ()),
         Err(error) => format!("skipped: {error}"),
     };
     println!("all_reduce of 16 bytes by a kernel, launch alone: {text}");
@@ -218,10 +219,10 @@ fn launches(_: &mut Criterion) {
 }
 
 /// What a function of worker 0 says.
-fn answer(session: &LaneSession, name: &str) -> String {
+fn answer(session: &LaneSession, name: &str, args: impl IntoArgs) -> String {
     let text = block_on(async {
         let function = session.function(name).await?;
-        let answer = session.call(&function, ()).await?;
+        let answer = session.call(&function, args).await?;
         session.get_as::<Vec<u8>>(&answer, 0.into()).await
     });
     String::from_utf8(text.expect("it is there")).expect("text")

@@ -6,7 +6,7 @@
 mod double;
 
 use disco_gpu_double::folder::{NAMES, hide, with};
-use double::{absent, conforms, disco, text};
+use double::{OF_AN_OLD_LIBRARY, absent, conforms, disco, text};
 
 /// As NVIDIA's, which has not RCCL's functions.
 #[test]
@@ -59,7 +59,7 @@ fn an_old_library_conforms() {
     let hide_all = |object: &mut Vec<u8>| later.into_iter().for_each(|function| hide(object, function));
     let folder = with("gpu-double-2.8", &NAMES, hide_all);
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
-    conforms("nccl", &folder, &variables, &[("2", ""), ("4", "f32"), ("3", "abort::")]);
+    conforms("nccl", &folder, &variables, &OF_AN_OLD_LIBRARY);
     let checked = disco(&folder, &variables, &["check", "--backend", "nccl", "--workers", "2", "--filter", "avg"]);
     assert!(text(&checked).contains("skipped: nccl does not support all_reduce avg of f32"), "{}", text(&checked));
 }

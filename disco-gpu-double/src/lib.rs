@@ -45,8 +45,8 @@
 //! `cuMemFree`, `cuMemFreeHost` and HIP's frees wait for all work of the device and of the devices that have access to its memory or
 //! whose memory it has access to. Frees of a pool (`cuMemFreeAsync`, `hipFreeAsync`) are work of a stream, and wait for nothing.
 //!
-//! A launch of a communicator that does not block is in progress at first, each one since 2.22.3. The first collective, and the first
-//! send to or receive from a rank, connects: it waits for the launches of those ranks, in the call if the communicator blocks.
+//! A launch of a communicator that does not block is in progress at first, each one since 2.22.3. The first collective (since
+//! 2.22.3), and the first send to or receive from a rank, connects: it waits for the launches of those ranks, in the call if the communicator blocks.
 //! `ncclCommRevoke` ends such a wait, and the work of the communicator; so does `ncclCommAbort`. The place of a child is null until
 //! its split is done. `ncclCommAbort` and `ncclCommDestroy` return at once for all ranks of a process but the last, which waits for
 //! the work of all. Until a rank's work is called off it may write to the outputs of all ranks that have come to its collective, those

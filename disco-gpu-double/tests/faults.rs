@@ -73,8 +73,8 @@ fn work_fails_when_it_is_reached() {
             }
             assert_eq!(cuStreamQuery(rank.stream), CudaCode::NOT_READY);
             assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
-            // What the collective of the other rank would have written has anything in it.
-            assert_eq!(rank.read_floats(pointer, 1) == [1.0], rank.rank == 0);
+            // What the collective of the other rank would have written may have anything in it.
+            assert!(rank.rank == 1 || rank.read_floats(pointer, 1) == [1.0]);
             free(pointer);
         });
     });
@@ -190,14 +190,13 @@ fn communicators_fail_to_split_and_to_end() {
 }
 
 #[test]
-fn every_launch_is_in_progress_since_2_22_3_and_the_first_alone_before() {
+fn launches_of_collectives_are_in_progress_since_2_22_3() {
     with_faults(c"", || {
-        for (version, later) in [(c"22203", Code::IN_PROGRESS), (c"22105", Code::SUCCESS)] {
+        for (version, expected) in [(c"22203", Code::IN_PROGRESS), (c"22105", Code::SUCCESS)] {
             set(c"GPU_DOUBLE_NCCL_VERSION", version);
             on_ranks(2, false, |rank| {
                 let pointer = rank.floats(&[1.0]);
                 for launch in 0..3 {
-                    let expected = if launch == 0 { Code::IN_PROGRESS } else { later };
                     assert_eq!(reduce(rank, pointer), expected, "{version:?}, launch {launch}");
                     ready(rank.comm);
                 }

@@ -31,6 +31,21 @@ pub(crate) fn conforms(backend: &str, folder: &Path, variables: &[(&str, &str)],
     }
 }
 
+/// Parts that a library without non-blocking communicators can do. Its first sends wait inside the library for peers that do not come,
+/// which nothing can end: there are no aborts of operations that consist of sends.
+pub(crate) const OF_AN_OLD_LIBRARY: [(&str, &str); 10] = [
+    ("2", "f32"),
+    ("2", "u8"),
+    ("2", "i64"),
+    ("2", "split"),
+    ("2", "group"),
+    ("2", "mixed"),
+    ("4", "f32"),
+    ("3", "abort::all_reduce"),
+    ("3", "abort::all_gather::"),
+    ("3", "abort::broadcast"),
+];
+
 /// Why the backend can't be used.
 pub(crate) fn absent(backend: &str, folder: &Path, variables: &[(&str, &str)]) -> String {
     let listed = disco(folder, variables, &["backends"]);

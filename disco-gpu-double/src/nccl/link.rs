@@ -1,12 +1,17 @@
 //! Connections: the first launch of a kind has ranks connect, which waits until the peers launch theirs.
 
 use std::collections::BTreeSet;
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use super::call::{Call, Kind};
 use super::clique::{Aborted, Clique};
 use super::comm::Comm;
+use crate::settings;
 use crate::sync::lock;
+
+/// The first version of NCCL that connects for collectives with the first of them; before, a communicator is made connected.
+const LATE: c_int = 22_203;
 
 /// What a rank connects for, as it asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,14 +26,12 @@ pub(crate) enum Link {
 
 /// What calls need that a communicator has not connected for. It counts as connected from then on.
 pub(crate) fn missing(comm: &Comm, calls: &[Arc<Call>]) -> Vec<Link> {
-    let links: BTreeSet<Link> = calls
-        .iter()
-        .map(|call| match call.kind {
-            Kind::Send => Link::To(call.root),
-            Kind::Recv => Link::From(call.root),
-            _ => Link::All,
-        })
-        .collect();
+    let link = |call: &Arc<Call>| match call.kind {
+        Kind::Send => Some(Link::To(call.root)),
+        Kind::Recv => Some(Link::From(call.root)),
+        _ => (settings::read().nccl_version() >= LATE).then_some(Link::All),
+    };
+    let links: BTreeSet<Link> = calls.iter().filter_map(link).collect();
     let mut connected = lock(&comm.connected);
     links.into_iter().filter(|link| connected.insert(*link)).collect()
 }
