@@ -44,6 +44,14 @@
 //! `cuMemFree`, `cuMemFreeHost` and HIP's frees wait for all work of the device and of the devices that have access to its memory or
 //! whose memory it has access to. Frees of a pool (`cuMemFreeAsync`, `hipFreeAsync`) are work of a stream, and wait for nothing.
 //!
+//! The ordinary streams of a device share hardware queues, as on a real device: stream `k` of a device, counted from 0 in the order of
+//! creation, has queue `k` modulo `CUDA_DEVICE_MAX_CONNECTIONS` (by HIP `GPU_MAX_HW_QUEUES`). A queue dispatches work in the order in
+//! which it was submitted to any of its streams. A wait for a word or for an event is dispatched when it is over, so until then it
+//! holds up all later work of its queue: a stream that is to write the awaited word may never come to that. Kernels, copies, writes
+//! of words, records of events and units of NCCL are dispatched when they start, which is when the work before them in their stream
+//! is done: kernels of two streams of one queue run at the same time. A stream with a priority above the default, and the default
+//! stream, have a queue of their own.
+//!
 //! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`,
 //! `hipHostMalloc`) then; they have read other host memory when they return, and wait for the stream to write it. Fresh memory is
 //! full of 0xA5. A send is not done before its receive has begun, even of nothing.
@@ -90,6 +98,8 @@
 //! | `GPU_DOUBLE_PEER_ACCESS` | 1 | 0: no device can have access to another's memory |
 //! | `GPU_DOUBLE_PEER_FREES` | 1 | 0: a free waits for its own device alone, which the real driver does not promise |
 //! | `GPU_DOUBLE_FAULTS` | | what is to go wrong, see below |
+//! | `CUDA_DEVICE_MAX_CONNECTIONS` | 8 | hardware queues that ordinary streams of a device share by CUDA; more than the real driver's 32 are possible |
+//! | `GPU_MAX_HW_QUEUES` | 4 | the same by HIP |
 //!
 //! One that cannot be understood ends the process.
 //!

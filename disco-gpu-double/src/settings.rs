@@ -31,6 +31,8 @@ pub(crate) struct Settings {
     nvlink: AtomicU64,
     peer_access: AtomicU64,
     peer_frees: AtomicU64,
+    cuda_queues: AtomicU64,
+    hip_queues: AtomicU64,
 }
 
 /// The settings.
@@ -43,7 +45,7 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 16] = [
     "GPU_DOUBLE_DEVICES",
     "GPU_DOUBLE_MEMORY",
     "GPU_DOUBLE_NCCL_VERSION",
@@ -58,6 +60,8 @@ const NAMES: [&str; 14] = [
     "GPU_DOUBLE_PEER_ACCESS",
     "GPU_DOUBLE_PEER_FREES",
     "GPU_DOUBLE_FAULTS",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "GPU_MAX_HW_QUEUES",
 ];
 
 impl Settings {
@@ -76,6 +80,8 @@ impl Settings {
             nvlink: AtomicU64::new(Machine::Pcie as u64),
             peer_access: AtomicU64::new(1),
             peer_frees: AtomicU64::new(1),
+            cuda_queues: AtomicU64::new(8),
+            hip_queues: AtomicU64::new(4),
         };
         for name in NAMES {
             let Ok(value) = env::var(name) else { continue };
@@ -106,6 +112,8 @@ impl Settings {
             }
             "GPU_DOUBLE_PEER_ACCESS" => &self.peer_access,
             "GPU_DOUBLE_PEER_FREES" => &self.peer_frees,
+            "CUDA_DEVICE_MAX_CONNECTIONS" => &self.cuda_queues,
+            "GPU_MAX_HW_QUEUES" => &self.hip_queues,
             "GPU_DOUBLE_FAULTS" => return faults::set(value),
             _ => return false,
         };
@@ -166,6 +174,16 @@ impl Settings {
     /// Whether frees wait for peers, too.
     pub(crate) fn peer_frees(&self) -> bool {
         self.peer_frees.load(Relaxed) != 0
+    }
+
+    /// Hardware queues that ordinary streams of a device share by CUDA.
+    pub(crate) fn cuda_queues(&self) -> usize {
+        self.cuda_queues.load(Relaxed) as usize
+    }
+
+    /// The same by HIP.
+    pub(crate) fn hip_queues(&self) -> usize {
+        self.hip_queues.load(Relaxed) as usize
     }
 
     /// Looks for work for as long as a stream's thread does before it sleeps, which is not at all by default.
