@@ -97,6 +97,7 @@
 //! | `GPU_DOUBLE_NVLINK` | pcie | how NVML says that GPUs are linked: `pcie` none, `dgx1` eight V100 in a hybrid cube mesh, `broken` the same with one end of a link down, `dgx2` sixteen V100 on switches, `h100` eight H100 on switches; of these, CUDA shows the first `GPU_DOUBLE_DEVICES` |
 //! | `GPU_DOUBLE_PEER_ACCESS` | 1 | 0: no device can have access to another's memory |
 //! | `GPU_DOUBLE_PEER_FREES` | 1 | 0: a free waits for its own device alone, which the real driver does not promise |
+//! | `GPU_DOUBLE_PRIORITIES` | 1 | 0: all streams have the default priority |
 //! | `GPU_DOUBLE_FAULTS` | | what is to go wrong, see below |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | 8 | hardware queues that ordinary streams of a device share by CUDA; more than the real driver's 32 are possible |
 //! | `GPU_MAX_HW_QUEUES` | 4 | the same by HIP |

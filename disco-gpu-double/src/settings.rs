@@ -31,6 +31,7 @@ pub(crate) struct Settings {
     nvlink: AtomicU64,
     peer_access: AtomicU64,
     peer_frees: AtomicU64,
+    priorities: AtomicU64,
     cuda_queues: AtomicU64,
     hip_queues: AtomicU64,
 }
@@ -45,7 +46,7 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "GPU_DOUBLE_DEVICES",
     "GPU_DOUBLE_MEMORY",
     "GPU_DOUBLE_NCCL_VERSION",
@@ -59,6 +60,7 @@ const NAMES: [&str; 16] = [
     "GPU_DOUBLE_NVLINK",
     "GPU_DOUBLE_PEER_ACCESS",
     "GPU_DOUBLE_PEER_FREES",
+    "GPU_DOUBLE_PRIORITIES",
     "GPU_DOUBLE_FAULTS",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "GPU_MAX_HW_QUEUES",
@@ -80,6 +82,7 @@ impl Settings {
             nvlink: AtomicU64::new(Machine::Pcie as u64),
             peer_access: AtomicU64::new(1),
             peer_frees: AtomicU64::new(1),
+            priorities: AtomicU64::new(1),
             cuda_queues: AtomicU64::new(8),
             hip_queues: AtomicU64::new(4),
         };
@@ -112,6 +115,7 @@ impl Settings {
             }
             "GPU_DOUBLE_PEER_ACCESS" => &self.peer_access,
             "GPU_DOUBLE_PEER_FREES" => &self.peer_frees,
+            "GPU_DOUBLE_PRIORITIES" => &self.priorities,
             "CUDA_DEVICE_MAX_CONNECTIONS" => &self.cuda_queues,
             "GPU_MAX_HW_QUEUES" => &self.hip_queues,
             "GPU_DOUBLE_FAULTS" => return faults::set(value),
@@ -174,6 +178,11 @@ impl Settings {
     /// Whether frees wait for peers, too.
     pub(crate) fn peer_frees(&self) -> bool {
         self.peer_frees.load(Relaxed) != 0
+    }
+
+    /// Whether streams can have another priority than the default.
+    pub(crate) fn priorities(&self) -> bool {
+        self.priorities.load(Relaxed) != 0
     }
 
     /// Hardware queues that ordinary streams of a device share by CUDA.

@@ -1,6 +1,7 @@
 //! Streams: queues of work, each served by a thread of its own.
 
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -56,9 +57,17 @@ pub(crate) fn create(device: &'static Device, is_ordered: bool, queues: usize) -
     STREAMS.insert(Stream::start(device, is_ordered, Some(device.hardware.next(queues))))
 }
 
-/// `cuStreamCreateWithPriority`, of a priority above the default: a stream with a hardware queue of its own.
-pub(crate) fn create_alone(device: &'static Device, is_ordered: bool) -> abi::Stream {
-    STREAMS.insert(Stream::start(device, is_ordered, None))
+/// `cuStreamCreateWithPriority`: above the default, which is 0, a stream has a hardware queue of its own, if it can have a priority.
+pub(crate) fn create_with(device: &'static Device, is_ordered: bool, priority: c_int, queues: usize) -> abi::Stream {
+    match priority < 0 && settings::read().priorities() {
+        true => STREAMS.insert(Stream::start(device, is_ordered, None)),
+        false => create(device, is_ordered, queues),
+    }
+}
+
+/// The least and the greatest priority that streams can have, of which a vendor names those.
+pub(crate) fn priorities(of_vendor: [c_int; 2]) -> [c_int; 2] {
+    if settings::read().priorities() { of_vendor } else { [0; 2] }
 }
 
 /// `cuStreamDestroy`: what was given to it is still done.

@@ -26,10 +26,7 @@ pub extern "C" fn cuStreamCreate(at: Option<&mut Stream>, flags: c_uint) -> Code
 pub extern "C" fn cuStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_uint, priority: c_int) -> Code {
     let Some(at) = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0) else { return Code::INVALID_VALUE };
     Code::of(device::enter("cuStreamCreateWithPriority").map(|device| {
-        *at = match priority < PRIORITIES[0] {
-            true => stream::create_alone(device, flags == 0),
-            false => stream::create(device, flags == 0, settings::read().cuda_queues()),
-        };
+        *at = stream::create_with(device, flags == 0, priority, settings::read().cuda_queues());
     }))
 }
 
@@ -37,7 +34,7 @@ pub extern "C" fn cuStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_u
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetStreamPriorityRange(least: Option<&mut c_int>, greatest: Option<&mut c_int>) -> Code {
     Code::of(device::enter("cuCtxGetStreamPriorityRange").map(|_| {
-        let places = [least, greatest].into_iter().zip(PRIORITIES);
+        let places = [least, greatest].into_iter().zip(stream::priorities(PRIORITIES));
         places.for_each(|(at, priority)| at.into_iter().for_each(|at| *at = priority));
     }))
 }

@@ -30,10 +30,7 @@ pub extern "C" fn hipStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_
     let at = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0).ok_or(Code::INVALID_VALUE);
     last::note(at.and_then(|at| {
         let device = current::enter("hipStreamCreateWithPriority")?;
-        *at = match priority < 0 {
-            true => stream::create_alone(device, flags == 0),
-            false => stream::create(device, flags == 0, settings::read().hip_queues()),
-        };
+        *at = stream::create_with(device, flags == 0, priority, settings::read().hip_queues());
         Ok(())
     }))
 }
@@ -42,7 +39,7 @@ pub extern "C" fn hipStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceGetStreamPriorityRange(least: Option<&mut c_int>, greatest: Option<&mut c_int>) -> Code {
     last::note(current::enter("hipDeviceGetStreamPriorityRange").map(|_| {
-        let places = [least, greatest].into_iter().zip(PRIORITIES);
+        let places = [least, greatest].into_iter().zip(stream::priorities(PRIORITIES));
         places.for_each(|(at, priority)| at.into_iter().for_each(|at| *at = priority));
     }))
 }
