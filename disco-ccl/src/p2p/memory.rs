@@ -95,7 +95,7 @@ impl Memory {
     /// This rank's own: zeros, when the stream has got there; with as much as the buffer for kernels, if there are to be any.
     ///
     /// # Errors
-    /// No room; the driver's own.
+    /// No room; the driver's own; [`Runtime::urgent`] fails.
     pub(super) fn new(
         runtime: &Arc<Runtime>,
         (rank, size): (usize, usize),
@@ -108,6 +108,8 @@ impl Memory {
         let buffers = buffer.and_then(|buffer| buffer.checked_mul(1 + usize::from(has_kernels)));
         let all = buffers.and_then(|buffers| buffers.checked_add(DATA)?.checked_next_multiple_of(WHOLE));
         let all = all.ok_or_else(no_room)?;
+        // It ends waits, so it is made before any.
+        runtime.urgent()?;
         let own = runtime.driver().alloc(all)?.ok_or_else(no_room)?;
         let mut bases = vec![Base::direct(0); size];
         bases[rank] = Base::direct(own as usize);

@@ -67,13 +67,4 @@ pub trait Peers: Debug + Send + Sync {
     /// # Errors
     /// The library's own.
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()>;
-
-    /// Writes a word soon, whatever the stream does.
-    ///
-    /// # Safety
-    /// As [`Peers::write_word`].
-    ///
-    /// # Errors
-    /// The library's own.
-    unsafe fn poke(&self, word: *mut u32, value: u32) -> Result<()>;
 }

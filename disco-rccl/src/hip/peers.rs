@@ -17,8 +17,6 @@ const ALREADY_ENABLED: c_int = 704;
 const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 /// `hipStreamWaitValueGte`
 const AS_HIGH: c_uint = 0;
-/// `hipStreamNonBlocking`
-const NON_BLOCKING: c_uint = 1;
 
 /// The functions that a HIP lacks of those that are called here and for lanes.
 pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
@@ -29,6 +27,8 @@ pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
         ("hipIpcGetMemHandle", table.ipc_get_mem_handle.is_some()),
         ("hipIpcOpenMemHandle", table.ipc_open_mem_handle.is_some()),
         ("hipIpcCloseMemHandle", table.ipc_close_mem_handle.is_some()),
+        ("hipDeviceGetStreamPriorityRange", table.device_get_stream_priority_range.is_some()),
+        ("hipStreamCreateWithPriority", table.stream_create_with_priority.is_some()),
         ("hipStreamWriteValue32", table.stream_write_value.is_some()),
         ("hipStreamWaitValue32", table.stream_wait_value.is_some()),
     ];
@@ -95,14 +95,5 @@ impl Peers for Stream {
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
         let (word, all) = (word.cast_mut().cast(), u32::MAX);
         call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, AS_HIGH, all))
-    }
-
-    unsafe fn poke(&self, word: *mut u32, value: u32) -> Result<()> {
-        let mut stream = ptr::null_mut();
-        call!(self, "hipStreamCreateWithFlags", stream_create(&mut stream, NON_BLOCKING))?;
-        let written = call!(self, "hipStreamWriteValue32", optional stream_write_value(stream, word.cast(), value, 0));
-        // What was enqueued is still done.
-        let destroyed = call!(self, "hipStreamDestroy", stream_destroy(stream));
-        written.and(destroyed)
     }
 }

@@ -66,6 +66,10 @@ disco_dl::functions! {
         ipc_open_mem_handle: c"hipIpcOpenMemHandle"(*mut *mut c_void, IpcHandle, c_uint);
         /// `hipIpcCloseMemHandle(void *memory)`
         ipc_close_mem_handle: c"hipIpcCloseMemHandle"(*mut c_void);
+        /// `hipDeviceGetStreamPriorityRange(int *least, int *greatest)`
+        device_get_stream_priority_range: c"hipDeviceGetStreamPriorityRange"(*mut c_int, *mut c_int);
+        /// `hipStreamCreateWithPriority(hipStream_t *, unsigned flags, int priority)`
+        stream_create_with_priority: c"hipStreamCreateWithPriority"(*mut Stream, c_uint, c_int);
         /// `hipStreamWriteValue32(hipStream_t, void *word, uint32_t value, unsigned flags)`
         stream_write_value: c"hipStreamWriteValue32"(Stream, *mut c_void, u32, c_uint);
         /// `hipStreamWaitValue32(hipStream_t, void *word, uint32_t value, unsigned flags, uint32_t mask)`
