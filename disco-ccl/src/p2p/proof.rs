@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use disco_core::Rank;
 
 use super::lane::Lane;
-use super::memory::{self, Memory, PROOFS};
+use super::memory::{Memory, PROOFS};
 use super::topology::RANKS;
 use super::words::{self, PROOF};
 use crate::driver::Way;
@@ -94,7 +94,7 @@ pub(super) fn meet(memory: &Arc<Memory>, limit: Duration) -> Result<(), String> 
 /// No stream ends the waits: both streams wait until a peer [ends](unstick) that. The driver's own.
 pub(super) fn poke(memory: &Memory, limit: Duration) -> Result<(), String> {
     let (runtime, words, start) = (&memory.runtime, |error: disco_core::Error| error.to_string(), Instant::now());
-    let word: *mut u32 = memory.at(memory.rank, memory::signal(memory.rank, PROOF)).cast();
+    let word = memory.word(memory.rank, memory.rank, PROOF);
     let streams = [runtime.driver(), runtime.side().map_err(words)?];
     for stream in streams {
         // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
@@ -117,7 +117,7 @@ pub(super) fn poke(memory: &Memory, limit: Duration) -> Result<(), String> {
 
 /// Ends what a peer's streams wait for in [`poke`].
 pub(super) fn unstick(memory: &Memory, peer: usize, limit: Duration) {
-    let word = memory.at(peer, memory::signal(peer, PROOF)).cast();
+    let word = memory.word(peer, peer, PROOF);
     let Ok(urgent) = memory.runtime.urgent() else { return };
     // SAFETY: the peer's memory stays until this rank has closed it.
     let written = urgent.peers().map(|peers| unsafe { peers.write_word(word, 1) });

@@ -49,6 +49,15 @@ impl Peers for Stream {
         enabled.and(released)
     }
 
+    fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>> {
+        disco_ccl::Driver::alloc(self, bytes)
+    }
+
+    /// CUDA's streams wait in any memory.
+    fn alloc_word(&self) -> Result<Option<*mut u8>> {
+        Ok(None)
+    }
+
     unsafe fn export(&self, memory: *mut u8) -> Result<Export> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: as the caller promises, and the place is there.

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use disco_ccl::p2p::{BusId, Export, Peers};
+use disco_ccl::p2p::{BusId, Export, Peers, WORD_BYTES};
 use disco_core::{Error, Result};
 
 use super::stream::{Stream, call};
@@ -15,6 +15,10 @@ use super::table::{IpcHandle, Table};
 const ALREADY_ENABLED: c_int = 704;
 /// `hipIpcMemLazyEnablePeerAccess`
 const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
+/// `hipDeviceMallocFinegrained`
+const FINE_GRAINED: c_uint = 1;
+/// `hipMallocSignalMemory`
+const SIGNAL_MEMORY: c_uint = 2;
 /// `hipStreamWaitValueGte`
 const AS_HIGH: c_uint = 0;
 
@@ -69,6 +73,25 @@ impl Peers for Stream {
             Err(Error::Library { code, .. }) if code == i64::from(ALREADY_ENABLED) => Ok(()),
             enabled => enabled,
         }
+    }
+
+    /// Fine-grained memory. A kernel sees what a peer wrote to other memory before the kernel began, and a wait is a kernel that runs
+    /// while the peer writes. Where a device has no such memory, the ranks' proof finds out whether waits end.
+    fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>> {
+        let mut memory = ptr::null_mut();
+        match call!(self, "hipExtMallocWithFlags", optional ext_malloc_with_flags(&mut memory, bytes, FINE_GRAINED)) {
+            Ok(()) => Ok(Some(memory.cast())),
+            Err(_) => disco_ccl::Driver::alloc(self, bytes),
+        }
+    }
+
+    /// Signal memory: HIP documents waits for no other. ROCm's `hip_stream_ops.cpp` has refused other memory at first, and later only
+    /// with `GPU_STREAMOPS_CP_WAIT=1`.
+    fn alloc_word(&self) -> Result<Option<*mut u8>> {
+        let mut memory = ptr::null_mut();
+        let flags = SIGNAL_MEMORY;
+        call!(self, "hipExtMallocWithFlags", optional ext_malloc_with_flags(&mut memory, WORD_BYTES, flags))?;
+        Ok(Some(memory.cast()))
     }
 
     unsafe fn export(&self, memory: *mut u8) -> Result<Export> {

@@ -56,6 +56,8 @@ disco_dl::functions! {
     optional {
         /// `hipStreamWaitEvent(hipStream_t, hipEvent_t, unsigned flags)`
         stream_wait_event: c"hipStreamWaitEvent"(Stream, Event, c_uint);
+        /// `hipExtMallocWithFlags(void **memory, size_t bytes, unsigned flags)`
+        ext_malloc_with_flags: c"hipExtMallocWithFlags"(*mut *mut c_void, usize, c_uint);
         /// `hipDeviceCanAccessPeer(int *can, int device, int peer)`
         device_can_access_peer: c"hipDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
         /// `hipDeviceEnablePeerAccess(int peer, unsigned flags)`
