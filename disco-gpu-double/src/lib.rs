@@ -39,6 +39,8 @@
 //!   each other's memory from the first communicator on, and the library may read a peer's buffer in its place;
 //! - launches whose parameters say that there is memory where there is none, or none that the device may touch: the same; of other
 //!   shapes than kernels are made for: `CUDA_ERROR_INVALID_VALUE`;
+//! - words that a stream is to write by HIP into coarse-grained memory (`hipMalloc`) of another device, which a wait there may never
+//!   see: `hipErrorInvalidValue`;
 //! - copies by HIP between other places than their kind says, or from the host to the host: `hipErrorInvalidValue`.
 //!
 //! `cuMemFree`, `cuMemFreeHost` and HIP's frees wait for all work of the device and of the devices that have access to its memory or
@@ -101,6 +103,7 @@
 //! | `GPU_DOUBLE_FAULTS` | | what is to go wrong, see below |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | 8 | hardware queues that ordinary streams of a device share by CUDA; more than the real driver's 32 are possible |
 //! | `GPU_MAX_HW_QUEUES` | 4 | the same by HIP |
+//! | `GPU_STREAMOPS_CP_WAIT` | 0 | 1: `hipStreamWaitValue32` refuses words in other memory than signal memory |
 //!
 //! One that cannot be understood ends the process.
 //!

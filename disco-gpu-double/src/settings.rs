@@ -34,6 +34,7 @@ pub(crate) struct Settings {
     priorities: AtomicU64,
     cuda_queues: AtomicU64,
     hip_queues: AtomicU64,
+    signal_memory: AtomicU64,
 }
 
 /// The settings.
@@ -46,7 +47,7 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "GPU_DOUBLE_DEVICES",
     "GPU_DOUBLE_MEMORY",
     "GPU_DOUBLE_NCCL_VERSION",
@@ -64,6 +65,7 @@ const NAMES: [&str; 17] = [
     "GPU_DOUBLE_FAULTS",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "GPU_MAX_HW_QUEUES",
+    "GPU_STREAMOPS_CP_WAIT",
 ];
 
 impl Settings {
@@ -85,6 +87,7 @@ impl Settings {
             priorities: AtomicU64::new(1),
             cuda_queues: AtomicU64::new(8),
             hip_queues: AtomicU64::new(4),
+            signal_memory: AtomicU64::new(0),
         };
         for name in NAMES {
             let Ok(value) = env::var(name) else { continue };
@@ -118,6 +121,7 @@ impl Settings {
             "GPU_DOUBLE_PRIORITIES" => &self.priorities,
             "CUDA_DEVICE_MAX_CONNECTIONS" => &self.cuda_queues,
             "GPU_MAX_HW_QUEUES" => &self.hip_queues,
+            "GPU_STREAMOPS_CP_WAIT" => &self.signal_memory,
             "GPU_DOUBLE_FAULTS" => return faults::set(value),
             _ => return false,
         };
@@ -193,6 +197,11 @@ impl Settings {
     /// The same by HIP.
     pub(crate) fn hip_queues(&self) -> usize {
         self.hip_queues.load(Relaxed) as usize
+    }
+
+    /// Whether HIP's streams wait for words in signal memory alone.
+    pub(crate) fn waits_in_signal_memory(&self) -> bool {
+        self.signal_memory.load(Relaxed) != 0
     }
 
     /// Looks for work for as long as a stream's thread does before it sleeps, which is not at all by default.

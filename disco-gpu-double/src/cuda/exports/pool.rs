@@ -75,7 +75,7 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
     Code::of(device::enter("cuMemAllocFromPoolAsync").and_then(|device| {
         stream::find(on, device)?;
         let pool = pool::find(handle)?;
-        put(at, memory::allocate_from(pool.device(), bytes, Some(pool))?)
+        put(at, memory::allocate_from(pool.device(), bytes, pool)?)
     }))
 }
 
