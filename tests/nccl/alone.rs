@@ -117,6 +117,13 @@ pub(crate) fn without(function: &str) -> String {
     with(&format!("gpu-double-without-{function}"), &NAMES, |object| hide(object, function)).display().to_string()
 }
 
+/// A folder with a HIP that lacks a function.
+pub(crate) fn hip_without(function: &str) -> String {
+    use disco_gpu_double::folder::{HIP_NAMES, hide, with};
+    let folder = format!("gpu-double-hip-without-{function}");
+    with(&folder, &HIP_NAMES, |object| hide(object, function)).display().to_string()
+}
+
 /// A folder without NVML.
 pub(crate) fn without_nvml() -> String {
     use disco_gpu_double::folder::{NAMES, with};

@@ -6,7 +6,7 @@ use disco::nccl::p2p::{Shortcut, Workspace};
 use disco::session::{IntoArgs, LaneSession};
 use disco::{Builder, DRef, DType, DataPlane, Rank, Session, SessionExt, Tensor, WorkerContext, block_on};
 
-use crate::alone::{session, sum, text, without, without_nvml, works_again};
+use crate::alone::{hip_without, session, sum, text, without, without_nvml, works_again};
 use crate::on_the_double;
 
 const LEN: usize = 1000;
@@ -462,3 +462,41 @@ on_the_double!(amd_s_devices_share_memory_too_and_sums_go_by_rccl, ["GPU_DOUBLE_
     let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", (false,))));
     assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");
 });
+
+#[cfg(feature = "rccl")]
+on_the_double!(words_are_in_signal_memory_where_hip_waits_in_no_other, ["GPU_STREAMOPS_CP_WAIT" = "1"], {
+    let session = patient(3);
+    block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+    let why = "the links are not known: nobody looks for links between AMD's devices";
+    assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
+    block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
+    block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
+    waits_end_at_the_deadline(&session, "rocm_p2p");
+    drop(session);
+    crate::costs::check_nothing_is_left_of("libamdhip64.so.6");
+});
+
+#[cfg(feature = "rccl")]
+on_the_double!(
+    words_that_hip_does_not_wait_for_leave_all_to_rccl,
+    ["GPU_STREAMOPS_CP_WAIT" = "1", "LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
+    {
+        let session = patient(2);
+        block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+        let why = "rank 0: streams do not wait for words in shared memory: hip: hipStreamWaitValue32 returned 1: invalid argument";
+        assert_eq!(reason(&session), format!("{why}; HIP lacks hipExtMallocWithFlags"));
+        assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+    }
+);
+
+#[cfg(feature = "rccl")]
+on_the_double!(
+    memory_in_which_peers_do_not_see_words_leaves_all_to_rccl,
+    ["LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
+    {
+        let session = patient(2);
+        block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+        assert_eq!(reason(&session), "rank 0: hip: hipStreamWriteValue32 returned 1: invalid argument");
+        assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+    }
+);
