@@ -10,6 +10,7 @@ use super::abi::{Code, Context};
 use super::arena::Arena;
 use super::hardware::HardwareQueues;
 use super::peer::Peers;
+use super::pool::Pool;
 use super::stream::{self, Stream};
 use crate::faults::{self, Action};
 use crate::settings;
@@ -39,6 +40,8 @@ pub(crate) struct Device {
     /// What a piece of work has failed with; 0: none has.
     error: AtomicI32,
     default_stream: OnceLock<Arc<Stream>>,
+    /// What `cuMemAllocAsync` allocates from.
+    pub(crate) pool: OnceLock<Arc<Pool>>,
 }
 
 /// `cuInit`.
@@ -115,6 +118,7 @@ impl Device {
             held: Once::new(),
             error: AtomicI32::new(0),
             default_stream: OnceLock::new(),
+            pool: OnceLock::new(),
         }
     }
 

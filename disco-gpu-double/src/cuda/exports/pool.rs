@@ -79,6 +79,16 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
     }))
 }
 
+/// `CUresult cuMemAllocAsync(CUdeviceptr *, size_t bytes, CUstream)`: of the own pool of the stream's device.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocAsync(at: Option<&mut DevicePointer>, bytes: usize, on: Stream) -> Code {
+    Code::of(device::enter("cuMemAllocAsync").and_then(|device| {
+        let (at, device) = (at.ok_or(Code::INVALID_VALUE)?, stream::find(on, device)?.device());
+        *at = memory::allocate_from(device, bytes, pool::of_device(device))?;
+        Ok(())
+    }))
+}
+
 /// `CUresult cuMemFreeAsync(CUdeviceptr, CUstream)`: of memory of a pool, when the stream comes to it. Waits for nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(pointer: DevicePointer, on: Stream) -> Code {
