@@ -149,6 +149,13 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// The library's own.
     fn beside(&self) -> Result<Box<dyn Driver>>;
 
+    /// The same device with a new stream of the highest priority. Ordinary streams share hardware queues, in which a stream that waits
+    /// holds up the others; a stream of a higher priority shares none with them.
+    ///
+    /// # Errors
+    /// The library lacks a function for it; the library's own.
+    fn urgent(&self) -> Result<Box<dyn Driver>>;
+
     /// Its calls for memory that several devices have, or why there are none.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
-//! One device with one stream on it, and the memory of tensors there; and a second stream at its side, for who asks for it.
+//! One device with one stream on it, and the memory of tensors there; and two more streams on request: one at its side, and one of
+//! the highest priority.
 
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use disco_core::tensor::Storage;
@@ -26,6 +28,8 @@ pub struct Runtime {
     driver: Arc<dyn Driver>,
     /// The second stream, once somebody has asked for it.
     side: OnceLock<Arc<dyn Driver>>,
+    /// Streams of the highest priority, of which the last is in use.
+    urgent: Mutex<Vec<Arc<dyn Driver>>>,
     /// The memory of tensors.
     heap: Heap,
     /// Communicators that were aborted, and have not ended on all ranks of this process.
@@ -56,8 +60,8 @@ pub(crate) struct Hold(Arc<Runtime>);
 impl Runtime {
     /// For a driver's device, which is current, and its stream.
     pub fn new(driver: impl Driver) -> Arc<Self> {
-        let (heap, side, holds) = (Heap::new(&driver), OnceLock::new(), AtomicUsize::new(0));
-        Arc::new(Self { driver: Arc::new(driver), side, heap, holds, watches: Mutex::default() })
+        let (heap, side, urgent, holds) = (Heap::new(&driver), OnceLock::new(), Mutex::default(), AtomicUsize::new(0));
+        Arc::new(Self { driver: Arc::new(driver), side, urgent, heap, holds, watches: Mutex::default() })
     }
 
     /// The second stream.
@@ -70,6 +74,30 @@ impl Runtime {
         }
         let made = Arc::from(self.driver.beside()?);
         Ok(&**self.side.get_or_init(|| made))
+    }
+
+    /// The stream of the highest priority, for work that ends what the other streams wait for. The first call makes it, and comes
+    /// before anything waits: a stream that is made later may be held up.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub(crate) fn urgent(&self) -> Result<Arc<dyn Driver>> {
+        let last = self.lock_urgent().last().cloned();
+        last.map_or_else(|| self.replace_urgent(), Ok)
+    }
+
+    /// Puts a new stream in the place of the one in use, which keeps its work.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub(crate) fn replace_urgent(&self) -> Result<Arc<dyn Driver>> {
+        let made: Arc<dyn Driver> = Arc::from(self.driver.urgent()?);
+        self.lock_urgent().push(made.clone());
+        Ok(made)
+    }
+
+    fn lock_urgent(&self) -> MutexGuard<'_, Vec<Arc<dyn Driver>>> {
+        self.urgent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks somebody from now on, who is held weakly, where work is waited for.
@@ -168,13 +196,16 @@ impl Runtime {
         self.driver.is_idle()
     }
 
-    /// The same of the second stream, too, which may wait for peers while the first has nothing to do.
+    /// The same of the other streams, too: the second may wait for peers while the first has nothing to do.
     ///
     /// # Errors
     /// As [`Runtime::is_idle`].
     pub(crate) fn is_all_idle(&self) -> Result<bool> {
-        let is_side_idle = self.side.get().map_or(Ok(true), |side| side.is_idle())?;
-        Ok(self.driver.is_idle()? && is_side_idle)
+        let urgent = self.lock_urgent().clone();
+        let others = self.side.get().into_iter().chain(&urgent);
+        let is_idle =
+            others.map(|stream| stream.is_idle()).try_fold(true, |all, is_idle| is_idle.map(|is| all && is))?;
+        Ok(self.driver.is_idle()? && is_idle)
     }
 
     /// Gives memory that no tensor has back to the device until no more than `keep` bytes are reserved.
@@ -241,8 +272,9 @@ impl Drop for Block {
 /// On whatever thread had the last tensor. Waits for nothing.
 impl Drop for Runtime {
     fn drop(&mut self) {
-        let streams: SmallVec<[Arc<dyn Driver>; 2]> =
-            [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().collect();
+        let urgent = mem::take(&mut *self.lock_urgent());
+        let streams: SmallVec<[Arc<dyn Driver>; 4]> =
+            [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().chain(urgent).collect();
         let is_idle = move || streams.iter().all(|stream| stream.is_idle().unwrap_or(true));
         self.heap.end(&self.driver, move || patience::until(LIMIT, is_idle));
     }

@@ -11,13 +11,25 @@ use crate::require::Required;
 /// # Panics
 /// `DISCO_REQUIRE` has `nccl`, and it is not there.
 pub fn nvrtc() -> Option<PathBuf> {
-    const FILE: &str = "nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12";
     let named = env::var_os("DISCO_NVRTC_LIBRARY").map(PathBuf::from).filter(|file| !file.as_os_str().is_empty());
-    let fetched = || env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(FILE));
+    let fetched = || fetched("nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12");
     let file = named.or_else(fetched).filter(|file| file.is_file());
     if file.is_none() {
         assert!(!Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
         eprintln!("skipped: NVRTC is not there: `cargo xtask test` fetches it, and DISCO_NVRTC_LIBRARY names one");
     }
     file
+}
+
+/// The file of NVRTC 13, as `cargo xtask test --long` fetches it. None, with a line on standard error, where it is not there.
+pub fn nvrtc_13() -> Option<PathBuf> {
+    let file = fetched("nvidia-cuda-nvrtc-13.0.88/lib/libnvrtc.so.13").filter(|file| file.is_file());
+    if file.is_none() {
+        eprintln!("skipped: NVRTC 13 is not there: `cargo xtask test --long` fetches it");
+    }
+    file
+}
+
+fn fetched(file: &str) -> Option<PathBuf> {
+    env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(file))
 }

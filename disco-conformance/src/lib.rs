@@ -20,7 +20,7 @@ mod pattern;
 mod require;
 
 pub use check::{Check, Outcome};
-pub use fetched::nvrtc;
+pub use fetched::{nvrtc, nvrtc_13};
 pub use harness::{Harness, Wish};
 pub use pattern::Pattern;
 pub use require::Required;

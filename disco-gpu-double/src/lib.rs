@@ -40,19 +40,28 @@
 //!   each other's memory from the first communicator on, and the library may read a peer's buffer in its place;
 //! - launches whose parameters say that there is memory where there is none, or none that the device may touch: the same; of other
 //!   shapes than kernels are made for: `CUDA_ERROR_INVALID_VALUE`;
+//! - words that a stream is to write by HIP into coarse-grained memory (`hipMalloc`) of another device, which a wait there may never
+//!   see: `hipErrorInvalidValue`;
 //! - copies by HIP between other places than their kind says, or from the host to the host: `hipErrorInvalidValue`.
 //!
 //! `cuMemFree`, `cuMemFreeHost` and HIP's frees wait for all work of the device and of the devices that have access to its memory or
 //! whose memory it has access to. Frees of a pool (`cuMemFreeAsync`, `hipFreeAsync`) are work of a stream, and wait for nothing.
 //!
 //! A launch of a communicator that does not block is in progress at first, each one since 2.22.3. The first collective (since
-//! 2.22.3), and the first send to or receive from a rank, connects: it waits for the launches of those ranks, in the call if the communicator blocks.
-//! `ncclCommRevoke` ends such a wait, and the work of the communicator; so does `ncclCommAbort`. The place of a child is null until
-//! its split is done. `ncclCommAbort` and `ncclCommDestroy` return at once for all ranks of a process but the last, which waits for
-//! the work of all. Until a rank's work is called off it may write to the outputs of all ranks that have come to its collective, those
-//! of aborted ranks as well; memory of them that was freed is then an illegal address, that of a pool if the pool has given out any
-//! since. `ncclCommFinalize` waits for other ranks since
-//! 2.31.
+//! 2.22.3), and the first send to or receive from a rank, connects: it waits for the launches of those ranks, in the call if the
+//! communicator blocks. `ncclCommRevoke` ends such a wait, and the work of the communicator; so does `ncclCommAbort`. The place of a
+//! child is null until its split is done. `ncclCommAbort` and `ncclCommDestroy` return at once for all ranks of a process but the
+//! last, which waits for the work of all. Until a rank's work is called off it may write to the outputs of all ranks that have come to
+//! its collective, those of aborted ranks as well; memory of them that was freed is then an illegal address, that of a pool if the pool
+//! has given out any since. `ncclCommFinalize` waits for other ranks since 2.31.
+//!
+//! The ordinary streams of a device share hardware queues, as on a real device: stream `k` of a device, counted from 0 in the order of
+//! creation, has queue `k` modulo `CUDA_DEVICE_MAX_CONNECTIONS` (by HIP `GPU_MAX_HW_QUEUES`). A queue dispatches work in the order in
+//! which it was submitted to any of its streams. A wait for a word or for an event is dispatched when it is over, so until then it
+//! holds up all later work of its queue: a stream that is to write the awaited word may never come to that. Kernels, copies, writes
+//! of words, records of events and units of NCCL are dispatched when they start, which is when the work before them in their stream
+//! is done: kernels of two streams of one queue run at the same time. A stream with a priority above the default, and the default
+//! stream, have a queue of their own.
 //!
 //! Work happens when its stream's thread comes to it. Asynchronous copies read and write pinned memory (`cuMemHostAlloc`,
 //! `hipHostMalloc`) then; they have read other host memory when they return, and wait for the stream to write it. Fresh memory is
@@ -99,7 +108,11 @@
 //! | `GPU_DOUBLE_NVLINK` | pcie | how NVML says that GPUs are linked: `pcie` none, `dgx1` eight V100 in a hybrid cube mesh, `broken` the same with one end of a link down, `dgx2` sixteen V100 on switches, `h100` eight H100 on switches; of these, CUDA shows the first `GPU_DOUBLE_DEVICES` |
 //! | `GPU_DOUBLE_PEER_ACCESS` | 1 | 0: no device can have access to another's memory |
 //! | `GPU_DOUBLE_PEER_FREES` | 1 | 0: a free waits for its own device alone, which the real driver does not promise |
+//! | `GPU_DOUBLE_PRIORITIES` | 1 | 0: all streams have the default priority |
 //! | `GPU_DOUBLE_FAULTS` | | what is to go wrong, see below |
+//! | `CUDA_DEVICE_MAX_CONNECTIONS` | 8 | hardware queues that ordinary streams of a device share by CUDA; more than the real driver's 32 are possible |
+//! | `GPU_MAX_HW_QUEUES` | 4 | the same by HIP |
+//! | `GPU_STREAMOPS_CP_WAIT` | 0 | 1: `hipStreamWaitValue32` refuses words in other memory than signal memory |
 //!
 //! One that cannot be understood ends the process.
 //!

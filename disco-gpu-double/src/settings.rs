@@ -31,6 +31,10 @@ pub(crate) struct Settings {
     nvlink: AtomicU64,
     peer_access: AtomicU64,
     peer_frees: AtomicU64,
+    priorities: AtomicU64,
+    cuda_queues: AtomicU64,
+    hip_queues: AtomicU64,
+    signal_memory: AtomicU64,
 }
 
 /// The settings.
@@ -43,7 +47,7 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 18] = [
     "GPU_DOUBLE_DEVICES",
     "GPU_DOUBLE_MEMORY",
     "GPU_DOUBLE_NCCL_VERSION",
@@ -57,7 +61,11 @@ const NAMES: [&str; 14] = [
     "GPU_DOUBLE_NVLINK",
     "GPU_DOUBLE_PEER_ACCESS",
     "GPU_DOUBLE_PEER_FREES",
+    "GPU_DOUBLE_PRIORITIES",
     "GPU_DOUBLE_FAULTS",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "GPU_MAX_HW_QUEUES",
+    "GPU_STREAMOPS_CP_WAIT",
 ];
 
 impl Settings {
@@ -76,6 +84,10 @@ impl Settings {
             nvlink: AtomicU64::new(Machine::Pcie as u64),
             peer_access: AtomicU64::new(1),
             peer_frees: AtomicU64::new(1),
+            priorities: AtomicU64::new(1),
+            cuda_queues: AtomicU64::new(8),
+            hip_queues: AtomicU64::new(4),
+            signal_memory: AtomicU64::new(0),
         };
         for name in NAMES {
             let Ok(value) = env::var(name) else { continue };
@@ -106,6 +118,10 @@ impl Settings {
             }
             "GPU_DOUBLE_PEER_ACCESS" => &self.peer_access,
             "GPU_DOUBLE_PEER_FREES" => &self.peer_frees,
+            "GPU_DOUBLE_PRIORITIES" => &self.priorities,
+            "CUDA_DEVICE_MAX_CONNECTIONS" => &self.cuda_queues,
+            "GPU_MAX_HW_QUEUES" => &self.hip_queues,
+            "GPU_STREAMOPS_CP_WAIT" => &self.signal_memory,
             "GPU_DOUBLE_FAULTS" => return faults::set(value),
             _ => return false,
         };
@@ -170,6 +186,26 @@ impl Settings {
     /// Whether frees wait for peers, too.
     pub(crate) fn peer_frees(&self) -> bool {
         self.peer_frees.load(Relaxed) != 0
+    }
+
+    /// Whether streams can have another priority than the default.
+    pub(crate) fn priorities(&self) -> bool {
+        self.priorities.load(Relaxed) != 0
+    }
+
+    /// Hardware queues that ordinary streams of a device share by CUDA.
+    pub(crate) fn cuda_queues(&self) -> usize {
+        self.cuda_queues.load(Relaxed) as usize
+    }
+
+    /// The same by HIP.
+    pub(crate) fn hip_queues(&self) -> usize {
+        self.hip_queues.load(Relaxed) as usize
+    }
+
+    /// Whether HIP's streams wait for words in signal memory alone.
+    pub(crate) fn waits_in_signal_memory(&self) -> bool {
+        self.signal_memory.load(Relaxed) != 0
     }
 
     /// Looks for work for as long as a stream's thread does before it sleeps, which is not at all by default.

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 
 use common::{OK, allocate, at, free, new_stream, on_ranks, set, use_device};
 use disco_gpu_double::controls::{Counts, gpu_double_counts, gpu_double_events};
-use disco_gpu_double::cuda::abi::{Code, Event};
+use disco_gpu_double::cuda::abi::{Code, Event, Uuid};
 use disco_gpu_double::cuda::exports::context::{cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2};
 use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
 use disco_gpu_double::cuda::exports::device::{cuDeviceGetAttribute, cuDeviceGetName, cuDeviceGetPCIBusId};
@@ -22,6 +22,7 @@ use disco_gpu_double::cuda::exports::memory::{
 use disco_gpu_double::cuda::exports::stream::{
     cuStreamCreate, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
 };
+use disco_gpu_double::cuda::exports::table::cuGetExportTable;
 use disco_gpu_double::nccl;
 use disco_gpu_double::nccl::abi::DataType;
 use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
@@ -180,4 +181,11 @@ fn what_is_not_given_back_is_counted() {
     assert_eq!(cuStreamDestroy_v2(stream), OK);
     assert_eq!(cuEventDestroy_v2(event), OK);
     assert_eq!(cuEventDestroy_v2(event), Code::INVALID_HANDLE);
+}
+
+#[test]
+fn there_is_no_table_of_undeclared_functions() {
+    let (mut table, id) = (ptr::dangling(), Uuid { bytes: [7; 16] });
+    assert_eq!((cuGetExportTable(Some(&mut table), Some(&id)), table), (Code::NOT_FOUND, ptr::null()));
+    assert_eq!([cuGetExportTable(None, Some(&id)), cuGetExportTable(Some(&mut table), None)], [Code::INVALID_VALUE; 2]);
 }

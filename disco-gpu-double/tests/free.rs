@@ -16,7 +16,7 @@ use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoDAsync_v2;
 use disco_gpu_double::cuda::exports::ipc::cuIpcGetMemHandle;
 use disco_gpu_double::cuda::exports::memory::{cuMemFreeHost, cuMemHostAlloc, cuMemsetD8Async};
 use disco_gpu_double::cuda::exports::pool::{
-    cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolGetAttribute,
+    cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolGetAttribute,
     cuMemPoolSetAccess, cuMemPoolSetAttribute, cuMemPoolTrimTo,
 };
 use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
@@ -146,4 +146,17 @@ fn memory_of_a_pool_is_gone_when_the_stream_has_come_to_its_free() {
     assert_eq!(code, Code::INVALID_VALUE, "no device is its own peer");
     free(to);
     assert_eq!([cuMemPoolDestroy(pool), cuStreamDestroy_v2(stream)], [OK; 2]);
+}
+
+#[test]
+fn a_device_has_a_pool_without_a_handle() {
+    let stream = use_device(2);
+    let (mut pointer, to) = (0, allocate(8));
+    assert_eq!(cuMemAllocAsync(Some(&mut pointer), 8, stream), OK);
+    assert_eq!([cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), cuMemFreeAsync(pointer, stream)], [OK; 2]);
+    assert_eq!(cuMemFreeAsync(pointer, stream), Code::INVALID_VALUE, "it was freed");
+    assert_eq!(cuMemAllocAsync(None, 8, stream), Code::INVALID_VALUE);
+    assert_eq!([cuStreamSynchronize(stream), cuStreamQuery(stream)], [OK; 2]);
+    free(to);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
 }

@@ -16,7 +16,7 @@ use disco_gpu_double::hip::abi::{Code, CopyKind, IPC_LAZY_ENABLE_PEER_ACCESS, Ip
 use disco_gpu_double::hip::exports::copy::hipMemcpyAsync;
 use disco_gpu_double::hip::exports::device::hipSetDevice;
 use disco_gpu_double::hip::exports::ipc::{hipIpcCloseMemHandle, hipIpcGetMemHandle, hipIpcOpenMemHandle};
-use disco_gpu_double::hip::exports::memory::{hipFree, hipMalloc};
+use disco_gpu_double::hip::exports::memory::{hipExtMallocWithFlags, hipFree};
 use disco_gpu_double::hip::exports::peer::{
     hipDeviceCanAccessPeer, hipDeviceDisablePeerAccess, hipDeviceEnablePeerAccess,
 };
@@ -29,6 +29,7 @@ use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteV
 const OK: Code = Code::SUCCESS;
 const CHILD: &str = "child_that_has_memory";
 const ALL: u32 = u32::MAX;
+const FINE_GRAINED: u32 = 1;
 
 fn use_device(device: c_int) -> Stream {
     assert_eq!(hipSetDevice(device), OK);
@@ -39,7 +40,7 @@ fn use_device(device: c_int) -> Stream {
 
 fn allocate(bytes: usize) -> *mut c_void {
     let mut pointer = ptr::null_mut();
-    assert_eq!(hipMalloc(Some(&mut pointer), bytes), OK);
+    assert_eq!(hipExtMallocWithFlags(Some(&mut pointer), bytes, FINE_GRAINED), OK);
     pointer
 }
 

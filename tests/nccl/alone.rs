@@ -97,6 +97,11 @@ pub(crate) fn nvrtc() -> String {
     file.unwrap_or_default()
 }
 
+/// The file of NVRTC 13, if it was fetched; else nothing.
+pub(crate) fn nvrtc_13() -> String {
+    disco_conformance::nvrtc_13().map(|file| file.display().to_string()).unwrap_or_default()
+}
+
 /// Whether [`nvrtc`] was there; if not, the output says that the test is skipped.
 pub(crate) fn has_nvrtc() -> bool {
     let is_there = env::var_os("DISCO_NVRTC_LIBRARY").is_some_and(|file| !file.is_empty());
@@ -110,6 +115,13 @@ pub(crate) fn has_nvrtc() -> bool {
 pub(crate) fn without(function: &str) -> String {
     use disco_gpu_double::folder::{NAMES, hide, with};
     with(&format!("gpu-double-without-{function}"), &NAMES, |object| hide(object, function)).display().to_string()
+}
+
+/// A folder with a HIP that lacks a function.
+pub(crate) fn hip_without(function: &str) -> String {
+    use disco_gpu_double::folder::{HIP_NAMES, hide, with};
+    let folder = format!("gpu-double-hip-without-{function}");
+    with(&folder, &HIP_NAMES, |object| hide(object, function)).display().to_string()
 }
 
 /// A folder without NVML.

@@ -7,8 +7,13 @@ use crate::alone::{session, works_again};
 use crate::on_the_double;
 
 pub(crate) fn counts() -> Counts {
+    counts_of("libcuda.so.1")
+}
+
+/// What the double counts that has a name: HIP's is another than CUDA's.
+fn counts_of(name: &str) -> Counts {
     #![allow(unsafe_code, reason = "a function of the double's")]
-    let library = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).unwrap();
+    let library = disco_dl::Library::open(&disco_dl::Candidate::file(name)).unwrap();
     let mut counts = Counts::default();
     // SAFETY: the function takes the place of some counts.
     let ask: unsafe extern "C" fn(*mut Counts) = unsafe { library.function(c"gpu_double_counts") }.unwrap();
@@ -19,13 +24,18 @@ pub(crate) fn counts() -> Counts {
 
 /// That all was given back, soon: much is in the background. Only the double counts it.
 pub(crate) fn check_nothing_is_left() {
+    check_nothing_is_left_of("libcuda.so.1");
+}
+
+/// The same of the double that has a name.
+pub(crate) fn check_nothing_is_left_of(name: &str) {
     if crate::alone::on_gpus() {
         println!("skipped: the count of what is left on the devices: only the double counts");
         return;
     }
     let start = std::time::Instant::now();
     let left = loop {
-        let Counts { comms, allocations, streams, opened, .. } = counts();
+        let Counts { comms, allocations, streams, opened, .. } = counts_of(name);
         let left = (comms, allocations, streams, opened);
         if left == (0, 0, 0, 0) || start.elapsed().as_secs() > 10 {
             break left;

@@ -8,7 +8,7 @@ use disco::session::LaneSession;
 use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, Tensor, WorkerContext, block_on};
 use half::{bf16, f16};
 
-use crate::alone::{nvrtc, text, works_again};
+use crate::alone::{nvrtc, nvrtc_13, text, works_again};
 use crate::costs::counts;
 use crate::on_the_double;
 use crate::p2p::{call, patient, reason, sharing};
@@ -202,6 +202,17 @@ on_the_double!(
             assert_eq!(reason(&session), "kernels are launched");
             assert_eq!(calls(&session, "tests.kernels.sums", (SIZES,)), 0, "{workers} workers");
         }
+    }
+);
+
+on_the_double!(
+    nvrtc_13_compiles_beside_the_driver_that_it_opens,
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_13()],
+    {
+        with_nvrtc!();
+        let session = sharing(2);
+        assert_eq!(reason(&session), "kernels are launched");
+        assert_eq!(calls(&session, "tests.kernels.sums", (SIZES,)), 0);
     }
 );
 

@@ -21,6 +21,7 @@ mod order;
 mod overlap;
 mod p2p;
 mod processes;
+mod waits;
 
 /// A test that runs in a process of its own, with these variables. `DISCO_TEST_GPU=1` skips it: it asks for what only the double
 /// does.

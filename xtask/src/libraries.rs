@@ -41,7 +41,7 @@ const PACKAGES: [Packages; 3] = [
 ];
 
 /// `disco-cli/tests/mpi`, `disco-ccl/tests` and `disco-nccl/tests` say what is in them.
-const WHEELS: [Wheel; 6] = [
+const WHEELS: [Wheel; 7] = [
     Wheel {
         name: "mpich",
         version: "5.0.2",
@@ -83,6 +83,13 @@ const WHEELS: [Wheel; 6] = [
         sha256: "a7756528852ef889772a84c6cd89d41dfa74667e24cca16bb31f8f061e3e9994",
         kept: "nvidia/cuda_nvrtc",
         is_long: false,
+    },
+    Wheel {
+        name: "nvidia-cuda-nvrtc",
+        version: "13.0.88",
+        sha256: "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575",
+        kept: "nvidia/cu13",
+        is_long: true,
     },
 ];
 

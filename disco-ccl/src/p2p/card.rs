@@ -16,6 +16,8 @@ pub(super) struct Card {
     pub(super) address: u64,
     /// Of its buffer.
     pub(super) bytes: u64,
+    /// Addresses of its words, in its process, where they are not in the memory.
+    pub(super) words: Vec<u64>,
     /// What other processes open it by, or why they can't.
     pub(super) export: Result<Export, String>,
     /// What else it wants to be known.
@@ -30,6 +32,8 @@ impl Card {
         };
         let mut bytes: Vec<u8> = [self.process, self.nonce, self.address, self.bytes].map(u64::to_le_bytes).concat();
         bytes.extend(self.ordinal.to_le_bytes());
+        bytes.extend((self.words.len() as u32).to_le_bytes());
+        bytes.extend(self.words.iter().copied().flat_map(u64::to_le_bytes));
         bytes.push(export.0);
         bytes.extend((export.1.len() as u32).to_le_bytes());
         bytes.extend(export.1);
@@ -43,11 +47,24 @@ impl Card {
         Self::parse(bytes).ok_or_else(|| Error::invalid("a peer offers what no rank of this program does"))
     }
 
+    /// What another process opens the memory by.
+    ///
+    /// # Errors
+    /// Why it can't.
+    pub(super) fn export(&self) -> Result<&Export, String> {
+        if !self.words.is_empty() {
+            return Err("its streams wait for words in signal memory alone, which is of one process".to_owned());
+        }
+        self.export.as_ref().map_err(Clone::clone)
+    }
+
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (numbers, rest) = bytes.split_first_chunk::<32>()?;
         let (words, _) = numbers.as_chunks::<8>();
         let number = |at: usize| u64::from_le_bytes(words[at]);
         let (ordinal, rest) = rest.split_first_chunk()?;
+        let (count, rest) = rest.split_first_chunk()?;
+        let (table, rest) = rest.split_at_checked((u32::from_le_bytes(*count) as usize).checked_mul(8)?)?;
         let (is_there, rest) = rest.split_first()?;
         let (length, rest) = rest.split_first_chunk()?;
         let (export, note) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -61,6 +78,7 @@ impl Card {
             address: number(2),
             bytes: number(3),
             ordinal: i32::from_le_bytes(*ordinal),
+            words: table.as_chunks().0.iter().copied().map(u64::from_le_bytes).collect(),
             export,
             note: note.to_vec(),
         })
@@ -74,15 +92,34 @@ mod tests {
     #[test]
     fn a_card_is_read_as_it_was_written_and_never_in_part() {
         for export in [Ok([7; 64]), Err("no such function".to_owned())] {
-            let card = Card { process: 1, nonce: 2, ordinal: 3, address: 4, bytes: 5, export, note: b"note".to_vec() };
+            let (words, note) = (vec![6, 7, u64::MAX], b"note".to_vec());
+            let card = Card { process: 1, nonce: 2, ordinal: 3, address: 4, bytes: 5, words, export, note };
             let written = card.write();
             let read = Card::read(&written).unwrap();
             assert_eq!((read.process, read.nonce, read.ordinal, read.address, read.bytes), (1, 2, 3, 4, 5));
-            assert_eq!((read.export, read.note), (card.export, card.note));
+            assert_eq!((read.words, read.export, read.note), (card.words, card.export, card.note));
             // What comes last may be empty.
             let least = written.len() - 4;
             assert!((0..least).all(|len| Card::read(&written[..len]).is_err()));
             assert!((least..=written.len()).all(|len| Card::read(&written[..len]).is_ok()));
         }
+    }
+
+    #[test]
+    fn memory_whose_words_are_elsewhere_is_of_one_process() {
+        let card = |words| Card {
+            process: 1,
+            nonce: 2,
+            ordinal: 3,
+            address: 4,
+            bytes: 5,
+            words,
+            export: Ok([7; 64]),
+            note: Vec::new(),
+        };
+        assert_eq!(card(Vec::new()).export(), Ok(&[7; 64]));
+        assert!(card(vec![8]).export().unwrap_err().contains("signal memory"));
+        let card = Card { export: Err("no such function".to_owned()), ..card(Vec::new()) };
+        assert_eq!(card.export().unwrap_err(), "no such function");
     }
 }

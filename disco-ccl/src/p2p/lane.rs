@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use disco_core::{Error, Rank, Result, Tensor};
 
-use super::memory::{self, Memory};
+use super::memory::Memory;
 use super::peers::Peers;
 use super::words::{BARRIER, Held, SLOTS};
 use crate::driver::{Driver, Way};
@@ -118,16 +118,16 @@ impl<'w> Lane<'w> {
             let other = if self.is_side { runtime.driver() } else { runtime.side()? };
             self.memory.words.order(self.driver, other)?;
         }
-        let word = self.memory.at(to, memory::signal(self.memory.rank, slot));
+        let word = self.memory.word(to, self.memory.rank, slot);
         // SAFETY: the word is part of the rank's memory, which stays until the streams are done.
-        unsafe { self.peers()?.write_word(word.cast(), number) }
+        unsafe { self.peers()?.write_word(word, number) }
     }
 
     fn receive(&self, from: usize, slot: usize) -> Result<()> {
         let number = self.memory.words.next_awaited(from, slot);
-        let word = self.memory.at(self.memory.rank, memory::signal(from, slot));
+        let word = self.memory.word(self.memory.rank, from, slot);
         // SAFETY: as above.
-        unsafe { self.peers()?.wait_word(word.cast(), number) }?;
+        unsafe { self.peers()?.wait_word(word, number) }?;
         self.memory.words.hold(self.driver, Held::Wait(from, slot))?;
         // An abort that came in between has not seen it.
         self.memory.words.check("wait").inspect_err(|_| Memory::release(self.memory))

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! of each rank      0   STATE    for kernels: zeros at first, and theirs from then on
-//!              96 KiB   SIGNALS  a word for each peer and slot, which that peer writes
+//!              96 KiB   SIGNALS  a word for each peer and slot, which that peer writes; or elsewhere: see `word_table`
 //!             100 KiB   PROOFS   what ranks write to find out whether they reach each other
 //!             128 KiB   DATA     the buffer, and behind it as much for kernels, if there are any
 //! ```
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use disco_core::{Error, Rank, Result, Store};
 
-use super::words::{ROW, Words};
+use super::word_table::WordTable;
+use super::words::{PROOF, ROW, Words};
 use crate::ending::Ending;
 use crate::pinned::Living;
 use crate::runtime::Runtime;
@@ -63,11 +64,12 @@ pub(super) struct Memory {
 }
 
 /// Where a rank's memory starts, for this one's device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Default)]
 pub(super) struct Base {
     address: usize,
     /// It is another process's.
     is_opened: bool,
+    words: WordTable,
 }
 
 /// How ranks tell each other that they don't use their peers' memory any more.
@@ -81,13 +83,18 @@ struct Farewell {
 
 impl Base {
     /// Memory of this process.
-    pub(super) fn direct(address: usize) -> Self {
-        Self { address, is_opened: false }
+    pub(super) fn direct(address: usize, words: WordTable) -> Self {
+        Self { address, is_opened: false, words }
     }
 
     /// Memory that was opened.
     pub(super) fn opened(address: *mut u8) -> Self {
-        Self { address: address as usize, is_opened: true }
+        Self { address: address as usize, is_opened: true, words: WordTable::default() }
+    }
+
+    /// The word that a peer writes to signal a slot.
+    fn word(&self, from: usize, slot: usize) -> *mut u32 {
+        self.words.find(from, slot).unwrap_or((self.address + signal(from, slot)) as *mut u32)
     }
 }
 
@@ -95,7 +102,7 @@ impl Memory {
     /// This rank's own: zeros, when the stream has got there; with as much as the buffer for kernels, if there are to be any.
     ///
     /// # Errors
-    /// No room; the driver's own.
+    /// No room; the driver's own; [`Runtime::urgent`] fails.
     pub(super) fn new(
         runtime: &Arc<Runtime>,
         (rank, size): (usize, usize),
@@ -108,14 +115,19 @@ impl Memory {
         let buffers = buffer.and_then(|buffer| buffer.checked_mul(1 + usize::from(has_kernels)));
         let all = buffers.and_then(|buffers| buffers.checked_add(DATA)?.checked_next_multiple_of(WHOLE));
         let all = all.ok_or_else(no_room)?;
-        let own = runtime.driver().alloc(all)?.ok_or_else(no_room)?;
-        let mut bases = vec![Base::direct(0); size];
-        bases[rank] = Base::direct(own as usize);
+        // It ends waits, so it is made before any.
+        runtime.urgent()?;
+        let peers = runtime.driver().peers().map_err(Error::invalid)?;
+        let own = peers.alloc_shared(all)?.ok_or_else(no_room)?;
+        let mut bases = vec![Base::default(); size];
+        bases[rank] = Base::direct(own as usize, WordTable::default());
         let (runtime, words, kept, waiting) = (runtime.clone(), Words::default(), Mutex::default(), Mutex::default());
         let living = Some(Living::new());
-        let memory = Self { runtime, rank, bytes, bases, words, kept, patience, farewell: None, waiting, living };
+        let mut memory = Self { runtime, rank, bytes, bases, words, kept, patience, farewell: None, waiting, living };
         // SAFETY: it was allocated just now.
         unsafe { memory.runtime.driver().clear(own, all) }?;
+        let shared = memory.word(rank, rank, PROOF);
+        memory.bases[rank].words = WordTable::new(memory.runtime.driver(), (rank, size), shared)?;
         Ok(memory)
     }
 
@@ -132,6 +144,16 @@ impl Memory {
     /// An address in a rank's memory, for this one's device.
     pub(super) fn at(&self, rank: usize, offset: usize) -> *mut u8 {
         (self.bases[rank].address + offset) as *mut u8
+    }
+
+    /// The word of a rank that the rank `from` writes to signal a slot.
+    pub(super) fn word(&self, rank: usize, from: usize, slot: usize) -> *mut u32 {
+        self.bases[rank].word(from, slot)
+    }
+
+    /// Where a rank's words are.
+    pub(super) fn words_of(&self, rank: usize) -> &WordTable {
+        &self.bases[rank].words
     }
 
     /// Where kernels have a buffer of a rank's, as large as that of [`Memory::place`].
@@ -183,7 +205,7 @@ impl Memory {
         let memory = this.clone();
         drop(Ending::spawn("the end of waits for peers", &this.runtime, move || {
             let start = Instant::now();
-            let own = |from, slot| memory.at(memory.rank, signal(from, slot)).cast();
+            let own = |from, slot| memory.word(memory.rank, from, slot);
             while memory.words.release(&memory.runtime, own) && start.elapsed() < memory.patience {
                 thread::sleep(AGAIN);
             }
@@ -214,7 +236,7 @@ impl Drop for Memory {
         let (waiting, living) = (mem::take(&mut self.waiting), self.living.take());
         drop(Ending::spawn("the end of peer-to-peer memory", &self.runtime, move || {
             if !runtime.wait_all_idle(patience) {
-                words.release(&runtime, |from, slot| (bases[rank].address + signal(from, slot)) as *mut u32);
+                words.release(&runtime, |from, slot| bases[rank].word(from, slot));
                 if !runtime.wait_all_idle(patience) {
                     let device = runtime.device();
                     tracing::warn!(%device, "peer-to-peer memory is left behind: its stream does not end");
@@ -231,8 +253,8 @@ impl Drop for Memory {
     }
 }
 
-/// Where a peer's signal of a slot is.
-pub(super) fn signal(from: usize, slot: usize) -> usize {
+/// Where a peer's signal of a slot is, unless the rank's words have memory of their own.
+fn signal(from: usize, slot: usize) -> usize {
     SIGNALS + (from * ROW + slot) * size_of::<u32>()
 }
 
@@ -249,6 +271,7 @@ fn end(runtime: &Runtime, rank: usize, bases: &[Base], farewell: Option<Farewell
         tracing::warn!(after = ?FAREWELL, "peer-to-peer memory is left behind: peers still have it");
         return;
     }
+    bases[rank].words.free(driver);
     // SAFETY: it was allocated there, and nobody has it any more.
     if let Err(error) = unsafe { driver.free(bases[rank].address as *mut u8) } {
         tracing::warn!(%error, "peer-to-peer memory is left behind");

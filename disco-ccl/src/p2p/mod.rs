@@ -12,6 +12,7 @@
 //!   proof     whether ranks reach each other
 //!   lane      copies and signals by streams
 //!   words     what was signalled, and what streams have not passed
+//!   word_table  where words are, if not in that memory
 //! shortcut    what a communicator does over it, without its library
 //!   options   what users say of it
 //! backend     a vendor's backend that has such
@@ -33,6 +34,7 @@ mod rendezvous;
 mod shortcut;
 mod survey;
 mod topology;
+mod word_table;
 mod words;
 mod workspace;
 
@@ -47,5 +49,6 @@ pub use rendezvous::{Found, Introduction, Offer, Rendezvous};
 pub use shortcut::{Kernels, Preparation, Prepared, Shortcut, Unfit, Vendor};
 pub use survey::{Site, Survey, host};
 pub use topology::{Ends, Mesh, RANKS, Topology};
+pub use word_table::WORD_BYTES;
 pub use words::SLOTS;
 pub use workspace::{BUFFER, Met, Workspace};

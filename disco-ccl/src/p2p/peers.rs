@@ -26,10 +26,24 @@ pub trait Peers: Debug + Send + Sync {
     /// They can't.
     fn reach(&self, ordinal: i32) -> Result<()>;
 
+    /// Device memory for all that the device shares, with anything in it; none where there is no room. What peers write is seen by work
+    /// that runs on the device at the time, if the device has such memory. [`Driver::free`](crate::Driver::free) frees it.
+    ///
+    /// # Errors
+    /// The library's own.
+    fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>>;
+
+    /// Memory of [`WORD_BYTES`](super::WORD_BYTES) for one word, in which streams can wait and which all devices of this process reach,
+    /// with anything in it. None: the library has no memory for words alone. [`Driver::free`](crate::Driver::free) frees it.
+    ///
+    /// # Errors
+    /// The library's own.
+    fn alloc_word(&self) -> Result<Option<*mut u8>>;
+
     /// What other processes open the memory by, for as long as it is not freed.
     ///
     /// # Safety
-    /// It came from [`Driver::alloc`](crate::Driver::alloc).
+    /// It came from [`Peers::alloc_shared`].
     ///
     /// # Errors
     /// The memory can't be shared.
@@ -67,13 +81,4 @@ pub trait Peers: Debug + Send + Sync {
     /// # Errors
     /// The library's own.
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()>;
-
-    /// Writes a word soon, whatever the stream does.
-    ///
-    /// # Safety
-    /// As [`Peers::write_word`].
-    ///
-    /// # Errors
-    /// The library's own.
-    unsafe fn poke(&self, word: *mut u32, value: u32) -> Result<()>;
 }

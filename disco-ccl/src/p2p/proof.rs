@@ -1,17 +1,17 @@
 //! Whether a rank's memory is what it is taken for: links that are advertised may be broken, and drivers differ in what streams do
 //! with words. Each rank writes a pattern of its own into each peer's memory, reads it back from there, and looks for those of its
-//! peers in its own. Then streams of all ranks meet by words, and each rank has a stream wait for what only the host can end.
+//! peers in its own. Then streams of all ranks meet by words, and each rank has its streams wait for what only the host can end.
 
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco_core::Rank;
 
 use super::lane::Lane;
-use super::memory::{self, Memory, PROOFS};
+use super::memory::{Memory, PROOFS};
 use super::topology::RANKS;
 use super::words::{self, PROOF};
 use crate::driver::Way;
@@ -87,37 +87,47 @@ pub(super) fn meet(memory: &Arc<Memory>, limit: Duration) -> Result<(), String> 
     Err("words that peers' streams write do not come".to_owned())
 }
 
-/// Lets a stream wait, and ends that from outside, as a deadline would.
+/// Lets both streams wait for a word, and writes it on the stream of the highest priority, as a deadline would. A stream that does
+/// not come to that is replaced, since another may have another hardware queue.
 ///
 /// # Errors
-/// The driver does not do that: the stream waits until somebody [does](unstick).
+/// No stream ends the waits: both streams wait until a peer [ends](unstick) that. The driver's own.
 pub(super) fn poke(memory: &Memory, limit: Duration) -> Result<(), String> {
-    let (own, words) = (memory.rank, |error: disco_core::Error| error.to_string());
-    let (word, side) = (memory.at(own, memory::signal(own, PROOF)).cast(), memory.runtime.side().map_err(words)?);
-    let peers = side.peers()?;
-    // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
-    unsafe { peers.wait_word(word, 1) }.map_err(words)?;
-    // SAFETY: as above.
-    unsafe { peers.poke(word, 1) }.map_err(words)?;
-    match patience::until(limit.min(SOON), || side.is_idle().unwrap_or(true)) {
-        true => Ok(()),
-        false => {
-            Err("a stream that waits holds up others, which were to end that; CUDA_DEVICE_MAX_CONNECTIONS=32 may help"
-                .into())
+    let (runtime, words, start) = (&memory.runtime, |error: disco_core::Error| error.to_string(), Instant::now());
+    let word = memory.word(memory.rank, memory.rank, PROOF);
+    let streams = [runtime.driver(), runtime.side().map_err(words)?];
+    for stream in streams {
+        // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
+        unsafe { stream.peers()?.wait_word(word, 1) }.map_err(words)?;
+    }
+    for attempt in 0..ATTEMPTS {
+        let urgent = if attempt == 0 { runtime.urgent() } else { runtime.replace_urgent() };
+        // SAFETY: as above.
+        unsafe { urgent.map_err(words)?.peers()?.write_word(word, 1) }.map_err(words)?;
+        let left = limit.saturating_sub(start.elapsed());
+        if patience::until(left.min(SOON), || streams.iter().all(|stream| stream.is_idle().unwrap_or(true))) {
+            return Ok(());
         }
     }
+    Err(format!(
+        "a stream that waits for a word holds up {ATTEMPTS} streams of the highest priority, each of which was to write the word; \
+         more hardware queues may help: CUDA_DEVICE_MAX_CONNECTIONS=32, or GPU_MAX_HW_QUEUES=32 by HIP"
+    ))
 }
 
-/// Ends what a peer's stream waits for in [`poke`].
+/// Ends what a peer's streams wait for in [`poke`].
 pub(super) fn unstick(memory: &Memory, peer: usize, limit: Duration) {
-    let word = memory.at(peer, memory::signal(peer, PROOF)).cast();
+    let word = memory.word(peer, peer, PROOF);
+    let Ok(urgent) = memory.runtime.urgent() else { return };
     // SAFETY: the peer's memory stays until this rank has closed it.
-    let written = memory.runtime.driver().peers().map(|peers| unsafe { peers.write_word(word, 1) });
+    let written = urgent.peers().map(|peers| unsafe { peers.write_word(word, 1) });
     if matches!(written, Ok(Ok(()))) {
-        patience::until(limit, || memory.runtime.is_idle().unwrap_or(true));
+        patience::until(limit, || urgent.is_idle().unwrap_or(true));
     }
 }
 
+/// How many streams are to end the waits, one after the other.
+const ATTEMPTS: usize = 3;
 /// How long words may take.
 const SOON: Duration = Duration::from_secs(2);
 

@@ -133,17 +133,24 @@ impl Words {
         })
     }
 
-    /// Ends all waits, by writing what they wait for: `at` says where. Whether there were any.
+    /// Ends all waits, by writing what they wait for, on the stream of the highest priority: `at` says where. Whether there were any.
     pub(super) fn release(&self, runtime: &Runtime, at: impl Fn(usize, usize) -> *mut u32) -> bool {
         let mut state = self.state();
         state.forget_passed(runtime.driver());
-        let Ok(peers) = runtime.driver().peers() else { return false };
+        let urgent = match runtime.urgent() {
+            Ok(urgent) => urgent,
+            Err(error) => {
+                tracing::warn!(%error, "streams may wait for ever");
+                return false;
+            }
+        };
+        let Ok(peers) = urgent.peers() else { return false };
         let mut are_any = false;
         for pending in &state.pending {
             let Held::Wait(from, slot) = pending.what else { continue };
             are_any = true;
             // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
-            if let Err(error) = unsafe { peers.poke(at(from, slot), state.awaited.0[from][slot]) } {
+            if let Err(error) = unsafe { peers.write_word(at(from, slot), state.awaited.0[from][slot]) } {
                 tracing::warn!(%error, "a stream may wait for ever");
             }
         }

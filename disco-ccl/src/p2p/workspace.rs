@@ -19,6 +19,7 @@ use super::memory::{Base, Memory};
 use super::proof;
 use super::rendezvous::{Found, Introduction, Offer, Rendezvous};
 use super::topology::{Ends, Mesh, RANKS, Topology};
+use super::word_table::WordTable;
 use crate::patience;
 use crate::runtime::Runtime;
 
@@ -218,6 +219,7 @@ fn offer(
         ordinal: runtime.device().ordinal,
         address: own as usize as u64,
         bytes: bytes as u64,
+        words: memory.words_of(memory.rank).addresses().to_vec(),
         export,
         note,
     };
@@ -268,9 +270,13 @@ fn open(memory: &mut Memory, cards: &[Card]) -> Result<(), String> {
     for (rank, card) in cards.iter().enumerate().filter(|(rank, _)| *rank != own) {
         let peer = Rank::new(rank as u32);
         let base = match card.process == process() {
-            true => peers.reach(card.ordinal).map(|()| Base::direct(card.address as usize)),
+            true => {
+                let words = WordTable::of_peer(&card.words, cards.len());
+                let words = words.ok_or_else(|| format!("{peer} tells of {} words", card.words.len()))?;
+                peers.reach(card.ordinal).map(|()| Base::direct(card.address as usize, words))
+            }
             false => {
-                let export = card.export.as_ref().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
+                let export = card.export().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
                 peers.open(export).map(Base::opened)
             }
         };

@@ -8,7 +8,9 @@ use std::sync::{Arc, Once, OnceLock};
 
 use super::abi::{Code, Context};
 use super::arena::Arena;
+use super::hardware::HardwareQueues;
 use super::peer::Peers;
+use super::pool::Pool;
 use super::stream::{self, Stream};
 use crate::faults::{self, Action};
 use crate::settings;
@@ -28,6 +30,8 @@ pub(crate) struct Device {
     pub(crate) used: AtomicUsize,
     /// Whose memory it may touch besides its own.
     pub(crate) peers: Peers,
+    /// What its ordinary streams share.
+    pub(crate) hardware: HardwareQueues,
     /// Made by the first allocation, if there is room for it.
     arena: OnceLock<Option<Arena>>,
     retained: AtomicUsize,
@@ -36,6 +40,8 @@ pub(crate) struct Device {
     /// What a piece of work has failed with; 0: none has.
     error: AtomicI32,
     default_stream: OnceLock<Arc<Stream>>,
+    /// What `cuMemAllocAsync` allocates from.
+    pub(crate) pool: OnceLock<Arc<Pool>>,
 }
 
 /// `cuInit`.
@@ -106,11 +112,13 @@ impl Device {
             ordinal,
             used: AtomicUsize::new(0),
             peers: Peers::default(),
+            hardware: HardwareQueues::default(),
             arena: OnceLock::new(),
             retained: AtomicUsize::new(0),
             held: Once::new(),
             error: AtomicI32::new(0),
             default_stream: OnceLock::new(),
+            pool: OnceLock::new(),
         }
     }
 
@@ -158,7 +166,7 @@ impl Device {
 
     /// The stream of handle 0.
     pub(crate) fn default_stream(&'static self) -> &'static Arc<Stream> {
-        self.default_stream.get_or_init(|| Stream::start(self, false))
+        self.default_stream.get_or_init(|| Stream::start(self, false, None))
     }
 
     /// The same, if anything was ever given to it.

@@ -79,7 +79,7 @@ impl Event {
     pub(crate) fn hold_up(&self, stream: &Stream) {
         let mark = lock(&self.mark).clone();
         if let Some(mark) = mark {
-            stream.push(Box::new(move || {
+            stream.push_wait(Box::new(move || {
                 mark.wait();
                 Ok(())
             }));

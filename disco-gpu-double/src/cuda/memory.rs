@@ -29,12 +29,24 @@ pub(crate) struct Allocation {
     opener: Option<&'static Device>,
     /// Where it came from, if that is a pool.
     pool: Option<Arc<Pool>>,
+    kind: Kind,
     /// Its bytes count as used.
     is_counted: AtomicBool,
     /// Neither freed nor closed by this process.
     is_live: AtomicBool,
     /// How many allocations its pool had made when it was freed.
     freed_after: AtomicU64,
+}
+
+/// What HIP's kinds of memory are to other devices than the memory's own. CUDA's memory is of the first kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A kernel that runs need not see what another device writes.
+    Coarse,
+    /// A kernel that runs sees it.
+    Fine,
+    /// The same, for one word, on all devices of the process.
+    Signal,
 }
 
 /// Bytes of one allocation.
@@ -47,15 +59,20 @@ pub(crate) struct Span {
 
 /// Allocates.
 pub(crate) fn allocate(device: &'static Device, bytes: usize) -> Result<DevicePointer, Code> {
-    allocate_from(device, bytes, None)
+    allocate_as(device, bytes, Kind::Coarse)
 }
 
-/// Allocates, from a pool if there is one.
-pub(crate) fn allocate_from(
-    device: &'static Device,
-    bytes: usize,
-    pool: Option<Arc<Pool>>,
-) -> Result<DevicePointer, Code> {
+/// Allocates memory of a kind.
+pub(crate) fn allocate_as(device: &'static Device, bytes: usize, kind: Kind) -> Result<DevicePointer, Code> {
+    make(device, bytes, kind, None)
+}
+
+/// Allocates from a pool.
+pub(crate) fn allocate_from(device: &'static Device, bytes: usize, pool: Arc<Pool>) -> Result<DevicePointer, Code> {
+    make(device, bytes, Kind::Coarse, Some(pool))
+}
+
+fn make(device: &'static Device, bytes: usize, kind: Kind, pool: Option<Arc<Pool>>) -> Result<DevicePointer, Code> {
     if bytes == 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -72,21 +89,15 @@ pub(crate) fn allocate_from(
         pool.take(bytes);
     }
     let (is_counted, is_live) = (AtomicBool::new(true), AtomicBool::new(true));
-    Ok(insert(Allocation { block, device, opener: None, pool, is_counted, is_live, freed_after: AtomicU64::new(0) }))
+    let freed_after = AtomicU64::new(0);
+    Ok(insert(Allocation { block, device, opener: None, pool, kind, is_counted, is_live, freed_after }))
 }
 
-/// Has memory of another process, on a device of its.
+/// Has memory of another process, on a device of its. Its kind is not known here, so that nothing is refused for it.
 pub(crate) fn adopt(block: Block, device: &'static Device, opener: &'static Device) -> DevicePointer {
     let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
-    insert(Allocation {
-        block,
-        device,
-        opener: Some(opener),
-        pool: None,
-        is_counted,
-        is_live,
-        freed_after: AtomicU64::new(0),
-    })
+    let (kind, freed_after) = (Kind::Fine, AtomicU64::new(0));
+    insert(Allocation { block, device, opener: Some(opener), pool: None, kind, is_counted, is_live, freed_after })
 }
 
 /// Frees, after all that the device and its peers have to do now. An allocation is freed even if the device has failed.
@@ -175,6 +186,11 @@ impl Span {
         Self::find(pointer as usize, bytes).ok_or(Code::INVALID_VALUE)
     }
 
+    /// Which kind of memory it is.
+    pub(crate) fn kind(&self) -> Kind {
+        self.allocation.kind
+    }
+
     /// Whose memory it is.
     pub(crate) fn device(&self) -> &'static Device {
         self.allocation.device
@@ -212,6 +228,7 @@ impl Span {
     pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
         let is_reached = match self.allocation.opener {
             Some(opener) => opener.ordinal == from.ordinal,
+            None if self.allocation.kind == Kind::Signal => true,
             None if self.allocation.pool.is_some() => !self.is_closed_to(from.ordinal),
             None => self.device().ordinal == from.ordinal || from.peers.have(self.device()),
         };
@@ -226,11 +243,11 @@ impl Span {
 
     /// Where other processes find the allocation, and how far in it this begins.
     pub(crate) fn place(&self) -> Option<(Place, usize)> {
-        // Memory of a pool can't be shared by this kind of handle.
+        // Memory of a pool can't be shared by this kind of handle, and signal memory can't be shared at all.
         self.allocation
             .block
             .place()
-            .filter(|_| self.allocation.pool.is_none())
+            .filter(|_| self.allocation.pool.is_none() && self.allocation.kind != Kind::Signal)
             .map(|place| (place, self.address - self.base()))
     }
 

@@ -10,6 +10,7 @@
 //! pool      memory that is allocated and freed in the order of a stream
 //! pinned    host memory of the driver's
 //! stream    queues of work, each served by a thread of its own
+//! hardware  queues that streams share, and what holds up a queue
 //! event     marks in a stream that others wait for
 //! word      words of memory that streams write, and wait for
 //! module    modules, and the functions in them
@@ -25,6 +26,7 @@ pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
 pub mod exports;
+pub(crate) mod hardware;
 pub(crate) mod identity;
 pub(crate) mod ipc;
 pub mod kernel;

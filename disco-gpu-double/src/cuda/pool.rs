@@ -35,6 +35,12 @@ pub(crate) fn create(device: &'static Device) -> abi::Pool {
     POOLS.insert(Arc::new(Pool { device, state: Mutex::default() }))
 }
 
+/// A device's own pool, which has no handle.
+pub(crate) fn of_device(device: &'static Device) -> Arc<Pool> {
+    let make = || Arc::new(Pool { device, state: Mutex::default() });
+    Arc::clone(device.pool.get_or_init(make))
+}
+
 /// `cuMemPoolDestroy`: what was allocated from it stays until it is freed.
 pub(crate) fn destroy(handle: abi::Pool) -> Result<(), Code> {
     POOLS.remove(handle).map(drop).ok_or(Code::INVALID_VALUE)

@@ -1,6 +1,7 @@
 //! Streams: queues of work, each served by a thread of its own.
 
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -8,6 +9,7 @@ use std::thread;
 
 use super::abi::{self, Code};
 use super::device::Device;
+use super::hardware::HardwareQueue;
 use super::pool;
 use crate::handles::Handles;
 use crate::settings;
@@ -21,6 +23,8 @@ static STREAMS: Handles<Stream> = Handles::new(0x5_0000_0000);
 /// One stream. Who gives it work takes one lock, and wakes its thread only if that sleeps.
 pub(crate) struct Stream {
     device: &'static Device,
+    /// The queue that it shares with other streams; none: it has one of its own.
+    hardware: Option<Arc<HardwareQueue>>,
     /// Whether it and the default stream wait for each other.
     is_ordered: bool,
     queue: Mutex<Queue>,
@@ -32,16 +36,38 @@ pub(crate) struct Stream {
     waiting: AtomicUsize,
 }
 
+/// One piece of work in a stream.
+struct Item {
+    /// Its place in the hardware queue.
+    ticket: u64,
+    /// It has its turn in the hardware queue until it is done, not only until it starts.
+    is_wait: bool,
+    work: Work,
+}
+
 #[derive(Default)]
 struct Queue {
-    work: VecDeque<Work>,
+    work: VecDeque<Item>,
     is_closed: bool,
     is_asleep: bool,
 }
 
-/// `cuStreamCreate`.
-pub(crate) fn create(device: &'static Device, is_ordered: bool) -> abi::Stream {
-    STREAMS.insert(Stream::start(device, is_ordered))
+/// `cuStreamCreate`: a stream that shares a hardware queue, of which there are so many.
+pub(crate) fn create(device: &'static Device, is_ordered: bool, queues: usize) -> abi::Stream {
+    STREAMS.insert(Stream::start(device, is_ordered, Some(device.hardware.next(queues))))
+}
+
+/// `cuStreamCreateWithPriority`: above the default, which is 0, a stream has a hardware queue of its own, if it can have a priority.
+pub(crate) fn create_with(device: &'static Device, is_ordered: bool, priority: c_int, queues: usize) -> abi::Stream {
+    match priority < 0 && settings::read().priorities() {
+        true => STREAMS.insert(Stream::start(device, is_ordered, None)),
+        false => create(device, is_ordered, queues),
+    }
+}
+
+/// The least and the greatest priority that streams can have, of which a vendor names those.
+pub(crate) fn priorities(of_vendor: [c_int; 2]) -> [c_int; 2] {
+    if settings::read().priorities() { of_vendor } else { [0; 2] }
 }
 
 /// `cuStreamDestroy`: what was given to it is still done.
@@ -73,9 +99,10 @@ pub(crate) fn live() -> usize {
 
 impl Stream {
     /// A stream and its thread.
-    pub(crate) fn start(device: &'static Device, is_ordered: bool) -> Arc<Self> {
+    pub(crate) fn start(device: &'static Device, is_ordered: bool, hardware: Option<Arc<HardwareQueue>>) -> Arc<Self> {
         let stream = Arc::new(Self {
             device,
+            hardware,
             is_ordered,
             queue: Mutex::default(),
             filled: Condvar::new(),
@@ -96,27 +123,37 @@ impl Stream {
 
     /// Enqueues. The default stream and those that CUDA calls blocking do nothing before what the other was given first.
     pub(crate) fn push(&self, work: Work) {
-        let default = self.device.default_stream_if_used();
-        match default {
-            Some(default) if std::ptr::eq(self, &raw const **default) => self.push_after_all(work),
-            Some(default) if self.is_ordered => {
-                let default = (Arc::clone(default), default.submitted());
-                self.append(after(vec![default], work));
+        self.wait_for_default();
+        self.append(work, false);
+    }
+
+    /// The same, of work that waits for something: it holds up the other streams of the hardware queue until it is done.
+    pub(crate) fn push_wait(&self, work: Work) {
+        self.wait_for_default();
+        self.append(work, true);
+    }
+
+    fn wait_for_default(&self) {
+        let others = match self.device.default_stream_if_used() {
+            Some(default) if std::ptr::eq(self, &raw const **default) => {
+                of_device(self.device).into_iter().filter(|stream| stream.is_ordered).collect()
             }
-            _ => self.append(work),
-        }
+            Some(default) if self.is_ordered => vec![Arc::clone(default)],
+            _ => return,
+        };
+        let others: Vec<_> = others.into_iter().map(|stream| (stream.submitted(), stream)).collect();
+        let wait = move || {
+            others.iter().for_each(|(submitted, stream)| stream.wait_until(*submitted));
+            Ok(())
+        };
+        self.append(Box::new(wait), true);
     }
 
-    fn push_after_all(&self, work: Work) {
-        let mut others = of_device(self.device);
-        others.retain(|stream| stream.is_ordered);
-        let others = others.into_iter().map(|stream| (Arc::clone(&stream), stream.submitted())).collect();
-        self.append(after(others, work));
-    }
-
-    fn append(&self, work: Work) {
+    fn append(&self, work: Work, is_wait: bool) {
         let mut queue = lock(&self.queue);
-        queue.work.push_back(work);
+        // Under the lock, so that tickets of a stream are in its order.
+        let ticket = self.hardware.as_ref().map_or(0, |hardware| hardware.submit());
+        queue.work.push_back(Item { ticket, is_wait, work });
         self.submitted.fetch_add(1, SeqCst);
         let is_asleep = mem::take(&mut queue.is_asleep);
         drop(queue);
@@ -174,9 +211,8 @@ impl Stream {
     fn serve(&self) {
         let mut taken = VecDeque::new();
         while self.take(&mut taken) {
-            for work in taken.drain(..) {
-                settings::read().delay();
-                if let Err(code) = work() {
+            for item in taken.drain(..) {
+                if let Err(code) = self.run(item) {
                     self.device.fail(code);
                 }
                 self.finished.fetch_add(1, SeqCst);
@@ -188,8 +224,24 @@ impl Stream {
         }
     }
 
+    fn run(&self, Item { ticket, is_wait, work }: Item) -> Result<(), Code> {
+        let dispatch = || self.hardware.iter().for_each(|hardware| hardware.dispatch());
+        if let Some(hardware) = &self.hardware {
+            hardware.wait_for_turn(ticket);
+        }
+        if !is_wait {
+            dispatch();
+        }
+        settings::read().delay();
+        let outcome = work();
+        if is_wait {
+            dispatch();
+        }
+        outcome
+    }
+
     /// Takes all work there is, and waits for some. False: there will be none any more.
-    fn take(&self, taken: &mut VecDeque<Work>) -> bool {
+    fn take(&self, taken: &mut VecDeque<Item>) -> bool {
         // Only this thread counts what is finished, and it has finished all that it took.
         settings::read().poll(|| !self.is_idle());
         let mut queue = lock(&self.queue);
@@ -202,14 +254,4 @@ impl Stream {
             queue = wait(&self.filled, queue);
         }
     }
-}
-
-/// Work that first waits for what other streams had when it was made.
-fn after(others: Vec<(Arc<Stream>, u64)>, work: Work) -> Work {
-    Box::new(move || {
-        for (stream, finished) in others {
-            stream.wait_until(finished);
-        }
-        work()
-    })
 }

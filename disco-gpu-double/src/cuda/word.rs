@@ -38,7 +38,7 @@ pub(crate) fn wait(
     is_there: impl Fn(u32) -> bool + Send + 'static,
 ) -> Result<(), Code> {
     let (word, device) = (of(pointer)?, stream.device());
-    stream.push(Box::new(move || {
+    stream.push_wait(Box::new(move || {
         let mut pauses = Pauses::default();
         word.reach(device)?;
         loop {

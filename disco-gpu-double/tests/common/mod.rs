@@ -161,7 +161,11 @@ pub(crate) fn use_device(device: c_int) -> Stream {
 pub(crate) fn enter(device: c_int) {
     static ONCE: Once = Once::new();
     // Tests that run side by side have the same devices: a free of one would wait for a rank of another, which may wait for a free.
-    ONCE.call_once(|| set(c"GPU_DOUBLE_PEER_FREES", c"0"));
+    ONCE.call_once(|| {
+        set(c"GPU_DOUBLE_PEER_FREES", c"0");
+        // Nor does a wait of one test hold up a stream of another.
+        set(c"CUDA_DEVICE_MAX_CONNECTIONS", c"1000");
+    });
     assert_eq!(cuInit(0), OK);
     let mut context = ptr::null_mut();
     assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), device), OK);

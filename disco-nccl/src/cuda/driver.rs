@@ -70,10 +70,12 @@ const FUNCTIONS: [&CStr; 30] = [
 /// What is called besides, for memory that several devices have.
 pub(crate) const SHARING: &[&CStr] = &[
     c"cuCtxEnablePeerAccess",
+    c"cuCtxGetStreamPriorityRange",
     c"cuDeviceCanAccessPeer",
     c"cuIpcCloseMemHandle",
     c"cuIpcGetMemHandle",
     c"cuIpcOpenMemHandle_v2",
+    c"cuStreamCreateWithPriority",
     c"cuStreamWaitValue32_v2",
     c"cuStreamWriteValue32_v2",
 ];

@@ -49,6 +49,15 @@ impl Peers for Stream {
         enabled.and(released)
     }
 
+    fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>> {
+        disco_ccl::Driver::alloc(self, bytes)
+    }
+
+    /// CUDA's streams wait in any memory.
+    fn alloc_word(&self) -> Result<Option<*mut u8>> {
+        Ok(None)
+    }
+
     unsafe fn export(&self, memory: *mut u8) -> Result<Export> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: as the caller promises, and the place is there.
@@ -72,8 +81,10 @@ impl Peers for Stream {
     }
 
     unsafe fn write_word(&self, word: *mut u32, value: u32) -> Result<()> {
+        let (stream, address) = (self.cu_stream(), word as sys::CUdeviceptr);
         // SAFETY: as the caller promises.
-        unsafe { write(self.cu_stream(), word, value) }
+        let enqueued = unsafe { sys::cuStreamWriteValue32_v2(stream, address, value, IN_ORDER) };
+        check("cuStreamWriteValue32", enqueued.result())
     }
 
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
@@ -82,16 +93,6 @@ impl Peers for Stream {
         // SAFETY: as the caller promises.
         let enqueued = unsafe { sys::cuStreamWaitValue32_v2(stream, address, value, AS_HIGH | flush) };
         check("cuStreamWaitValue32", enqueued.result())
-    }
-
-    unsafe fn poke(&self, word: *mut u32, value: u32) -> Result<()> {
-        let stream = check("cuStreamCreate", result::stream::create(result::stream::StreamKind::NonBlocking))?;
-        // SAFETY: as the caller promises.
-        let written = unsafe { write(stream, word, value) };
-        // What was enqueued is still done.
-        // SAFETY: nobody else has it.
-        let destroyed = check("cuStreamDestroy", unsafe { result::stream::destroy(stream) });
-        written.and(destroyed)
     }
 }
 
@@ -109,14 +110,6 @@ pub(super) fn accessors(ordinal: i32) -> Vec<i32> {
         Ok(()) => (0..count).filter(|peer| *peer != ordinal).filter(can_access).collect(),
         Err(_) => Vec::new(),
     }
-}
-
-/// # Safety
-/// Stream and word are there until the stream got there.
-unsafe fn write(stream: sys::CUstream, word: *mut u32, value: u32) -> Result<()> {
-    // SAFETY: as the caller promises.
-    let enqueued = unsafe { sys::cuStreamWriteValue32_v2(stream, word as sys::CUdeviceptr, value, IN_ORDER) };
-    check("cuStreamWriteValue32", enqueued.result())
 }
 
 fn device_of(ordinal: i32) -> Result<sys::CUdevice> {

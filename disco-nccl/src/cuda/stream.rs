@@ -11,7 +11,7 @@ use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOT
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use disco_ccl::p2p::Peers;
 use disco_ccl::{Driver, Mark, PoolFunctions, Way};
-use disco_core::{Device, DeviceKind, Result};
+use disco_core::{Device, DeviceKind, Error, Result};
 
 use super::error::check;
 use super::{current, device, driver, peers};
@@ -28,14 +28,18 @@ pub(super) struct Stream {
 impl Stream {
     /// A new stream on a device that is there, whose primary context becomes current.
     pub(super) fn new(ordinal: usize) -> Result<Self> {
+        Self::make(ordinal, |context| check("cuStreamCreate", context.new_stream()))
+    }
+
+    fn make(ordinal: usize, create: impl FnOnce(&Arc<CudaContext>) -> Result<Arc<CudaStream>>) -> Result<Self> {
         let context = check("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
         // With tracking on, making the first stream waits for all that the device does.
         // SAFETY: nothing is tracked yet.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream();
+        let stream = create(&context);
         // SAFETY: as above.
         unsafe { context.enable_event_tracking() };
-        let stream = ManuallyDrop::new(check("cuStreamCreate", stream)?);
+        let stream = ManuallyDrop::new(stream?);
         let device = Device::new(DeviceKind::Cuda, ordinal as i32);
         let flushes = device::attribute_of(ordinal, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
         let flushes = flushes.is_ok_and(|flushes| flushes != 0);
@@ -171,6 +175,13 @@ impl Driver for Stream {
 
     fn beside(&self) -> Result<Box<dyn Driver>> {
         Ok(Box::new(Self::new(self.ordinal())?))
+    }
+
+    fn urgent(&self) -> Result<Box<dyn Driver>> {
+        driver::check_has(driver::SHARING).map_err(Error::invalid)?;
+        let (_, greatest) = check("cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;
+        let create = |context: &Arc<CudaContext>| context.new_stream_with_priority(greatest);
+        Ok(Box::new(Self::make(self.ordinal(), |context| check("cuStreamCreateWithPriority", create(context)))?))
     }
 
     fn peers(&self) -> Result<&dyn Peers, String> {

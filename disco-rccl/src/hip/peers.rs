@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use disco_ccl::p2p::{BusId, Export, Peers};
+use disco_ccl::p2p::{BusId, Export, Peers, WORD_BYTES};
 use disco_core::{Error, Result};
 
 use super::stream::{Stream, call};
@@ -15,10 +15,12 @@ use super::table::{IpcHandle, Table};
 const ALREADY_ENABLED: c_int = 704;
 /// `hipIpcMemLazyEnablePeerAccess`
 const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
+/// `hipDeviceMallocFinegrained`
+const FINE_GRAINED: c_uint = 1;
+/// `hipMallocSignalMemory`
+const SIGNAL_MEMORY: c_uint = 2;
 /// `hipStreamWaitValueGte`
 const AS_HIGH: c_uint = 0;
-/// `hipStreamNonBlocking`
-const NON_BLOCKING: c_uint = 1;
 
 /// The functions that a HIP lacks of those that are called here and for lanes.
 pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
@@ -29,6 +31,8 @@ pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
         ("hipIpcGetMemHandle", table.ipc_get_mem_handle.is_some()),
         ("hipIpcOpenMemHandle", table.ipc_open_mem_handle.is_some()),
         ("hipIpcCloseMemHandle", table.ipc_close_mem_handle.is_some()),
+        ("hipDeviceGetStreamPriorityRange", table.device_get_stream_priority_range.is_some()),
+        ("hipStreamCreateWithPriority", table.stream_create_with_priority.is_some()),
         ("hipStreamWriteValue32", table.stream_write_value.is_some()),
         ("hipStreamWaitValue32", table.stream_wait_value.is_some()),
     ];
@@ -71,6 +75,25 @@ impl Peers for Stream {
         }
     }
 
+    /// Fine-grained memory. A kernel sees what a peer wrote to other memory before the kernel began, and a wait is a kernel that runs
+    /// while the peer writes. Where a device has no such memory, the ranks' proof finds out whether waits end.
+    fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>> {
+        let mut memory = ptr::null_mut();
+        match call!(self, "hipExtMallocWithFlags", optional ext_malloc_with_flags(&mut memory, bytes, FINE_GRAINED)) {
+            Ok(()) => Ok(Some(memory.cast())),
+            Err(_) => disco_ccl::Driver::alloc(self, bytes),
+        }
+    }
+
+    /// Signal memory: HIP documents waits for no other. ROCm's `hip_stream_ops.cpp` has refused other memory at first, and later only
+    /// with `GPU_STREAMOPS_CP_WAIT=1`.
+    fn alloc_word(&self) -> Result<Option<*mut u8>> {
+        let mut memory = ptr::null_mut();
+        let flags = SIGNAL_MEMORY;
+        call!(self, "hipExtMallocWithFlags", optional ext_malloc_with_flags(&mut memory, WORD_BYTES, flags))?;
+        Ok(Some(memory.cast()))
+    }
+
     unsafe fn export(&self, memory: *mut u8) -> Result<Export> {
         let mut handle = IpcHandle([0; 64]);
         call!(self, "hipIpcGetMemHandle", optional ipc_get_mem_handle(&mut handle, memory.cast())).map(|()| handle.0)
@@ -95,14 +118,5 @@ impl Peers for Stream {
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
         let (word, all) = (word.cast_mut().cast(), u32::MAX);
         call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, AS_HIGH, all))
-    }
-
-    unsafe fn poke(&self, word: *mut u32, value: u32) -> Result<()> {
-        let mut stream = ptr::null_mut();
-        call!(self, "hipStreamCreateWithFlags", stream_create(&mut stream, NON_BLOCKING))?;
-        let written = call!(self, "hipStreamWriteValue32", optional stream_write_value(stream, word.cast(), value, 0));
-        // What was enqueued is still done.
-        let destroyed = call!(self, "hipStreamDestroy", stream_destroy(stream));
-        written.and(destroyed)
     }
 }

@@ -178,6 +178,19 @@ impl Driver for Stream {
         Ok(Box::new(Self::new(self.ordinal as usize)?))
     }
 
+    fn urgent(&self) -> Result<Box<dyn Driver>> {
+        let (mut least, mut greatest) = (0, 0);
+        let mut stream = Self { library: self.library, ordinal: self.ordinal, stream: ptr::null_mut() };
+        stream.enter()?;
+        call!(stream, "hipDeviceGetStreamPriorityRange", optional device_get_stream_priority_range(&mut least, &mut greatest))?;
+        call!(
+            stream,
+            "hipStreamCreateWithPriority",
+            optional stream_create_with_priority(&mut stream.stream, NON_BLOCKING, greatest)
+        )?;
+        Ok(Box::new(stream))
+    }
+
     fn peers(&self) -> Result<&dyn Peers, String> {
         let lacking = peers::lacking(&self.library.table);
         if lacking.is_empty() { Ok(self) } else { Err(format!("HIP lacks {}", lacking.join(", "))) }

@@ -56,6 +56,8 @@ disco_dl::functions! {
     optional {
         /// `hipStreamWaitEvent(hipStream_t, hipEvent_t, unsigned flags)`
         stream_wait_event: c"hipStreamWaitEvent"(Stream, Event, c_uint);
+        /// `hipExtMallocWithFlags(void **memory, size_t bytes, unsigned flags)`
+        ext_malloc_with_flags: c"hipExtMallocWithFlags"(*mut *mut c_void, usize, c_uint);
         /// `hipDeviceCanAccessPeer(int *can, int device, int peer)`
         device_can_access_peer: c"hipDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
         /// `hipDeviceEnablePeerAccess(int peer, unsigned flags)`
@@ -66,6 +68,10 @@ disco_dl::functions! {
         ipc_open_mem_handle: c"hipIpcOpenMemHandle"(*mut *mut c_void, IpcHandle, c_uint);
         /// `hipIpcCloseMemHandle(void *memory)`
         ipc_close_mem_handle: c"hipIpcCloseMemHandle"(*mut c_void);
+        /// `hipDeviceGetStreamPriorityRange(int *least, int *greatest)`
+        device_get_stream_priority_range: c"hipDeviceGetStreamPriorityRange"(*mut c_int, *mut c_int);
+        /// `hipStreamCreateWithPriority(hipStream_t *, unsigned flags, int priority)`
+        stream_create_with_priority: c"hipStreamCreateWithPriority"(*mut Stream, c_uint, c_int);
         /// `hipStreamWriteValue32(hipStream_t, void *word, uint32_t value, unsigned flags)`
         stream_write_value: c"hipStreamWriteValue32"(Stream, *mut c_void, u32, c_uint);
         /// `hipStreamWaitValue32(hipStream_t, void *word, uint32_t value, unsigned flags, uint32_t mask)`

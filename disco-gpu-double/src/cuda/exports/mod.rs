@@ -13,6 +13,7 @@ pub mod module;
 pub mod peer;
 pub mod pool;
 pub mod stream;
+pub mod table;
 pub mod text;
 pub mod word;
 

@@ -75,7 +75,17 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
     Code::of(device::enter("cuMemAllocFromPoolAsync").and_then(|device| {
         stream::find(on, device)?;
         let pool = pool::find(handle)?;
-        put(at, memory::allocate_from(pool.device(), bytes, Some(pool))?)
+        put(at, memory::allocate_from(pool.device(), bytes, pool)?)
+    }))
+}
+
+/// `CUresult cuMemAllocAsync(CUdeviceptr *, size_t bytes, CUstream)`: of the own pool of the stream's device.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocAsync(at: Option<&mut DevicePointer>, bytes: usize, on: Stream) -> Code {
+    Code::of(device::enter("cuMemAllocAsync").and_then(|device| {
+        let (at, device) = (at.ok_or(Code::INVALID_VALUE)?, stream::find(on, device)?.device());
+        *at = memory::allocate_from(device, bytes, pool::of_device(device))?;
+        Ok(())
     }))
 }
 

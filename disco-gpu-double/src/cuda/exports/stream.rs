@@ -2,16 +2,41 @@
 
 #![allow(unsafe_code, reason = "C functions")]
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
 
 use crate::cuda::abi::{self, Code, STREAM_NON_BLOCKING, Stream};
 use crate::cuda::{device, event, stream};
+use crate::settings;
+
+/// The default priority, which is the least, and the greatest: of H100, for example.
+const PRIORITIES: [c_int; 2] = [0, -5];
 
 /// `CUresult cuStreamCreate(CUstream *stream, unsigned int flags)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreate(at: Option<&mut Stream>, flags: c_uint) -> Code {
     let Some(at) = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0) else { return Code::INVALID_VALUE };
-    Code::of(device::enter("cuStreamCreate").map(|device| *at = stream::create(device, flags == 0)))
+    let queues = settings::read().cuda_queues();
+    Code::of(device::enter("cuStreamCreate").map(|device| *at = stream::create(device, flags == 0, queues)))
+}
+
+/// `CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)`: lower numbers are greater priorities, and
+/// those outside of the range count as its nearest. A priority says nothing about the order of work, but above the default the stream
+/// shares its hardware queue with no other.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_uint, priority: c_int) -> Code {
+    let Some(at) = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0) else { return Code::INVALID_VALUE };
+    Code::of(device::enter("cuStreamCreateWithPriority").map(|device| {
+        *at = stream::create_with(device, flags == 0, priority, settings::read().cuda_queues());
+    }))
+}
+
+/// `CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)`: either pointer may be null.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxGetStreamPriorityRange(least: Option<&mut c_int>, greatest: Option<&mut c_int>) -> Code {
+    Code::of(device::enter("cuCtxGetStreamPriorityRange").map(|_| {
+        let places = [least, greatest].into_iter().zip(stream::priorities(PRIORITIES));
+        places.for_each(|(at, priority)| at.into_iter().for_each(|at| *at = priority));
+    }))
 }
 
 /// `CUresult cuStreamDestroy_v2(CUstream)`: does not wait. The stream is gone even if its device has failed.

@@ -7,6 +7,7 @@ use std::ptr;
 
 use crate::cuda::abi::DevicePointer;
 use crate::cuda::device::Device;
+use crate::cuda::memory::{Kind, Span};
 use crate::cuda::{copy, memory, pinned, stream};
 use crate::hip::abi::{Code, Stream};
 use crate::hip::{current, last};
@@ -16,6 +17,25 @@ use crate::hip::{current, last};
 pub extern "C" fn hipMalloc(at: Option<&mut *mut c_void>, bytes: usize) -> Code {
     last::note(allocate("hipMalloc", at, bytes, |device| {
         Ok(ptr::with_exposed_provenance_mut(memory::allocate(device, bytes)? as usize))
+    }))
+}
+
+/// `hipError_t hipExtMallocWithFlags(void **pointer, size_t bytes, unsigned int flags)`: `hipDeviceMallocDefault`,
+/// `hipDeviceMallocFinegrained`, `hipDeviceMallocUncached` (which is the same here) and `hipMallocSignalMemory`: 8 bytes, which are 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipExtMallocWithFlags(at: Option<&mut *mut c_void>, bytes: usize, flags: c_uint) -> Code {
+    let kind = match flags {
+        0 => Kind::Coarse,
+        1 | 3 => Kind::Fine,
+        2 if bytes == 8 => Kind::Signal,
+        _ => return last::note(Err(Code::INVALID_VALUE)),
+    };
+    last::note(allocate("hipExtMallocWithFlags", at, bytes, |device| {
+        let pointer = memory::allocate_as(device, bytes, kind)?;
+        if kind == Kind::Signal {
+            Span::of(pointer, bytes)?.write(&1_u64.to_le_bytes());
+        }
+        Ok(ptr::with_exposed_provenance_mut(pointer as usize))
     }))
 }
 

@@ -66,7 +66,7 @@ pub extern "C" fn hipMallocFromPoolAsync(at: Option<&mut *mut c_void>, bytes: us
     last::note(current::enter("hipMallocFromPoolAsync").and_then(|device| {
         stream::find(on, device)?;
         let pool = pool::find(handle)?;
-        let address = memory::allocate_from(pool.device(), bytes, Some(pool))?;
+        let address = memory::allocate_from(pool.device(), bytes, pool)?;
         put(at, ptr::with_exposed_provenance_mut(address as usize))
     }))
 }

@@ -2,11 +2,15 @@
 
 #![allow(unsafe_code, reason = "C functions")]
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
 
 use crate::cuda::stream;
 use crate::hip::abi::{Code, STREAM_NON_BLOCKING, Stream};
 use crate::hip::{current, last};
+use crate::settings;
+
+/// The least priority and the greatest. The default is 0.
+const PRIORITIES: [c_int; 2] = [1, -1];
 
 /// `hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned int flags)`
 #[unsafe(no_mangle)]
@@ -14,8 +18,29 @@ pub extern "C" fn hipStreamCreateWithFlags(at: Option<&mut Stream>, flags: c_uin
     let at = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0).ok_or(Code::INVALID_VALUE);
     last::note(at.and_then(|at| {
         let device = current::enter("hipStreamCreateWithFlags")?;
-        *at = stream::create(device, flags == 0);
+        *at = stream::create(device, flags == 0, settings::read().hip_queues());
         Ok(())
+    }))
+}
+
+/// `hipError_t hipStreamCreateWithPriority(hipStream_t *stream, unsigned int flags, int priority)`: as
+/// [`cuStreamCreateWithPriority`](crate::cuda::exports::stream::cuStreamCreateWithPriority).
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_uint, priority: c_int) -> Code {
+    let at = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0).ok_or(Code::INVALID_VALUE);
+    last::note(at.and_then(|at| {
+        let device = current::enter("hipStreamCreateWithPriority")?;
+        *at = stream::create_with(device, flags == 0, priority, settings::read().hip_queues());
+        Ok(())
+    }))
+}
+
+/// `hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest)`: either pointer may be null.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipDeviceGetStreamPriorityRange(least: Option<&mut c_int>, greatest: Option<&mut c_int>) -> Code {
+    last::note(current::enter("hipDeviceGetStreamPriorityRange").map(|_| {
+        let places = [least, greatest].into_iter().zip(stream::priorities(PRIORITIES));
+        places.for_each(|(at, priority)| at.into_iter().for_each(|at| *at = priority));
     }))
 }
 

@@ -5,11 +5,14 @@
 use std::ffi::{c_uint, c_void};
 
 use crate::cuda::abi::DevicePointer;
+use crate::cuda::memory::{Kind, Span};
 use crate::cuda::{stream, word};
 use crate::hip::abi::{Code, Stream};
 use crate::hip::{current, last};
+use crate::settings;
 
-/// `hipError_t hipStreamWriteValue32(hipStream_t, void *, uint32_t value, unsigned int flags)`
+/// `hipError_t hipStreamWriteValue32(hipStream_t, void *, uint32_t value, unsigned int flags)`: not to coarse-grained memory of another
+/// device, where a wait may never see it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamWriteValue32(stream: Stream, pointer: *mut c_void, value: u32, flags: c_uint) -> Code {
     last::note(current::enter("hipStreamWriteValue32").and_then(|device| {
@@ -17,13 +20,17 @@ pub extern "C" fn hipStreamWriteValue32(stream: Stream, pointer: *mut c_void, va
             return Err(Code::INVALID_VALUE);
         }
         let stream = stream::find(stream, device)?;
+        let is_unseen = |span: Span| span.kind() == Kind::Coarse && !span.is_of(device);
+        if Span::find(pointer.addr(), 4).is_some_and(is_unseen) {
+            return Err(Code::INVALID_VALUE);
+        }
         Ok(word::write(&stream, pointer.addr() as DevicePointer, value)?)
     }))
 }
 
 /// `hipError_t hipStreamWaitValue32(hipStream_t, void *, uint32_t value, unsigned int flags, uint32_t mask)`: `hipStreamWaitValueGte`,
 /// `Eq`, `And` and `Nor`, of the bits in the mask. Unlike CUDA's, the first knows nothing of numbers that start again from 0: HIP's
-/// kernel for it (`__amd_streamOpsWait`) compares numbers without a sign.
+/// kernel for it (`__amd_streamOpsWait`) compares numbers without a sign. With `GPU_STREAMOPS_CP_WAIT`, only in signal memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamWaitValue32(
     stream: Stream,
@@ -41,6 +48,10 @@ pub extern "C" fn hipStreamWaitValue32(
             _ => return Err(Code::INVALID_VALUE),
         };
         let stream = stream::find(stream, device)?;
+        let is_signal = |span: Span| span.kind() == Kind::Signal;
+        if settings::read().waits_in_signal_memory() && !Span::find(pointer.addr(), 4).is_some_and(is_signal) {
+            return Err(Code::INVALID_VALUE);
+        }
         let is_there = move |word| is_there(word & mask, value);
         Ok(word::wait(&stream, pointer.addr() as DevicePointer, is_there)?)
     }))

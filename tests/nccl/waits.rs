@@ -1,0 +1,109 @@
+//! Waits for words of peers, where streams share hardware queues, and where HIP takes words in some memory alone.
+
+use disco::session::LaneSession;
+use disco::{DataPlane, Session, WorkerContext, block_on};
+
+use crate::alone::{hip_without, sum, text, works_again};
+use crate::on_the_double;
+use crate::p2p::{call, patient, reason, sharing};
+
+/// A wait without an end, on each of two streams, is ended at the deadline, and the streams go on.
+fn waits_end_at_the_deadline(session: &LaneSession, backend: &str) {
+    for at_the_side in [false, true] {
+        let error = text(block_on(call(session, "tests.p2p.wait_for_nothing", (at_the_side,))));
+        assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");
+        block_on(session.recover()).unwrap();
+        block_on(session.init_ccl(backend, &[])).unwrap();
+        block_on(call(session, "tests.p2p.around", (3,))).unwrap();
+    }
+}
+
+on_the_double!(a_wait_ends_where_all_ordinary_streams_share_its_queue, ["CUDA_DEVICE_MAX_CONNECTIONS" = "1"], {
+    let session = sharing(2);
+    waits_end_at_the_deadline(&session, "cuda_p2p");
+});
+
+#[cfg(feature = "rccl")]
+on_the_double!(a_wait_on_an_amd_device_ends_where_all_ordinary_streams_share_its_queue, ["GPU_MAX_HW_QUEUES" = "1"], {
+    let session = patient(2);
+    block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+    waits_end_at_the_deadline(&session, "rocm_p2p");
+});
+
+/// Makes streams, and destroys none.
+fn make_streams(ctx: &mut WorkerContext, count: i64) -> disco::Result<()> {
+    let stream = disco::nccl::cuda::stream(ctx.queue())?;
+    (0..count).for_each(|_| std::mem::forget(stream.context().new_stream().unwrap()));
+    Ok(())
+}
+
+disco::register_function!("tests.waits.make_streams", make_streams);
+
+on_the_double!(
+    another_stream_ends_a_wait_where_the_first_shares_its_queue,
+    ["GPU_DOUBLE_PRIORITIES" = "0", "CUDA_DEVICE_MAX_CONNECTIONS" = "3"],
+    {
+        let session = patient(2);
+        block_on(session.init_ccl("nccl", &[])).unwrap();
+        // Of three queues, the worker's stream has the first, and so does the fourth stream, which is made for ends of waits. The fifth
+        // is the stream at the side, and the sixth has the last queue.
+        block_on(call(&session, "tests.waits.make_streams", (2,))).unwrap();
+        block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+        let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", (false,))));
+        assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");
+        works_again(&session);
+    }
+);
+
+on_the_double!(
+    waits_that_no_stream_ends_leave_all_to_nccl,
+    ["GPU_DOUBLE_PRIORITIES" = "0", "CUDA_DEVICE_MAX_CONNECTIONS" = "1"],
+    {
+        let session = sharing(2);
+        assert_eq!(
+            reason(&session),
+            "rank 0: a stream that waits for a word holds up 3 streams of the highest priority, each of which was to write the word; \
+             more hardware queues may help: CUDA_DEVICE_MAX_CONNECTIONS=32, or GPU_MAX_HW_QUEUES=32 by HIP"
+        );
+        // A peer has ended the waits.
+        works_again(&session);
+    }
+);
+
+#[cfg(feature = "rccl")]
+on_the_double!(words_are_in_signal_memory_where_hip_waits_in_no_other, ["GPU_STREAMOPS_CP_WAIT" = "1"], {
+    let session = patient(3);
+    block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+    let why = "the links are not known: nobody looks for links between AMD's devices";
+    assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
+    block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
+    block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
+    waits_end_at_the_deadline(&session, "rocm_p2p");
+    drop(session);
+    crate::costs::check_nothing_is_left_of("libamdhip64.so.6");
+});
+
+#[cfg(feature = "rccl")]
+on_the_double!(
+    words_that_hip_does_not_wait_for_leave_all_to_rccl,
+    ["GPU_STREAMOPS_CP_WAIT" = "1", "LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
+    {
+        let session = patient(2);
+        block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+        let why = "rank 0: streams do not wait for words in shared memory: hip: hipStreamWaitValue32 returned 1: invalid argument";
+        assert_eq!(reason(&session), format!("{why}; HIP lacks hipExtMallocWithFlags"));
+        assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+    }
+);
+
+#[cfg(feature = "rccl")]
+on_the_double!(
+    memory_in_which_peers_do_not_see_words_leaves_all_to_rccl,
+    ["LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
+    {
+        let session = patient(2);
+        block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+        assert_eq!(reason(&session), "rank 0: hip: hipStreamWriteValue32 returned 1: invalid argument");
+        assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
+    }
+);
