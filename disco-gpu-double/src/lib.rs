@@ -61,12 +61,32 @@
 //! looked at further. They do to memory what the real ones do, handshakes in other processes' memory among it, but one block after the
 //! other: nobody may need that two blocks of a launch are under way at once.
 //!
+//! # Captures and graphs
+//!
+//! What a captured stream is given becomes nodes of a graph (`cuStreamBeginCapture_v2`, `hipStreamBeginCapture`): copies on devices and
+//! to and from pinned memory, fills, words, kernels, and units of NCCL; other streams join by events. A launch does the nodes one after
+//! the other, in the order of the capture. A unit of NCCL is a new one at each launch, behind all that its communicator was given
+//! before; `ncclCommFinalize`, `ncclCommDestroy` and `ncclCommAbort` do not come to an end before all graphs with the communicator's
+//! units are destroyed. `cuGraphExecDestroy` waits for nothing, and what was launched is still done.
+//!
+//! A call that is not allowed in a capture returns the driver's code and invalidates the capture, whose end returns
+//! `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`:
+//!
+//! | call | code |
+//! |---|---|
+//! | allocations and frees of device or pinned memory, queries of events, calls that wait for the device, modules, memory of other processes; unless the capture or the thread is relaxed, and in other threads only of a global capture | 900 `STREAM_CAPTURE_UNSUPPORTED` |
+//! | a query of the captured stream or a wait for it, in all modes; the default stream | 900 |
+//! | allocations and frees of a pool on the captured stream, and copies of host memory that is not pinned: the driver would make nodes of them | 900 |
+//! | a query of an event that was recorded last in a capture | 907 `CAPTURED_EVENT` |
+//! | a wait for an event from outside, or of another capture; an end with streams that have not come back, on another stream or thread | 905, 902; 904, 903, 908 |
+//!
 //! # What it has not
 //!
 //! All ranks of a communicator are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a
 //! communicator. `ncclAllToAllv` is a group of sends and receives, and counts as one call. Releasing the last hold on a context
 //! destroys nothing, so that leaks are counted; modules are not. Events measure no time. Ranks with NaN among numbers of which they
-//! want the largest get a number, as with `fmaxf`.
+//! want the largest get a number, as with `fmaxf`. Graphs are made by captures only. Two launches of one graph on two streams may run at
+//! once.
 //!
 //! # Variables
 //!

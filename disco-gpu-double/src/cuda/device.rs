@@ -8,6 +8,7 @@ use std::sync::{Arc, Once, OnceLock};
 
 use super::abi::{Code, Context};
 use super::arena::Arena;
+use super::capture;
 use super::peer::Peers;
 use super::stream::{self, Stream};
 use crate::faults::{self, Action};
@@ -97,6 +98,7 @@ pub(crate) fn enter(function: &str) -> Result<&'static Device, Code> {
 /// The same for functions that give back what there is, even if something has failed before.
 pub(crate) fn enter_failed(function: &str) -> Result<&'static Device, Code> {
     let device = current()?;
+    capture::permit(function)?;
     device.fault(function).map(|()| device)
 }
 

@@ -10,6 +10,8 @@
 //! pool      memory that is allocated and freed in the order of a stream
 //! pinned    host memory of the driver's
 //! stream    queues of work, each served by a thread of its own
+//! capture   streams whose work becomes nodes of a graph
+//! graph     what was captured, to be launched again and again
 //! event     marks in a stream that others wait for
 //! word      words of memory that streams write, and wait for
 //! module    modules, and the functions in them
@@ -21,10 +23,12 @@
 
 pub mod abi;
 pub(crate) mod arena;
+pub(crate) mod capture;
 pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
 pub mod exports;
+pub(crate) mod graph;
 pub(crate) mod identity;
 pub(crate) mod ipc;
 pub mod kernel;

@@ -7,14 +7,16 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use super::abi::{self, Code};
+use super::capture::Place;
 use super::device::Device;
+use super::graph::{self, Node};
 use super::pool;
 use crate::handles::Handles;
 use crate::settings;
 use crate::sync::{lock, wait};
 
-/// One piece of work. What it fails with stays with the device.
-pub(crate) type Work = Box<dyn FnOnce() -> Result<(), Code> + Send>;
+/// One piece of work, which a graph does many times. What it fails with stays with the device.
+pub(crate) type Work = Box<dyn Fn() -> Result<(), Code> + Send + Sync>;
 
 static STREAMS: Handles<Stream> = Handles::new(0x5_0000_0000);
 
@@ -23,6 +25,8 @@ pub(crate) struct Stream {
     device: &'static Device,
     /// Whether it and the default stream wait for each other.
     is_ordered: bool,
+    /// Where its work goes instead, while it is captured.
+    pub(crate) capture: Place,
     queue: Mutex<Queue>,
     filled: Condvar,
     drained: Condvar,
@@ -55,6 +59,12 @@ pub(crate) fn find(handle: abi::Stream, device: &'static Device) -> Result<Arc<S
     if handle.addr() <= 1 {
         return Ok(Arc::clone(device.default_stream()));
     }
+    let stream = of_handle(handle)?;
+    stream.capture.check().map(|()| stream)
+}
+
+/// The same of a stream that is no default one, even if its capture was invalidated.
+pub(crate) fn of_handle(handle: abi::Stream) -> Result<Arc<Stream>, Code> {
     STREAMS.find(handle).ok_or(Code::INVALID_HANDLE)
 }
 
@@ -77,6 +87,7 @@ impl Stream {
         let stream = Arc::new(Self {
             device,
             is_ordered,
+            capture: Place::default(),
             queue: Mutex::default(),
             filled: Condvar::new(),
             drained: Condvar::new(),
@@ -94,8 +105,29 @@ impl Stream {
         self.device
     }
 
-    /// Enqueues. The default stream and those that CUDA calls blocking do nothing before what the other was given first.
+    /// What tells it from others.
+    pub(crate) fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Enqueues, or adds to the graph that is captured.
     pub(crate) fn push(&self, work: Work) {
+        match self.capture.current() {
+            Some(capture) => capture.add(self, graph::node(work)),
+            None => self.enqueue(work),
+        }
+    }
+
+    /// The same of a node, whose work is made when it is launched.
+    pub(crate) fn launch(&self, node: Node) {
+        match self.capture.current() {
+            Some(capture) => capture.add(self, node),
+            None => self.enqueue(node()),
+        }
+    }
+
+    /// The default stream and those that CUDA calls blocking do nothing before what the other was given first.
+    fn enqueue(&self, work: Work) {
         let default = self.device.default_stream_if_used();
         match default {
             Some(default) if std::ptr::eq(self, &raw const **default) => self.push_after_all(work),
@@ -137,6 +169,7 @@ impl Stream {
 
     /// `cuStreamQuery`: not ready before all that it was given is done.
     pub(crate) fn query(&self) -> Result<(), Code> {
+        self.capture.refuse()?;
         let is_idle = self.is_idle();
         self.device.check()?;
         if is_idle { Ok(()) } else { Err(Code::NOT_READY) }
@@ -144,6 +177,7 @@ impl Stream {
 
     /// `cuStreamSynchronize`: waits, and says what the device has failed with.
     pub(crate) fn finish(&self) -> Result<(), Code> {
+        self.capture.refuse()?;
         self.synchronize();
         pool::release(self.device);
         self.device.check()
@@ -207,8 +241,8 @@ impl Stream {
 /// Work that first waits for what other streams had when it was made.
 fn after(others: Vec<(Arc<Stream>, u64)>, work: Work) -> Work {
     Box::new(move || {
-        for (stream, finished) in others {
-            stream.wait_until(finished);
+        for (stream, finished) in &others {
+            stream.wait_until(*finished);
         }
         work()
     })

@@ -11,7 +11,7 @@ use super::abi::{Code, CommHandle, UniqueId};
 use super::background::{self, Failure, go_on};
 use super::clique::{Clique, State};
 use super::comm::{self, Comm, Seat};
-use super::{text, unique_id};
+use super::{captured, text, unique_id};
 use crate::cuda::device::{self, Device};
 use crate::cuda::peer;
 use crate::faults::Action;
@@ -152,11 +152,13 @@ fn leave(comm: &Arc<Comm>) -> Result<(), Failure> {
     let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
     let launched = comm.launched.load(SeqCst);
     clique.wait(comm, |state| (state.finished[*rank] == launched).then_some(()))?;
+    captured::wait(comm, clique);
     clique.change(|state| state.has_left[*rank] = true);
     Ok(())
 }
 
-/// `ncclCommAbort`: its work ends without completing, and touches no memory after this.
+/// `ncclCommAbort`: its work ends without completing, and touches no memory after this. It waits for graphs, as
+/// `ncclCommDestroy` does.
 pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     let comm = comm::remove(handle)?;
     comm.set_aborted();
@@ -166,6 +168,7 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
             state.has_left[*rank] = true;
         });
         clique.wait_regardless(|state| !state.is_running[*rank]);
+        captured::wait(&comm, clique);
     }
     Ok(())
 }

@@ -6,12 +6,13 @@ use std::thread;
 
 use super::abi::Code;
 use super::call::Call;
+use super::captured::InGraph;
 use super::clique::{Aborted, Clique};
 use super::comm::{Comm, Seat};
 use super::{background, collective, point_to_point, text};
 use crate::counts;
 use crate::cuda;
-use crate::cuda::stream::Stream;
+use crate::cuda::stream::{Stream, Work};
 use crate::faults::Action;
 use crate::settings;
 
@@ -20,6 +21,8 @@ pub(crate) struct Unit {
     comm: Arc<Comm>,
     calls: Vec<Arc<Call>>,
     fault: Option<Action>,
+    /// A graph has it.
+    _in_graph: Option<InGraph>,
 }
 
 /// Where it is among all that the communicator was given.
@@ -38,32 +41,48 @@ pub(crate) fn launch(stream: &Arc<Stream>, unit: Unit) -> Result<(), Code> {
     stream.device().check().map_err(|code| {
         text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("the device has failed before, with CUDA error {}", code.0))
     })?;
-    counts::unit();
-    let steps = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
-    let position = Position { unit: comm.launched.fetch_add(1, SeqCst), step: comm.steps.fetch_add(steps, SeqCst) };
     let connects = unit.calls.iter().any(|call| !call.kind.is_collective());
     let is_first = connects && !comm.has_connected.swap(true, SeqCst);
-    let work = Box::new(move || unit.run(&position));
+    let give: Box<dyn FnOnce(&Stream) + Send> = match stream.capture.current() {
+        Some(_) => {
+            let _in_graph = Some(InGraph::new(&unit.comm));
+            let unit = Arc::new(Unit { _in_graph, ..unit });
+            Box::new(move |stream| stream.launch(Arc::new(move || work(Arc::clone(&unit)))))
+        }
+        None => {
+            let work = work(Arc::new(unit));
+            Box::new(move |stream| stream.push(work))
+        }
+    };
     let is_in_background = !comm.is_blocking && (is_first || settings::read().connects_always());
     if !is_in_background {
-        stream.push(work);
+        give(stream);
         return Ok(());
     }
     comm.begin();
     let stream = Arc::clone(stream);
     thread::spawn(move || {
         background::linger();
-        stream.push(work);
+        give(&stream);
         comm.end();
     });
     Err(Code::IN_PROGRESS)
+}
+
+/// A unit as work, behind all that its communicator was given before.
+pub(super) fn work(unit: Arc<Unit>) -> Work {
+    counts::unit();
+    let steps = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
+    let comm = &unit.comm;
+    let position = Position { unit: comm.launched.fetch_add(1, SeqCst), step: comm.steps.fetch_add(steps, SeqCst) };
+    Box::new(move || unit.run(&position))
 }
 
 impl Unit {
     /// Calls that have been checked.
     pub(crate) fn new(comm: Arc<Comm>, calls: Vec<Call>, fault: Option<Action>) -> Self {
         let fault = fault.or_else(|| calls.iter().find_map(|call| call.fault));
-        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault }
+        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, _in_graph: None }
     }
 
     fn run(&self, position: &Position) -> Result<(), cuda::abi::Code> {
