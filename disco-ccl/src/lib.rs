@@ -14,6 +14,7 @@
 //!   device        which devices there are
 //!   queue         a worker's stream, and marks in it
 //!   staging       copies from and to the host
+//!   graph         work of the stream that is captured, and launched many times
 //! communicator  one rank: launches, waits, splits, breaks
 //!   collective    operations as calls of the library
 //!   premul        sums of inputs that are multiplied first
@@ -40,6 +41,7 @@ mod connect;
 mod device;
 mod driver;
 mod ending;
+mod graph;
 mod handle;
 mod heap;
 mod library;
@@ -60,6 +62,7 @@ pub use communicator::Communicator;
 pub use config::Config;
 pub use device::{bind, details};
 pub use driver::{Driver, Mark, Way};
+pub use graph::{Graph, GraphFunctions};
 pub use heap::MemoryUse;
 pub use library::{Library, Vendor, Version};
 pub use pinned::Pinned;

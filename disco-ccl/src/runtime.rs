@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::abi::Stream;
 use crate::driver::{Driver, Way};
+use crate::graph::Captures;
 use crate::heap::{Heap, MemoryUse, Span};
 use crate::patience;
 
@@ -26,7 +27,8 @@ pub struct Runtime {
     /// The second stream, once somebody has asked for it.
     side: OnceLock<Arc<dyn Driver>>,
     /// The memory of tensors.
-    heap: Heap,
+    pub(crate) heap: Heap,
+    pub(crate) captures: Captures,
     /// Those who know of work what its stream does not tell.
     watches: Mutex<Vec<Weak<dyn Watch>>>,
 }
@@ -50,8 +52,8 @@ struct Block {
 impl Runtime {
     /// For a driver's device, which is current, and its stream.
     pub fn new(driver: impl Driver) -> Arc<Self> {
-        let (heap, side) = (Heap::new(&driver), OnceLock::new());
-        Arc::new(Self { driver: Arc::new(driver), side, heap, watches: Mutex::default() })
+        let (heap, side, captures) = (Heap::new(&driver), OnceLock::new(), Captures::new(driver.graphs()));
+        Arc::new(Self { driver: Arc::new(driver), side, heap, captures, watches: Mutex::default() })
     }
 
     /// The second stream.
@@ -118,8 +120,9 @@ impl Runtime {
     /// until the stream has got there; dropping it waits for nothing.
     ///
     /// # Errors
-    /// No room.
+    /// No room; the stream is being captured.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
+        self.refuse_in_capture("allocation", "tensors are allocated before the capture")?;
         let settle = || _ = self.wait_all_idle(LIMIT);
         let found = self.heap.alloc(self.driver(), bytes, settle)?;
         let span = found.ok_or_else(|| self.no_room(bytes))?;
@@ -152,12 +155,12 @@ impl Runtime {
         }
     }
 
-    /// Whether all work on the stream is done.
+    /// Whether all work on the stream is done. Never so while it is captured.
     ///
     /// # Errors
     /// The driver's own, of work that failed.
     pub(crate) fn is_idle(&self) -> Result<bool> {
-        self.driver.is_idle()
+        self.ask(|| self.driver.is_idle())
     }
 
     /// The same of the second stream, too, which may wait for peers while the first has nothing to do.
@@ -166,7 +169,7 @@ impl Runtime {
     /// As [`Runtime::is_idle`].
     pub(crate) fn is_all_idle(&self) -> Result<bool> {
         let is_side_idle = self.side.get().map_or(Ok(true), |side| side.is_idle())?;
-        Ok(self.driver.is_idle()? && is_side_idle)
+        Ok(self.is_idle()? && is_side_idle)
     }
 
     /// Gives memory that no tensor has back to the device until no more than `keep` bytes are reserved.
@@ -175,9 +178,10 @@ impl Runtime {
     /// calls it, but an allocation that finds no room.
     ///
     /// # Errors
-    /// The streams are not done after 5 s; the driver's own.
+    /// The streams are not done after 5 s; the stream is being captured; the driver's own.
     pub fn trim(&self, keep: usize) -> Result<()> {
         self.enter()?;
+        self.refuse_in_capture("trim", "memory is given back outside of captures")?;
         if !self.wait_all_idle(LIMIT) {
             return Err(Error::invalid(format!("trim: work on {} is not done after {LIMIT:?}", self.device())));
         }
@@ -206,13 +210,14 @@ impl Runtime {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.runtime.heap.give_back(self.runtime.driver(), self.span);
+        self.runtime.give_back(self.span);
     }
 }
 
 /// On whatever thread had the last tensor. Waits for nothing.
 impl Drop for Runtime {
     fn drop(&mut self) {
+        self.give_back_deferred();
         let streams: SmallVec<[Arc<dyn Driver>; 2]> =
             [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().collect();
         let is_idle = move || streams.iter().all(|stream| stream.is_idle().unwrap_or(true));
