@@ -38,6 +38,14 @@ fn launch_but(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
     ctx.comm()?.synchronize()
 }
 
+/// Launches it, `late` so late that the others tell each other that they wait.
+fn launch_late(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
+    if ctx.worker() == late.into() {
+        std::thread::sleep(ctx.deadline() / 2);
+    }
+    launch_but(ctx, u32::MAX)
+}
+
 /// Launches it, and `but` fails in place of that.
 fn fail_but_launch(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
     if ctx.worker() == but.into() {
@@ -58,6 +66,7 @@ fn forget(_: &mut WorkerContext) -> disco::Result<()> {
 
 disco::register_function!("tests.graphs.keep", keep);
 disco::register_function!("tests.graphs.launch_but", launch_but);
+disco::register_function!("tests.graphs.launch_late", launch_late);
 disco::register_function!("tests.graphs.fail_but_launch", fail_but_launch);
 disco::register_function!("tests.graphs.launch_error", launch_error);
 disco::register_function!("tests.graphs.forget", forget);
@@ -139,6 +148,7 @@ on_the_double!(
             block_on(async {
                 session.init_ccl(backend, &[]).await.unwrap();
                 call(&session, "tests.graphs.keep", ()).await.unwrap();
+                call(&session, "tests.graphs.launch_late", (0,)).await.unwrap();
             });
             let error = text(block_on(call(&session, "tests.graphs.launch_but", (1,))));
             assert!(error.contains("no end after 500ms: rank 1 has not come"), "{backend}: {error}");

@@ -120,15 +120,27 @@ pub(crate) fn two_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// Tensors that only a graph has, also those that are dropped while it is captured.
+fn failed(error: result::DriverError) -> Error {
+    Error::invalid(error.to_string())
+}
+
+/// Tensors that only a graph has, also those that are dropped while it is captured and of which only the program knows.
+#[allow(unsafe_code, reason = "the driver's own calls")]
 fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (src, dst) = (tensor(ctx, LEN)?, tensor(ctx, LEN)?);
     write(ctx, &src, &[3.0; LEN])?;
-    let mut between = Some(tensor(ctx, LEN)?);
+    let mut between = Some((tensor(ctx, LEN)?, tensor(ctx, LEN)?));
+    let stream: sys::CUstream = ctx.queue().raw().cast();
+    let copy = |to: &Tensor, from: &Tensor| {
+        let (to, from) = (to.data() as sys::CUdeviceptr, from.data() as sys::CUdeviceptr);
+        // SAFETY: both have so many bytes, which the graph keeps.
+        unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, 4 * LEN, stream) }.result().map_err(failed)
+    };
     let graph = capture(ctx, |ctx| {
-        if let Some(between) = between.take() {
-            ctx.comm()?.all_reduce(&src, &between, Reduction::Sum)?;
-            ctx.queue().copy_within(&dst, &between)?;
+        if let Some((first, second)) = between.take() {
+            ctx.comm()?.all_reduce(&src, &first, Reduction::Sum)?;
+            copy(&second, &first)?;
+            copy(&dst, &second)?;
         }
         Ok(())
     })?;
@@ -150,7 +162,7 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     graph.launch()?;
     // Behind the launch.
     drop(graph);
-    assert_eq!(before - in_use(ctx)?, 2 * 4 * LEN);
+    assert_eq!(before - in_use(ctx)?, 3 * 4 * LEN);
     assert_eq!(read(ctx, &dst)?, [3.0 * ranks; LEN]);
     Ok(())
 }
@@ -160,7 +172,6 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
 fn own_capture(ctx: &mut WorkerContext) -> disco::Result<()> {
     let stream: sys::CUstream = ctx.queue().raw().cast();
     let (x, mut other) = (tensor(ctx, LEN)?, Some(tensor(ctx, LEN)?));
-    let failed = |error: result::DriverError| Error::invalid(error.to_string());
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     // SAFETY: the stream is there.
     unsafe { result::stream::begin_capture(stream, mode) }.map_err(failed)?;
