@@ -120,7 +120,7 @@ pub(crate) fn two_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-fn failed(error: result::DriverError) -> Error {
+pub(crate) fn failed(error: result::DriverError) -> Error {
     Error::invalid(error.to_string())
 }
 
@@ -167,6 +167,25 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
+/// Copies into the next rank's shared memory, of what is there at each launch.
+fn copies_to_a_peer(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let shared = disco::nccl::p2p::Shortcut::of(ctx.comm()?)?.workspace()?.clone();
+    let (ranks, own) = (shared.size(), ctx.worker().index());
+    let next = (((own + 1) % ranks) as u32).into();
+    let (src, dst) = (tensor(ctx, LEN)?, tensor(ctx, LEN)?);
+    let graph = capture(ctx, |_| shared.main().put(&src, next, 0))?;
+    for round in 1..=3 {
+        write(ctx, &src, &[(10 * round + own) as f32; LEN])?;
+        graph.launch()?;
+        shared.main().barrier()?;
+        shared.main().get(&dst, shared.rank(), 0)?;
+        let expected = (10 * round + (own + ranks - 1) % ranks) as f32;
+        assert_eq!(read(ctx, &dst)?, [expected; LEN]);
+        shared.main().barrier()?;
+    }
+    Ok(())
+}
+
 /// The program captures the worker's stream itself.
 #[allow(unsafe_code, reason = "the driver's own calls")]
 fn own_capture(ctx: &mut WorkerContext) -> disco::Result<()> {
@@ -205,6 +224,7 @@ disco::register_function!("tests.graphs.sequence", sequence);
 disco::register_function!("tests.graphs.two_graphs", two_graphs);
 disco::register_function!("tests.graphs.tensors_of_graphs", tensors_of_graphs);
 disco::register_function!("tests.graphs.own_capture", own_capture);
+disco::register_function!("tests.graphs.copies_to_a_peer", copies_to_a_peer);
 
 on_the_double!(collectives_are_captured_once_and_launched_with_other_inputs, [], {
     for workers in [1, 2, 4] {
@@ -272,6 +292,12 @@ on_the_double!(
         block_on(call(&session, "tests.graphs.two_graphs", ())).unwrap();
     }
 );
+
+on_the_double!(copies_into_peers_memory_are_captured, [], {
+    let session = patient(3);
+    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    block_on(call(&session, "tests.graphs.copies_to_a_peer", ())).unwrap();
+});
 
 on_the_double!(programs_capture_the_worker_s_stream_themselves, [], {
     let session = session(2);

@@ -114,9 +114,9 @@ impl Graphs {
         let mut state = self.state();
         if state.ended.is_some() {
             drop(state);
-            // Its end waits for nothing.
-            slot.place().take();
-            return;
+            // Not under the slot's lock, for which an abort may wait.
+            let taken = slot.place().take();
+            return drop(taken);
         }
         state.slots.retain(|slot| slot.strong_count() > 0);
         state.slots.push(Arc::downgrade(slot));
