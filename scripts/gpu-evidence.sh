@@ -103,6 +103,7 @@ case $part in
     in_env DISCO_P2P_TOPOLOGY= -- topo 30 "$B/disco" topo
     step check_nccl_1 90 "$B/disco" check --backend nccl --workers 1
     one_device sums_threads 100 streams_of_one_device_sum DISCO_P2P_ONE_SHOT=1024
+    in_env DISCO_TEST_GPU=1 -- graphs_nccl_1 60 "$B/nccl_tests" graphs::one_rank_captures_and_launches::inside --exact --ignored --nocapture
     ranks sums_processes_2 60 processes::sum 2 DISCO_P2P_ONE_SHOT=1024
     step digits_nccl_1 60 "$B/digits" --backend nccl --workers 1 --epochs "$epochs" --json
     one_device sums_relays 60 streams_of_one_device_sum_over_relays DISCO_P2P_TOPOLOGY=hybrid_cube_mesh

@@ -11,8 +11,8 @@ use crate::alone::{nvrtc, session, text, without};
 use crate::costs::{check_nothing_is_left, counts};
 use crate::graph_ends::check_no_graph_is_left;
 use crate::kernels::number;
-use crate::on_the_double;
 use crate::p2p::{call, patient};
+use crate::{on_the_double, on_the_double_or_a_gpu};
 
 /// Elements of a block.
 pub(crate) const LEN: usize = 64;
@@ -234,6 +234,19 @@ on_the_double!(collectives_are_captured_once_and_launched_with_other_inputs, [],
     }
     check_nothing_is_left();
     check_no_graph_is_left();
+});
+
+on_the_double_or_a_gpu!(one_rank_captures_and_launches, [], {
+    let session = patient(1);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        call(&session, "tests.graphs.sequence", (10, true)).await.unwrap();
+        for function in ["two_graphs", "tensors_of_graphs", "own_capture", "failed_captures"] {
+            call(&session, &format!("tests.graphs.{function}"), ()).await.unwrap();
+        }
+        session.shutdown().await.unwrap();
+    });
+    check_nothing_is_left();
 });
 
 on_the_double!(each_launch_of_a_communicator_that_does_not_block_is_waited_for, ["GPU_DOUBLE_CONNECT" = "2"], {
