@@ -15,7 +15,7 @@ use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Result, Ro
 
 use crate::collective::{self, Calls, Outcome};
 use crate::ending::Ending;
-use crate::graph::Place;
+use crate::graph::CaptureCheck;
 use crate::handle::Handle;
 use crate::library::Library;
 use crate::meeting::Meeting;
@@ -30,7 +30,7 @@ use crate::table::CommSplit;
 /// `NCCL_SPLIT_NOCOLOR`
 const NO_COLOR: c_int = -1;
 
-/// Why its graphs have ended, where nothing has failed.
+/// The cause that graphs of a dropped communicator report.
 pub(crate) const DROPPED: &str = "the communicator was dropped";
 
 /// One rank: all that it launches goes on its device's one stream.
@@ -142,7 +142,7 @@ impl Communicator {
         self.check_able(group)?;
         let Some(last) = group.last() else { return Ok(()) };
         self.check_unbroken(|| last.signature(self.size))?;
-        self.place().check(group, factor.is_some())?;
+        self.capture_check().check(group, factor.is_some())?;
         let checked = self.shortcut.as_ref().map_or(Ok(()), Shortcut::check);
         checked.inspect_err(|error| _ = self.break_off(error))?;
         self.launches += 1;
@@ -150,9 +150,9 @@ impl Communicator {
         self.launch(group, factor).inspect_err(|error| _ = self.break_off(error))
     }
 
-    fn place(&self) -> Place<'_> {
+    fn capture_check(&self) -> CaptureCheck<'_> {
         let (runtime, graphs) = (&*self.runtime, self.handle.graphs());
-        Place { runtime, graphs, scratch: &self.scratch, shortcut: self.shortcut.as_ref() }
+        CaptureCheck { runtime, graphs, scratch: &self.scratch, shortcut: self.shortcut.as_ref() }
     }
 
     /// Launches a group, in as few of the library's as may be: in one of those, nothing is in order.
@@ -374,7 +374,7 @@ impl disco_core::Communicator for Communicator {
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
         self.check_unbroken(|| "split".into())?;
-        self.runtime.refuse_in_capture("split", "communicators are made before the capture")?;
+        self.runtime.refuse_in_capture("split", "split communicators before the capture")?;
         // Whoever can't take part is there, too: the others wait for it.
         let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
         let child = self.split_off(&self.handle.child(), number.unwrap_or(NO_COLOR), key)?;
@@ -394,7 +394,7 @@ impl disco_core::Communicator for Communicator {
 
     fn register(&mut self, tensor: &Tensor) -> Result<()> {
         self.check_unbroken(|| "register".into())?;
-        self.runtime.refuse_in_capture("register", "memory is registered before the capture")?;
+        self.runtime.refuse_in_capture("register", "register memory before the capture")?;
         let device = self.runtime.device();
         if tensor.device() != device {
             return Err(Error::invalid(format!("register: {tensor} is not on {device}")));
@@ -418,7 +418,7 @@ impl disco_core::Communicator for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // The library ends no communicator before its graphs.
+        // The library waits for the communicator's graphs to be destroyed.
         let graphs = self.handle.graphs().end(&self.runtime, &DROPPED.into());
         _ = graphs.is_none_or(Ending::wait);
         let registrations = std::mem::take(&mut self.registrations);

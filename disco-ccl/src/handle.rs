@@ -39,7 +39,7 @@ pub(crate) struct Handle {
     is_taken: AtomicBool,
     is_aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
-    /// What was captured of its operations, which ends first.
+    /// The graphs of its captured operations, which end first.
     graphs: Arc<Graphs>,
     /// Those split off, which hear its abort, and keep it for that.
     children: Switchboard,
@@ -203,7 +203,7 @@ impl Handle {
         ending.is_none_or(Ending::wait)
     }
 
-    /// What was captured of its operations.
+    /// The graphs of its captured operations.
     pub(crate) fn graphs(&self) -> &Arc<Graphs> {
         &self.graphs
     }

@@ -14,7 +14,7 @@
 //!   device        which devices there are
 //!   queue         a worker's stream, and marks in it
 //!   staging       copies from and to the host
-//!   graph         work of the stream that is captured, and launched many times
+//!   graph         captured work of the stream, and its launches
 //! communicator  one rank: launches, waits, splits, breaks
 //!   collective    operations as calls of the library
 //!   premul        sums of inputs that are multiplied first

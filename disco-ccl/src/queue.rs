@@ -19,8 +19,8 @@ use crate::graph::Graph;
 use crate::runtime::Runtime;
 use crate::staging::Staging;
 
-/// Why nothing that is captured can be waited for.
-pub(crate) const NOTHING_RUNS: &str = "nothing of a graph is done before its launch";
+/// The reason why a capture refuses waits.
+pub(crate) const NOTHING_RUNS: &str = "captured work runs when its graph is launched: synchronize after that";
 /// How long a queue that is dropped waits for copies to the host.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Looks before pauses begin, and between later ones.
@@ -60,8 +60,8 @@ impl Queue {
         &self.runtime
     }
 
-    /// Captures what `work` gives to the stream: see [`Runtime::capture`], which needs no hold on the queue. Of the queue itself, copies on
-    /// the device are captured, and everything else is refused.
+    /// Captures the work that `work` gives to the stream: see [`Runtime::capture`], which does not borrow the queue. Of the queue's own methods,
+    /// `copy_within` can be captured, and all others are refused.
     ///
     /// # Errors
     /// As [`Runtime::capture`].
@@ -75,7 +75,7 @@ impl Queue {
         // User code may have made another device current.
         self.runtime.enter()?;
         if host.contains(&true) {
-            let why = "a graph would copy at each launch what the host has at the capture";
+            let why = "a graph can't copy host tensors: copy before the capture or after a launch";
             self.runtime.refuse_in_capture(operation, why)?;
         }
         let device = self.runtime.device();
@@ -148,7 +148,7 @@ impl disco_core::Queue for Queue {
 
     fn record(&mut self) -> Result<Event> {
         self.runtime.enter()?;
-        self.runtime.refuse_in_capture("record", "nobody can ask for an event of a graph")?;
+        self.runtime.refuse_in_capture("record", "the host can't query an event of a graph")?;
         let mark = match self.spare.pop() {
             Some(mark) => mark,
             None => self.runtime.driver().mark()?,
@@ -164,7 +164,10 @@ impl disco_core::Queue for Queue {
     }
 
     fn poll(&mut self, event: Event) -> Result<bool> {
-        self.runtime.refuse_in_capture("poll", "the driver ends a capture in which a thread asks for events")?;
+        self.runtime.refuse_in_capture(
+            "poll",
+            "the driver ends a capture whose thread queries an event: poll after the capture",
+        )?;
         let at = self.open.iter().position(|(open, _)| *open == event);
         let at = at.ok_or_else(|| Error::invalid(format!("{event:?} was not recorded on this queue")))?;
         // SAFETY: the mark is there.

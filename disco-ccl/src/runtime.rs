@@ -122,7 +122,7 @@ impl Runtime {
     /// # Errors
     /// No room; the stream is being captured.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
-        self.refuse_in_capture("allocation", "tensors are allocated before the capture")?;
+        self.refuse_in_capture("allocation", "allocate tensors before the capture")?;
         let settle = || _ = self.wait_all_idle(LIMIT);
         let found = self.heap.alloc(self.driver(), bytes, settle)?;
         let span = found.ok_or_else(|| self.no_room(bytes))?;
@@ -155,7 +155,7 @@ impl Runtime {
         }
     }
 
-    /// Whether all work on the stream is done. Never so while it is captured.
+    /// Whether all work on the stream is done; false while the stream is being captured.
     ///
     /// # Errors
     /// The driver's own, of work that failed.
@@ -181,7 +181,7 @@ impl Runtime {
     /// The streams are not done after 5 s; the stream is being captured; the driver's own.
     pub fn trim(&self, keep: usize) -> Result<()> {
         self.enter()?;
-        self.refuse_in_capture("trim", "memory is given back outside of captures")?;
+        self.refuse_in_capture("trim", "trim memory before or after the capture")?;
         if !self.wait_all_idle(LIMIT) {
             return Err(Error::invalid(format!("trim: work on {} is not done after {LIMIT:?}", self.device())));
         }

@@ -63,11 +63,11 @@
 //!
 //! # Captures and graphs
 //!
-//! What a captured stream is given becomes nodes of a graph (`cuStreamBeginCapture_v2`, `hipStreamBeginCapture`): copies on devices and
-//! to and from pinned memory, fills, words, kernels, and units of NCCL; other streams join by events. A launch does the nodes one after
-//! the other, in the order of the capture. A unit of NCCL is a new one at each launch, behind all that its communicator was given
-//! before; `ncclCommFinalize`, `ncclCommDestroy` and `ncclCommAbort` do not come to an end before all graphs with the communicator's
-//! units are destroyed. `cuGraphExecDestroy` waits for nothing, and what was launched is still done.
+//! Calls on a captured stream (`cuStreamBeginCapture_v2`, `hipStreamBeginCapture`) add nodes to a graph: copies on devices and to and from
+//! pinned memory, fills, words, kernels, and units of NCCL. Other streams join the capture by events. A launch runs the nodes one after
+//! the other in the order of the capture. Each launch makes a new unit of NCCL, behind all earlier units of the communicator.
+//! `ncclCommFinalize`, `ncclCommDestroy` and `ncclCommAbort` complete only after all graphs with units of the communicator are destroyed.
+//! `cuGraphExecDestroy` does not wait, and running launches complete.
 //!
 //! A call that is not allowed in a capture returns the driver's code and invalidates the capture, whose end returns
 //! `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`:
@@ -78,7 +78,7 @@
 //! | a query of the captured stream or a wait for it, in all modes; the default stream | 900 |
 //! | allocations and frees of a pool on the captured stream, and copies of host memory that is not pinned: the driver would make nodes of them | 900 |
 //! | a query of an event that was recorded last in a capture | 907 `CAPTURED_EVENT` |
-//! | a wait for an event from outside, or of another capture; an end with streams that have not come back, on another stream or thread | 905, 902; 904, 903, 908 |
+//! | a wait for an event from outside or of another capture; an end with streams that have not joined again, on another stream or thread | 905, 902; 904, 903, 908 |
 //!
 //! # What it has not
 //!

@@ -1,4 +1,4 @@
-//! Captures and graphs: what is launched again and again, and what ends a capture.
+//! Captures, launches of graphs, and calls that invalidate a capture.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -39,7 +39,7 @@ const GLOBAL: c_int = 0;
 const THREAD_LOCAL: c_int = 1;
 const RELAXED: c_int = 2;
 
-/// One test at a time: a capture may forbid other threads what other tests do.
+/// One test at a time: a global capture forbids calls to the threads of other tests.
 fn turn() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -241,7 +241,7 @@ fn an_unsafe_call_is_refused_and_ends_the_capture() {
         assert_eq!(cuMemsetD8Async(memory, 0, 4, stream), Code::STREAM_CAPTURE_INVALIDATED);
         assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
     }
-    // A capture of another thread forbids only what it says.
+    // A capture of another thread forbids calls according to its mode.
     for (mode, is_forbidden) in [(GLOBAL, true), (THREAD_LOCAL, false), (RELAXED, false)] {
         begin(stream, mode);
         let code = thread::spawn(|| {
@@ -255,7 +255,7 @@ fn an_unsafe_call_is_refused_and_ends_the_capture() {
             false => assert_eq!(cuGraphExecDestroy(end(stream)), OK),
         }
     }
-    // Threads that are relaxed may do what they like, but ask for what is captured.
+    // A relaxed thread may make unsafe calls, but may not query a captured event.
     let mut before = RELAXED;
     assert_eq!((cuThreadExchangeStreamCaptureMode(Some(&mut before)), before), (OK, GLOBAL));
     begin(stream, THREAD_LOCAL);

@@ -23,7 +23,7 @@ mod seat;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 mod streams;
 
-/// What graphs take.
+/// Functions of the driver that graphs need.
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 const GRAPHS: &[&str] = &["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"];
 

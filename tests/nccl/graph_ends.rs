@@ -18,13 +18,13 @@ use crate::on_the_double;
 use crate::p2p::{call, patient};
 
 thread_local! {
-    /// What a worker keeps from one call to the next.
+    /// The graph of a worker, with its tensor.
     static KEPT: RefCell<Option<(Graph, Tensor)>> = const { RefCell::new(None) };
     /// A graph of the program's own.
     static OWN: Cell<sys::CUgraph> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Keeps a graph for later calls.
+/// Captures a graph for later calls.
 fn keep(ctx: &mut WorkerContext) -> disco::Result<()> {
     let x = tensor(ctx, LEN)?;
     let graph = capture(ctx, |ctx| ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum))?;
@@ -33,7 +33,7 @@ fn keep(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.comm()?.synchronize()
 }
 
-/// Launches it; `but` does not.
+/// Launches the graph on all workers except `but`.
 fn launch_but(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
     if ctx.worker() != but.into() {
         KEPT.with_borrow(|kept| kept.as_ref().map_or(Ok(()), |(graph, _)| graph.launch()))?;
@@ -41,7 +41,7 @@ fn launch_but(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
     ctx.comm()?.synchronize()
 }
 
-/// Launches it, `late` so late that the others tell each other that they wait.
+/// Launches the graph on all workers, on `late` so late that the other workers announce their wait.
 fn launch_late(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
     if ctx.worker() == late.into() {
         std::thread::sleep(ctx.deadline() / 2);
@@ -49,7 +49,7 @@ fn launch_late(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
     launch_but(ctx, u32::MAX)
 }
 
-/// Launches it, and `but` fails in place of that.
+/// Launches the graph on all workers except `but`, which fails.
 fn fail_but_launch(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
     if ctx.worker() == but.into() {
         return Err(Error::invalid("no launch today"));
@@ -82,7 +82,7 @@ fn two_communicators(ctx: &mut WorkerContext) -> disco::Result<()> {
     write(ctx, &x, &[1.0; LEN])?;
     graph.launch()?;
     assert_eq!(read(ctx, &y)?, [ranks * ranks; LEN]);
-    // It is done, although its communicator and the graph go.
+    // This launch completes, although the communicator is dropped.
     write(ctx, &x, &[2.0; LEN])?;
     graph.launch()?;
     drop(child);
@@ -95,7 +95,7 @@ fn two_communicators(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.comm()?.barrier()
 }
 
-/// Captures the worker's stream by the driver's own calls. Who asks for the graph destroys it.
+/// Captures the worker's stream by the driver's own calls.
 #[allow(unsafe_code, reason = "the driver's own calls")]
 fn keep_own_graph(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (stream, x): (sys::CUstream, _) = (ctx.queue().raw().cast(), tensor(ctx, LEN)?);
@@ -111,11 +111,11 @@ fn keep_own_graph(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 #[allow(unsafe_code, reason = "the driver's own calls")]
 fn destroy_own_graph(_: &mut WorkerContext) -> disco::Result<()> {
-    // SAFETY: it is there, for the last time.
+    // SAFETY: the graph exists and is destroyed once.
     unsafe { sys::cuGraphDestroy(OWN.get()) }.result().map_err(failed)
 }
 
-/// What a launch says.
+/// The error of a launch.
 fn launch_error(_: &mut WorkerContext) -> disco::Result<String> {
     Ok(KEPT.with_borrow(|kept| kept.as_ref().map_or("no graph".into(), |(graph, _)| text(graph.launch()))))
 }
@@ -149,7 +149,7 @@ pub(crate) fn check_no_graph_is_left() {
     assert_eq!(live(), 0, "graphs and instances");
 }
 
-/// What a graph says when it is launched, on worker 0.
+/// The error of a launch on worker 0.
 fn launch_says(session: &LaneSession) -> String {
     block_on(async {
         let answer = call(session, "tests.graphs.launch_error", ()).await.unwrap();
@@ -280,7 +280,7 @@ on_the_double!(a_graph_of_two_communicators_ends_with_the_first, ["GPU_DOUBLE_DE
     check_no_graph_is_left();
 });
 
-/// Threads that end communicators, and those that they have started.
+/// The number of threads that end communicators, with the threads that they have started.
 fn ends_under_way() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());

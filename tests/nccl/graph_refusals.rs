@@ -1,4 +1,4 @@
-//! What can't be captured, and captures that fail.
+//! Operations that a capture refuses, and captures that fail.
 
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::result;
@@ -15,7 +15,7 @@ use crate::graphs::{LEN, read, tensor, two_graphs, write};
 use crate::on_the_double;
 use crate::p2p::{call, patient};
 
-/// What can't be captured, in the words that users get. The capture goes on, and the communicator is whole.
+/// The texts of all refusals. Capture and communicator work afterwards.
 fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
     let (x, large) = (tensor(ctx, LEN)?, tensor(ctx, 2 * LEN)?);
     let shifted = large.window(1, [LEN as i64])?;
@@ -56,7 +56,7 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
     Ok(all.into_iter().map(|result| result.err().map_or("fine".to_owned(), |error| error.to_string()) + "\n").collect())
 }
 
-/// Captures that fail leave stream and communicator as they were.
+/// A failed capture changes neither the stream nor the communicator.
 fn failed_captures(ctx: &mut WorkerContext) -> disco::Result<()> {
     let x = tensor(ctx, LEN)?;
     let on_purpose = capture(ctx, |ctx| {
@@ -66,10 +66,10 @@ fn failed_captures(ctx: &mut WorkerContext) -> disco::Result<()> {
     assert_eq!(text(on_purpose), "on purpose");
     let panics = std::panic::AssertUnwindSafe(|| capture(ctx, |_| panic!("on purpose, too")));
     assert!(std::panic::catch_unwind(panics).is_err());
-    // The program does what the driver refuses.
+    // The driver refuses a call of the program.
     let ended = capture(ctx, |ctx| {
         ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
-        // SAFETY: nobody uses the memory.
+        // SAFETY: the memory is not used.
         #[allow(unsafe_code, reason = "the driver's own call")]
         let refused = unsafe { result::malloc_sync(4) };
         refused.map(drop).map_err(|error| Error::invalid(error.to_string())).or(Ok(()))
@@ -79,14 +79,14 @@ fn failed_captures(ctx: &mut WorkerContext) -> disco::Result<()> {
     two_graphs(ctx)
 }
 
-/// A communicator is dropped with work under way; what ends it in the background asks for the stream while that is captured.
+/// Shared memory of peers is dropped while the stream is busy: its background thread polls the stream during a capture.
 fn capture_beside_an_end(ctx: &mut WorkerContext) -> disco::Result<()> {
     for _ in 0..3 {
         let x = tensor(ctx, LEN)?;
         let mut child = ctx.comm()?.split(Some(0), 0)?.ok_or_else(|| Error::invalid("there is a color"))?;
         let shared = disco::nccl::p2p::Shortcut::of(&mut *child)?.workspace()?.clone();
         drop(child);
-        // The stream has enough to do until the capture begins.
+        // The stream is busy until the capture begins.
         (0..20).try_for_each(|_| ctx.queue().copy_within(&x, &x))?;
         drop(shared);
         two_graphs(ctx)?;
@@ -98,21 +98,21 @@ disco::register_function!("tests.graphs.refusals", refusals);
 disco::register_function!("tests.graphs.failed_captures", failed_captures);
 disco::register_function!("tests.graphs.capture_beside_an_end", capture_beside_an_end);
 
-/// What is refused with both backends, by line.
+/// The refusals of both backends, one a line.
 const REFUSED: [&str; 13] = [
-    "barrier: the stream is being captured; a barrier has the host wait, and nothing of a graph is done before its launch",
-    "synchronize: the stream is being captured; nothing of a graph is done before its launch",
-    "split: the stream is being captured; communicators are made before the capture",
-    "register: the stream is being captured; memory is registered before the capture",
-    "all_to_all: the stream is being captured; in place it needs 512 bytes of scratch memory, of which there are 1: do it once before \
-     the capture",
-    "copy to device: the stream is being captured; a graph would copy at each launch what the host has at the capture",
-    "copy to host: the stream is being captured; a graph would copy at each launch what the host has at the capture",
-    "record: the stream is being captured; nobody can ask for an event of a graph",
-    "poll: the stream is being captured; the driver ends a capture in which a thread asks for events",
-    "synchronize: the stream is being captured; nothing of a graph is done before its launch",
-    "allocation: the stream is being captured; tensors are allocated before the capture",
-    "allocation: the stream is being captured; tensors are allocated before the capture",
+    "barrier: the stream is being captured; a barrier makes the host wait, and a graph runs only after the capture",
+    "synchronize: the stream is being captured; captured work runs when its graph is launched: synchronize after that",
+    "split: the stream is being captured; split communicators before the capture",
+    "register: the stream is being captured; register memory before the capture",
+    "all_to_all: the stream is being captured; the in-place form needs 512 bytes of scratch memory, and the communicator has 1: run \
+     the operation once before the capture",
+    "copy to device: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",
+    "copy to host: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",
+    "record: the stream is being captured; the host can't query an event of a graph",
+    "poll: the stream is being captured; the driver ends a capture whose thread queries an event: poll after the capture",
+    "synchronize: the stream is being captured; captured work runs when its graph is launched: synchronize after that",
+    "allocation: the stream is being captured; allocate tensors before the capture",
+    "allocation: the stream is being captured; allocate tensors before the capture",
     "capture: the stream is being captured; a second capture can't begin before the first has ended",
 ];
 
@@ -122,14 +122,14 @@ fn refused(session: &LaneSession) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-on_the_double!(what_can_t_be_captured_is_refused_and_the_capture_goes_on, [], {
+on_the_double!(refused_operations_leave_the_capture_and_the_communicator_whole, [], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     assert_eq!(refused(&session), REFUSED);
 });
 
 on_the_double!(
-    what_can_t_be_captured_over_peers_memory_is_refused,
+    a_capture_refuses_signals_and_unaligned_tensors_of_cuda_p2p,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
     {
         if !crate::alone::has_nvrtc() {
@@ -137,16 +137,15 @@ on_the_double!(
         }
         let session = patient(2);
         block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
-        let numbered =
-            "the stream is being captured; signals are numbered by the host, and a launch would repeat old numbers";
+        let numbered = "the stream is being captured; the host numbers signals, and each launch would repeat old numbers: signal outside of the graph";
         let more = [
-            "all_reduce: the stream is being captured; a tensor that does not start at a multiple of 16 bytes is copied aside, into \
-             new memory"
+            "all_reduce: the stream is being captured; the kernel needs tensors that start at a multiple of 16 bytes, and a \
+             capture can't allocate an aligned copy"
                 .to_owned(),
             format!("signal: {numbered}"),
             format!("wait: {numbered}"),
             format!("barrier: {numbered}"),
-            "put: the stream is being captured; the side stream is no part of the capture".to_owned(),
+            "put: the stream is being captured; the side stream is not part of the capture: use the main lane".to_owned(),
             format!("after: {numbered}"),
         ];
         let expected: Vec<String> = REFUSED.into_iter().map(str::to_owned).chain(more).collect();
@@ -161,12 +160,12 @@ on_the_double!(
         let session = session(1);
         block_on(session.init_ccl("nccl", &[])).unwrap();
         let error = text(block_on(call(&session, "tests.graphs.keep", ())));
-        assert!(error.contains("capture: there are no graphs: the CUDA driver lacks cuGraphLaunch"), "{error}");
+        assert!(error.contains("capture: graphs are not available: the CUDA driver lacks cuGraphLaunch"), "{error}");
         works_again(&session);
     }
 );
 
-on_the_double!(a_capture_that_fails_leaves_all_as_it_was, [], {
+on_the_double!(a_failed_capture_leaves_stream_and_communicator_whole, [], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     block_on(call(&session, "tests.graphs.failed_captures", ())).unwrap();
@@ -175,7 +174,7 @@ on_the_double!(a_capture_that_fails_leaves_all_as_it_was, [], {
     check_no_graph_is_left();
 });
 
-on_the_double!(what_ends_in_the_background_ends_no_capture, ["GPU_DOUBLE_DELAY_US" = "1000"], {
+on_the_double!(a_background_poll_does_not_invalidate_a_capture, ["GPU_DOUBLE_DELAY_US" = "1000"], {
     let session = patient(2);
     block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
     block_on(call(&session, "tests.graphs.capture_beside_an_end", ())).unwrap();

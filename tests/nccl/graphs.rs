@@ -53,7 +53,7 @@ fn sequence(ctx: &mut WorkerContext, rounds: u32, is_scaled: bool) -> disco::Res
     let (scaled, first, part) = (tensor(ctx, LEN)?, tensor(ctx, LEN)?, tensor(ctx, LEN)?);
     let (all, mixed) = (tensor(ctx, ranks * LEN)?, tensor(ctx, ranks * LEN)?);
     let (long, eager) = (tensor(ctx, ranks * LEN)?, tensor(ctx, 4)?);
-    // In place it needs scratch memory, which is there from then on.
+    // This run allocates the scratch memory of the in-place form.
     ctx.comm()?.enqueue(&[Op::AllToAll { src: None, dst: mixed.clone() }])?;
     let kind = ctx.device().kind;
     let runtime = disco_ccl::Queue::of(ctx.queue(), kind)?.runtime().clone();
@@ -124,7 +124,7 @@ pub(crate) fn failed(error: result::DriverError) -> Error {
     Error::invalid(error.to_string())
 }
 
-/// Tensors that only a graph has, also those that are dropped while it is captured and of which only the program knows.
+/// A graph keeps the tensors of operations, and tensors that are dropped during the capture.
 #[allow(unsafe_code, reason = "the driver's own calls")]
 fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (src, dst) = (tensor(ctx, LEN)?, tensor(ctx, LEN)?);
@@ -147,7 +147,7 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     drop(src);
     let ranks = ctx.world().size() as f32;
     for _ in 0..3 {
-        // Others have the memory, if it is free.
+        // New tensors overwrite the memory if it is free.
         let others = (0..4).map(|_| tensor(ctx, LEN)).collect::<disco::Result<Vec<_>>>()?;
         others.iter().try_for_each(|other| write(ctx, other, &[7.0; LEN]))?;
         write(ctx, &dst, &[0.0; LEN])?;
@@ -167,7 +167,7 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// Copies into the next rank's shared memory, of what is there at each launch.
+/// Each launch copies the current contents of a tensor into the next rank's shared memory.
 fn copies_to_a_peer(ctx: &mut WorkerContext) -> disco::Result<()> {
     let shared = disco::nccl::p2p::Shortcut::of(ctx.comm()?)?.workspace()?.clone();
     let (ranks, own) = (shared.size(), ctx.worker().index());
@@ -206,7 +206,7 @@ fn own_capture(ctx: &mut WorkerContext) -> disco::Result<()> {
     let mut exec = std::ptr::null_mut();
     // SAFETY: the graph was made just now.
     unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) }.result().map_err(failed)?;
-    // SAFETY: what was instantiated stays.
+    // SAFETY: the executable does not need the graph.
     unsafe { sys::cuGraphDestroy(graph) }.result().map_err(failed)?;
     let ranks = ctx.world().size() as f32;
     for round in 1..=3 {
@@ -215,7 +215,7 @@ fn own_capture(ctx: &mut WorkerContext) -> disco::Result<()> {
         unsafe { sys::cuGraphLaunch(exec, stream) }.result().map_err(failed)?;
         assert_eq!(read(ctx, &x)?, [ranks * round as f32; LEN]);
     }
-    // SAFETY: it is there, for the last time.
+    // SAFETY: the executable exists and is destroyed once.
     unsafe { sys::cuGraphExecDestroy(exec) }.result().map_err(failed)?;
     ctx.comm()?.barrier()
 }
@@ -249,7 +249,7 @@ on_the_double_or_a_gpu!(one_rank_captures_and_launches, [], {
     check_nothing_is_left();
 });
 
-on_the_double!(each_launch_of_a_communicator_that_does_not_block_is_waited_for, ["GPU_DOUBLE_CONNECT" = "2"], {
+on_the_double!(captured_operations_that_are_in_progress_at_first_are_waited_for, ["GPU_DOUBLE_CONNECT" = "2"], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     block_on(call(&session, "tests.graphs.sequence", (3, false))).unwrap();

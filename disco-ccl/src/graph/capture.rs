@@ -1,4 +1,4 @@
-//! What a runtime knows of captures of its stream, and what is refused while there is one.
+//! Captures of a runtime's stream, and the operations that a capture refuses.
 
 use std::any::Any;
 use std::fmt;
@@ -15,52 +15,52 @@ use crate::heap::Span;
 use crate::p2p::Shortcut;
 use crate::runtime::Runtime;
 
-/// What a graph needs for as long as it can be launched.
+/// An owner of memory that a graph uses.
 pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
 /// Captures of one stream.
 pub(crate) struct Captures {
-    /// Or why there are none.
+    /// The driver's functions, or the reason why the driver has no graphs.
     functions: Result<GraphFunctions, String>,
-    /// Locked where the driver is asked for the stream, or gets memory back in its order, so that no capture begins meanwhile.
+    /// Held while the stream is queried and while memory is freed on the stream, so that no capture begins meanwhile.
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// A capture by [`Runtime::capture`].
+    /// Set during [`Runtime::capture`].
     recording: Option<Recording>,
-    /// Memory that tensors gave back during a capture by the program.
+    /// Memory that tensors gave back while the program captured the stream itself.
     deferred: Vec<Span>,
 }
 
-/// What a capture has come to need.
+/// The needs of a capture so far.
 #[derive(Default)]
 pub(super) struct Recording {
     pub(super) kept: Vec<Kept>,
-    /// Memory of tensors that were dropped meanwhile: work that was captured may have it.
+    /// Memory of tensors that were dropped during the capture: captured work may use it.
     pub(super) spans: Vec<Span>,
-    /// The communicators whose operations were captured.
+    /// The communicators of captured operations.
     pub(super) users: Vec<Arc<Graphs>>,
 }
 
-/// A communicator, in what concerns captures.
-pub(crate) struct Place<'a> {
+/// The parts of a communicator that decide whether its operations can be captured.
+pub(crate) struct CaptureCheck<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) graphs: &'a Arc<Graphs>,
     pub(crate) scratch: &'a Arc<Storage>,
     pub(crate) shortcut: Option<&'a Shortcut>,
 }
 
-/// A capture that is under way. Dropped, it is ended, and nothing comes of it.
-struct Open<'a> {
+/// A running capture. Drop ends the capture and discards its graph.
+struct OpenCapture<'a> {
     runtime: &'a Arc<Runtime>,
     functions: GraphFunctions,
     is_over: bool,
 }
 
 impl Captures {
-    /// By these functions, or why there are none.
+    /// Captures by these functions, or the reason why the driver has no graphs.
     pub(crate) fn new(functions: Result<GraphFunctions, String>) -> Self {
         Self { functions, state: Mutex::default() }
     }
@@ -71,35 +71,37 @@ impl Captures {
 }
 
 impl Runtime {
-    /// Captures what `work` gives to the stream, in place of doing it: operations of communicators on this device, copies on the device,
-    /// kernels of the program. The graph does it at each [launch](Graph::launch).
+    /// Captures the work that `work` gives to the stream, and runs none of it: operations of communicators on this device, copies on the
+    /// device, kernels of the program. Each [launch](Graph::launch) of the graph runs the captured work.
     ///
-    /// The calling thread is the worker's. The capture is a thread-local one (`CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`). The graph keeps the
-    /// tensors of the operations, and the memory of tensors that are dropped during the capture; of other memory that the program's own
-    /// kernels use, the program keeps the owner. All ranks of a communicator capture the same operations in the same order, and launch
-    /// their graphs in the same order among each other and among other operations.
+    /// The worker's thread makes this call, and the capture is thread-local (`CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`). The graph keeps the
+    /// tensors of the operations, and the memory of tensors that are dropped during the capture. The program keeps all other memory that
+    /// its own kernels use. All ranks of a communicator capture the same operations in the same order, and launch their graphs in the
+    /// same order relative to other graphs and operations.
     ///
-    /// Work that needs the host can't be captured and is refused with an error that names the operation and the reason: barriers, copies
-    /// from and to the host, waits, events, allocations (`empty`, an in-place `all_to_all` that needs more scratch memory than was needed
-    /// before, a `cuda_p2p` sum of tensors that do not start at a multiple of 16 bytes), splits, registrations, signals of peers' memory. Such a
-    /// refusal leaves the communicator and the capture as they are; `work` may go on without the operation.
+    /// A capture refuses work that needs the host or new memory, with an error that names the operation and the reason: barriers, copies
+    /// from and to the host, waits, events, allocations, splits, registrations, signals over peers' memory. Three operations of
+    /// communicators need memory only at times: an in-place `all_to_all` or `all_to_all_v` that is larger than all before, and a `cuda_p2p` sum
+    /// of tensors that do not start at a multiple of 16 bytes. A refusal changes neither the communicator nor the capture; `work` may
+    /// go on without the operation.
     ///
     /// # Errors
-    /// Those of `work`; the driver lacks a function, or has ended the capture (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is
-    /// being captured already; [`Error::Broken`], a communicator has ended meanwhile.
+    /// The errors of `work`; a function that the driver lacks; the driver's own, also where a call of the program has ended the capture
+    /// (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is being captured already; [`Error::Broken`]: a communicator of the operations
+    /// has ended meanwhile.
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let functions = self.captures.functions.clone();
-        let functions = functions.map_err(|why| Error::invalid(format!("capture: there are no graphs: {why}")))?;
+        let functions = functions.map_err(|why| Error::invalid(format!("capture: graphs are not available: {why}")))?;
         self.refuse_in_capture("capture", "a second capture can't begin before the first has ended")?;
         self.enter()?;
-        let open = Open::begin(self, functions)?;
+        let open = OpenCapture::begin(self, functions)?;
         work()?;
         // User code may have made another device current.
         self.enter()?;
         open.end()
     }
 
-    /// Whether work of the stream becomes part of a graph, of this runtime's or of the program's own.
+    /// Whether the stream is being captured, by [`Runtime::capture`] or by the program itself.
     ///
     /// # Errors
     /// The driver's own.
@@ -121,14 +123,14 @@ impl Runtime {
         }
     }
 
-    /// Has the graph that is captured, if there is one, keep something.
+    /// Adds an owner of memory to the graph of a running [`Runtime::capture`].
     pub(crate) fn keep(&self, what: impl FnOnce() -> Kept) {
         if let Some(recording) = &mut self.captures.state().recording {
             recording.kept.push(what());
         }
     }
 
-    /// Asks for the stream. While it is captured it is not idle: the driver would end the capture.
+    /// Queries the stream. A stream that is being captured counts as busy, since a query would invalidate the capture.
     pub(crate) fn ask(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
         let state = self.captures.state();
         if state.recording.is_some() || self.is_capturing()? {
@@ -139,7 +141,7 @@ impl Runtime {
         answer
     }
 
-    /// Takes back memory of a tensor. During a capture it is kept: the driver would make the free a part of the graph.
+    /// Takes back memory of a tensor. Keeps the memory during a capture, since a free on the stream would become part of the graph.
     pub(crate) fn give_back(&self, span: Span) {
         let mut state = self.captures.state();
         if let Some(recording) = &mut state.recording {
@@ -152,20 +154,21 @@ impl Runtime {
         }
     }
 
-    /// Takes back what was deferred. There is no capture any more.
+    /// Frees the memory that earlier captures have deferred. No capture is running.
     pub(crate) fn give_back_deferred(&self) {
         let deferred = mem::take(&mut self.captures.state().deferred);
         deferred.into_iter().for_each(|span| self.heap.give_back(self.driver(), span));
     }
 }
 
-impl Place<'_> {
-    /// Where the stream is captured: refuses operations that can't be, and has the graph keep what the others need.
+impl CaptureCheck<'_> {
+    /// Does nothing unless the stream is being captured. Refuses operations that can't be captured, and adds the memory of all others
+    /// to the graph.
     ///
     /// # Errors
     /// [`Error::Invalid`] with the reason.
     pub(crate) fn check(&self, group: &[Op], is_scaled: bool) -> Result<()> {
-        // Where the driver can't be asked, the launch fails, and says why.
+        // If this query fails, the launch fails too, and reports the cause.
         if !self.runtime.is_capturing().unwrap_or(false) {
             return Ok(());
         }
@@ -176,16 +179,14 @@ impl Place<'_> {
         for op in group {
             let (needed, there) = (collective::scratch(op), self.scratch.byte_len());
             if matches!(op, Op::Barrier) {
-                return refuse(
-                    op,
-                    "a barrier has the host wait, and nothing of a graph is done before its launch".into(),
-                );
+                return refuse(op, "a barrier makes the host wait, and a graph runs only after the capture".into());
             }
             if needed > there {
                 return refuse(
                     op,
                     format!(
-                        "in place it needs {needed} bytes of scratch memory, of which there are {there}: do it once before the capture"
+                        "the in-place form needs {needed} bytes of scratch memory, and the communicator has {there}: run the \
+                         operation once before the capture"
                     ),
                 );
             }
@@ -193,7 +194,7 @@ impl Place<'_> {
         if let ([op], false, Some(shortcut)) = (group, is_scaled, self.shortcut)
             && shortcut.needs_room(op)
         {
-            let why = "a tensor that does not start at a multiple of 16 bytes is copied aside, into new memory";
+            let why = "the kernel needs tensors that start at a multiple of 16 bytes, and a capture can't allocate an aligned copy";
             return refuse(op, why.into());
         }
         let mut state = self.runtime.captures.state();
@@ -209,10 +210,10 @@ impl Place<'_> {
     }
 }
 
-impl<'a> Open<'a> {
+impl<'a> OpenCapture<'a> {
     fn begin(runtime: &'a Arc<Runtime>, functions: GraphFunctions) -> Result<Self> {
         runtime.captures.state().recording = Some(Recording::default());
-        // Dropped, it takes the recording out again.
+        // Drop removes the recording.
         let mut open = Self { runtime, functions, is_over: true };
         functions.begin(runtime.stream())?;
         open.is_over = false;
@@ -231,7 +232,7 @@ impl<'a> Open<'a> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenCapture<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let runtime = self.runtime;

@@ -27,9 +27,9 @@ pub struct GraphFunctions {
     destroy_exec: unsafe extern "C" fn(Handle) -> c_int,
     /// `cuGraphDestroy(CUgraph)`
     destroy: unsafe extern "C" fn(Handle) -> c_int,
-    /// As the library names them, in this order.
+    /// The library's names of the functions, in this order.
     names: &'static [&'static CStr; 7],
-    /// What a code of a function means.
+    /// The meaning of a function's code.
     check: fn(&'static CStr, c_int) -> Result<()>,
 }
 
@@ -96,29 +96,29 @@ impl GraphFunctions {
         self.check(1, unsafe { (self.end)(stream, &mut graph) })?;
         // SAFETY: the driver has just made the graph, and the place is there; 0 is no flag.
         let made = self.check(3, unsafe { (self.instantiate)(&mut exec, graph, 0) });
-        // SAFETY: the graph is there, for the last time; what was instantiated stays.
+        // SAFETY: the graph exists and is destroyed once; its executable does not need it.
         if let Err(error) = self.check(6, unsafe { (self.destroy)(graph) }) {
             tracing::warn!(%error, "a graph is left behind");
         }
         made.map(|()| Exec(exec))
     }
 
-    /// Whether work of a stream, which is there, becomes part of a graph; also of one that was invalidated.
+    /// Whether a stream, which exists, is being captured. An invalidated capture counts.
     pub(super) fn is_capturing(&self, stream: Stream) -> Result<bool> {
         let mut status = 0;
         // SAFETY: the stream is there, and so is the place.
         self.check(2, unsafe { (self.is_capturing)(stream, &mut status) }).map(|()| status != 0)
     }
 
-    /// Launches a graph. What it uses stays until the stream, which is there, has got there.
+    /// Launches a graph on a stream, which exists. The memory of the graph stays until the stream has done the launch.
     pub(super) fn launch(&self, exec: &Exec, stream: Stream) -> Result<()> {
         // SAFETY: both are there.
         self.check(4, unsafe { (self.launch)(exec.0, stream) })
     }
 
-    /// Destroys it, when its launches are done. Waits for nothing.
+    /// Destroys an executable. Does not wait: the driver frees the executable after its running launches.
     pub(super) fn destroy(&self, exec: &mut Exec) {
-        // SAFETY: it is there, for the last time: its owner is being dropped.
+        // SAFETY: the executable exists, and its owner, which is being dropped, destroys it once.
         if let Err(error) = self.check(5, unsafe { (self.destroy_exec)(exec.0) }) {
             tracing::warn!(%error, "a graph is left behind");
         }

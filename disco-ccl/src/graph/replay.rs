@@ -15,24 +15,24 @@ use crate::runtime::Runtime;
 
 /// Work of a worker's stream that was [captured](Runtime::capture), to be launched any number of times.
 ///
-/// Each launch does the captured operations again, with what their tensors have then. It ends with the first of its communicators that
-/// ends: one that is dropped, aborted or broken destroys its graphs first, and launches fail from then on. Dropping it waits for nothing;
-/// launches that are under way are done.
+/// Each launch runs the captured operations on the current contents of their tensors. A graph ends with the first of its communicators
+/// that ends: a communicator that is dropped, aborted or broken destroys its graphs first, and later launches fail. Drop does not wait,
+/// and running launches complete.
 pub struct Graph(Arc<Slot>);
 
-/// Where a graph's executable form is, for its owner and for the communicators that end it.
+/// Holder of a graph's executable form, shared by the graph and its communicators.
 pub(crate) struct Slot {
-    /// Taken out by the first communicator that ends.
-    exec: Mutex<Option<Arc<Ready>>>,
+    /// The first communicator that ends takes the executable out.
+    exec: Mutex<Option<Arc<Executable>>>,
     users: Vec<Arc<Graphs>>,
 }
 
-/// What can be launched, with what it needs. Dropped when no call launches it; the driver destroys it when its launches are done.
-struct Ready {
+/// An executable graph with the owners of its memory.
+struct Executable {
     runtime: Arc<Runtime>,
     functions: GraphFunctions,
     exec: Exec,
-    /// Dropped behind the launches, since the memory of tensors is freed in the order of the stream.
+    /// The memory of tensors is freed in the order of the stream, after all launches.
     _kept: Vec<Kept>,
     spans: Vec<Span>,
 }
@@ -41,14 +41,14 @@ struct Ready {
 #[derive(Default)]
 pub(crate) struct Graphs {
     state: Mutex<State>,
-    /// Launches of them so far.
+    /// The number of launches so far.
     launches: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     slots: Vec<Weak<Slot>>,
-    /// Why none is launched any more.
+    /// The cause of the end, once the communicator has ended.
     ended: Option<Arc<str>>,
 }
 
@@ -60,39 +60,39 @@ impl Graph {
         recording: Recording,
     ) -> Result<Self> {
         let Recording { kept, spans, users } = recording;
-        let ready = Ready { runtime: runtime.clone(), functions, exec, _kept: kept, spans };
+        let ready = Executable { runtime: runtime.clone(), functions, exec, _kept: kept, spans };
         let slot = Arc::new(Slot { exec: Mutex::new(Some(Arc::new(ready))), users });
         slot.users.iter().for_each(|user| user.add(&slot));
         slot.check("capture").map(|()| Self(slot))
     }
 
-    /// Launches it on the stream that it was captured on: it is done after all that the stream was given before. Does not wait for that.
+    /// Launches the graph on the stream of the capture, behind all earlier work of the stream. Does not wait for the launch to complete.
     ///
-    /// The device is the calling thread's current one from then on. All ranks of its communicators launch their graphs, in the same order
-    /// among their other operations. [`synchronize`](disco_core::Communicator::synchronize) waits for launches, with the deadline and the
-    /// reports of operations.
+    /// The call makes the device current on the calling thread. All ranks of the graph's communicators launch their graphs, in the same
+    /// order relative to other operations. [`synchronize`](disco_core::Communicator::synchronize) waits for launches, with the same deadline and
+    /// the same reports as for operations.
     ///
     /// # Errors
-    /// [`Error::Broken`]: a communicator of its operations was dropped, or has failed, with the cause; a kernel of an earlier launch has
-    /// failed; the stream is being captured; the driver's own.
+    /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed. [`Error::Deadline`] and
+    /// [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::Invalid`]: the stream is being captured. The driver's own.
     pub fn launch(&self) -> Result<()> {
         const OPERATION: &str = "launch of a graph";
         self.0.check(OPERATION)?;
         let ready = self.0.place().clone().ok_or_else(|| self.0.broken(OPERATION))?;
         let runtime = &ready.runtime;
         runtime.enter()?;
-        runtime.refuse_in_capture(OPERATION, "a graph is no part of another")?;
+        runtime.refuse_in_capture(OPERATION, "a graph can't contain another one: launch it after the capture")?;
         runtime.check()?;
         for user in &self.0.users {
             user.launches.fetch_add(1, Ordering::Relaxed);
         }
-        // No lock is held: the driver may wait for room, behind work that an abort has to end first.
+        // No lock is held here: `cuGraphLaunch` may block until the stream has room, behind work that only an abort ends.
         ready.functions.launch(&ready.exec, runtime.stream())
     }
 }
 
 impl Slot {
-    fn place(&self) -> MutexGuard<'_, Option<Arc<Ready>>> {
+    fn place(&self) -> MutexGuard<'_, Option<Arc<Executable>>> {
         self.exec.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,17 +104,20 @@ impl Slot {
 
     fn broken(&self, operation: &str) -> Error {
         let cause = self.users.iter().find_map(|user| user.cause());
-        Error::Broken { operation: operation.into(), cause: cause.unwrap_or_else(|| "it has ended".into()) }
+        Error::Broken {
+            operation: operation.into(),
+            cause: cause.unwrap_or_else(|| "the communicator has ended".into()),
+        }
     }
 }
 
 impl Graphs {
-    /// One more. A communicator that has ended meanwhile takes it at once.
+    /// Adds a graph. If the communicator has ended, destroys the graph instead.
     fn add(&self, slot: &Arc<Slot>) {
         let mut state = self.state();
         if state.ended.is_some() {
             drop(state);
-            // Not under the slot's lock, for which an abort may wait.
+            // An abort may wait for the slot's lock, so the executable is dropped after the lock.
             let taken = slot.place().take();
             return drop(taken);
         }
@@ -122,12 +125,12 @@ impl Graphs {
         state.slots.push(Arc::downgrade(slot));
     }
 
-    /// None of them is launched any more. The first cause stays.
+    /// Makes all later launches fail with this cause. The first cause stays.
     pub(crate) fn forbid(&self, cause: &Arc<str>) {
         self.state().ended.get_or_insert_with(|| cause.clone());
     }
 
-    /// Destroys all of them, on a thread of its own, since the driver may be busy with a launch; none where there are none.
+    /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no graphs.
     pub(crate) fn end(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Ending> {
         self.forbid(cause);
         let slots = mem::take(&mut self.state().slots);
@@ -135,7 +138,7 @@ impl Graphs {
         (!taken.is_empty()).then(|| Ending::spawn("the end of graphs", runtime, move || drop(taken)))
     }
 
-    /// Launches of its graphs so far: alike on all ranks.
+    /// The number of launches so far, equal on all ranks.
     pub(crate) fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
     }
@@ -149,7 +152,7 @@ impl Graphs {
     }
 }
 
-impl Drop for Ready {
+impl Drop for Executable {
     fn drop(&mut self) {
         let (functions, exec) = (self.functions, &mut self.exec);
         self.runtime.driver().visit(&mut || functions.destroy(exec));

@@ -16,8 +16,8 @@ use crate::driver::{Driver, Way};
 /// side. All calls return at once; what they are for happens in the order of the stream.
 ///
 /// Signals are counted: the n-th [`wait`](Lane::wait) for a slot of a peer's is for that peer's n-th [`signal`](Lane::signal) of it, from
-/// whichever lane: one that follows another lane's waits for that. They are counted by the host, so that
-/// in a capture they are refused: a graph can have copies of the worker's own stream, and no signals.
+/// whichever lane: one that follows another lane's waits for that. The host counts signals, so a
+/// capture refuses them. A graph can contain copies of the main lane.
 ///
 /// Nothing but [`Lane::after`] orders the two: what one has to find written, or free to be written, was given to the other before.
 pub struct Lane<'w> {
@@ -147,12 +147,13 @@ impl<'w> Lane<'w> {
         self.memory.runtime.enter()?;
         match operation {
             "put" | "get" if !self.is_side => Ok(()),
-            "put" | "get" => {
-                self.memory.runtime.refuse_in_capture(operation, "the side stream is no part of the capture")
-            }
+            "put" | "get" => self
+                .memory
+                .runtime
+                .refuse_in_capture(operation, "the side stream is not part of the capture: use the main lane"),
             _ => self.memory.runtime.refuse_in_capture(
                 operation,
-                "signals are numbered by the host, and a launch would repeat old numbers",
+                "the host numbers signals, and each launch would repeat old numbers: signal outside of the graph",
             ),
         }
     }

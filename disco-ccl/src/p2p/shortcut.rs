@@ -59,7 +59,7 @@ pub trait Kernels: Debug + Send + Sync {
     /// The driver's own.
     fn launch(&self, op: &Op) -> Result<Result<(), Unfit>>;
 
-    /// Whether a launch of an operation needs new device memory. That is this rank's own.
+    /// Whether a launch of the operation allocates device memory. Ranks may differ in this.
     fn needs_room(&self, op: &Op) -> bool;
 
     /// Whether all launches so far have gone well, as far as is known.
@@ -190,12 +190,12 @@ impl Shortcut {
         Ok(launched.is_ok())
     }
 
-    /// Whether a kernel is for an operation, and its launch needs new device memory.
+    /// Whether a kernel does the operation, and its launch allocates device memory.
     pub(crate) fn needs_room(&self, op: &Op) -> bool {
         self.kernels().is_some_and(|kernels| kernels.needs_room(op))
     }
 
-    /// What keeps kernels and memory.
+    /// An owner of the kernels and of the shared memory.
     pub(crate) fn keeper(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.parts.as_ref().ok().map(|parts| parts.clone() as _)
     }

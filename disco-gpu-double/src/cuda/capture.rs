@@ -1,4 +1,4 @@
-//! Captures: what is given to a stream becomes nodes of a graph, in place of work.
+//! Stream captures: calls on a captured stream add nodes to a graph.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use super::graph::Node;
 use super::stream::Stream;
 use crate::sync::lock;
 
-/// Captures that are under way.
+/// Running captures.
 static CAPTURES: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
-/// How many they are, so that calls need not lock.
+/// The number of running captures. If it is zero, calls take no lock.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Functions that a capture may forbid to threads: the driver's documentation names allocation and queries of events; the others
-/// wait for a device, or may.
+/// Functions that a capture can forbid to threads. The driver's documentation names allocation and queries of events; the other
+/// functions of this list may wait for a device.
 const UNSAFE: &[&str] = &[
     "cuMemAlloc_v2",
     "cuMemFree_v2",
@@ -49,18 +49,18 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// `CUstreamCaptureMode`: whom a capture forbids calls that are unsafe.
+/// `CUstreamCaptureMode`: the threads to which a capture forbids unsafe calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// All threads.
     Global,
-    /// The thread that began it.
+    /// The thread that began the capture.
     ThreadLocal,
     /// None.
     Relaxed,
 }
 
-/// A capture, from its beginning to its end.
+/// A capture, from begin to end.
 pub(crate) struct Capture {
     mode: Mode,
     thread: ThreadId,
@@ -73,22 +73,22 @@ pub(crate) struct Capture {
 struct State {
     is_invalid: bool,
     is_over: bool,
-    /// In the order of the calls.
+    /// Nodes in the order of the calls.
     nodes: Vec<Node>,
     members: BTreeMap<usize, Member>,
 }
 
-/// A stream that takes part.
+/// A stream of a capture.
 struct Member {
     stream: Weak<Stream>,
     clock: Clock,
 }
 
-/// How many nodes of each stream a point of the capture depends on.
+/// The number of nodes of each stream that a point of a capture depends on (a vector clock).
 #[derive(Clone, Default)]
 pub(crate) struct Clock(BTreeMap<usize, u64>);
 
-/// The capture that a stream takes part in, if there is one.
+/// The capture of a stream, if any.
 #[derive(Default)]
 pub(crate) struct Place {
     is_taken: AtomicBool,
@@ -102,12 +102,12 @@ impl Mode {
     }
 }
 
-/// `cuThreadExchangeStreamCaptureMode`: of the calling thread. The mode before.
+/// `cuThreadExchangeStreamCaptureMode`: sets the calling thread's mode and returns the previous one.
 pub(crate) fn exchange(mode: Mode) -> Mode {
     MODE.replace(mode)
 }
 
-/// Refuses a function that a capture forbids to this thread, and invalidates that capture.
+/// Refuses a function that a capture forbids to this thread, and invalidates the capture.
 pub(crate) fn permit(function: &str) -> Result<(), Code> {
     if LIVE.load(SeqCst) == 0 || MODE.get() == Mode::Relaxed || !UNSAFE.contains(&function) {
         return Ok(());
@@ -133,8 +133,7 @@ pub(crate) fn begin(stream: &Arc<Stream>, mode: Mode) -> Result<(), Code> {
     Ok(())
 }
 
-/// `cuStreamEndCapture`: what was captured. The capture is over, also where there is an error; but for a call on the wrong stream or
-/// thread.
+/// `cuStreamEndCapture`: the captured nodes. An error also ends the capture, except for a call on the wrong stream or thread.
 pub(crate) fn end(stream: &Stream) -> Result<Vec<Node>, Code> {
     let capture = stream.capture.current().ok_or(Code::ILLEGAL_STATE)?;
     if capture.origin != stream.id() {
@@ -160,7 +159,7 @@ pub(crate) fn end(stream: &Stream) -> Result<Vec<Node>, Code> {
 }
 
 impl Capture {
-    /// Nothing comes of it any more.
+    /// Makes the end of the capture fail.
     pub(crate) fn invalidate(&self) {
         self.state().is_invalid = true;
     }
@@ -169,7 +168,7 @@ impl Capture {
         self.state().is_invalid
     }
 
-    /// Adds a node behind those of a stream. One that is invalid takes none.
+    /// Adds a node behind the nodes of a stream. An invalid capture ignores the node.
     pub(crate) fn add(&self, stream: &Stream, node: Node) {
         let mut state = self.state();
         let State { is_invalid: false, nodes, members, .. } = &mut *state else { return };
@@ -179,12 +178,12 @@ impl Capture {
         }
     }
 
-    /// Where a stream is.
+    /// The current point of a stream.
     pub(crate) fn clock(&self, stream: &Stream) -> Clock {
         self.state().members.get(&stream.id()).map(|member| member.clock.clone()).unwrap_or_default()
     }
 
-    /// Has a stream wait for a point of this capture, in which it takes part from then on.
+    /// Makes a stream depend on a point of this capture. The stream joins the capture.
     pub(crate) fn hold_up(self: &Arc<Self>, stream: &Arc<Stream>, point: &Clock) -> Result<(), Code> {
         if self.state().is_over {
             return Err(Code::CAPTURED_EVENT);
@@ -222,19 +221,19 @@ impl Clock {
 }
 
 impl Place {
-    /// The capture, if there is one.
+    /// The running capture, if any.
     pub(crate) fn current(&self) -> Option<Arc<Capture>> {
         if self.is_taken.load(SeqCst) { lock(&self.capture).clone() } else { None }
     }
 
-    /// Refuses what can't be done in a capture, and invalidates it.
+    /// Refuses a call that no capture allows, and invalidates the capture. Does nothing without a capture.
     pub(crate) fn refuse(&self) -> Result<(), Code> {
         let Some(capture) = self.current() else { return Ok(()) };
         capture.invalidate();
         Err(Code::STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Refuses all where the capture is invalid.
+    /// Refuses every call on a stream whose capture is invalid.
     pub(crate) fn check(&self) -> Result<(), Code> {
         let is_invalid = self.current().is_some_and(|capture| capture.is_invalid());
         if is_invalid { Err(Code::STREAM_CAPTURE_INVALIDATED) } else { Ok(()) }

@@ -83,7 +83,7 @@ pub(crate) fn fill(pointer: DevicePointer, byte: u8, bytes: usize) -> Result<Wor
 }
 
 impl Host {
-    /// Refuses memory that is not pinned where a stream is captured: when a graph is launched, nobody can have read it before.
+    /// Refuses host memory that is not pinned on a captured stream: a launch can't stage such memory.
     pub(crate) fn permit(self, stream: &Stream, bytes: usize) -> Result<(), Code> {
         if bytes == 0 || pinned::holds(self.0, bytes) { Ok(()) } else { stream.capture.refuse() }
     }

@@ -17,13 +17,13 @@ pub(crate) struct Event {
     last: Mutex<Last>,
 }
 
-/// What was recorded last.
+/// The last record of an event.
 #[derive(Clone)]
 enum Last {
-    /// Nothing yet: it counts as reached.
+    /// No record yet: the event counts as reached.
     Nothing,
     Mark(Arc<Mark>),
-    /// A point of a capture, which nobody can reach.
+    /// A point of a capture, which can't be queried.
     Captured(Arc<Capture>, Clock),
 }
 
@@ -104,7 +104,7 @@ impl Event {
         Ok(())
     }
 
-    /// The mark that is there now. One of a capture is refused, and the capture invalidated.
+    /// The current mark. Refuses a point of a capture, and invalidates the capture.
     fn mark(&self) -> Result<Option<Arc<Mark>>, Code> {
         match &*lock(&self.last) {
             Last::Nothing => Ok(None),

@@ -1,6 +1,6 @@
-//! Graphs: what was captured, to be launched any number of times.
+//! Graphs: captured nodes that can be launched any number of times.
 //!
-//! A launch does the nodes one after the other, in the order in which they were captured, also those of several streams.
+//! A launch runs the nodes one after the other in the order of the capture, also the nodes of several streams.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use super::abi::{self, Code};
 use super::stream::{Stream, Work};
 use crate::handles::Handles;
 
-/// What makes the work of one node, for each launch.
+/// A node makes new work for each launch.
 pub(crate) type Node = Arc<dyn Fn() -> Work + Send + Sync>;
 
 static GRAPHS: Handles<Graph> = Handles::new(0x9_0000_0000);
 static EXECS: Handles<Graph> = Handles::new(0xA_0000_0000);
 
-/// What was captured. Launches that are under way keep what they need of it.
+/// The captured nodes. Running launches keep their nodes.
 pub(crate) struct Graph(Vec<Node>);
 
-/// A node whose work is the same at each launch.
+/// A node with the same work at each launch.
 pub(crate) fn node(work: Work) -> Node {
     let work = Arc::new(work);
     Arc::new(move || {
@@ -31,7 +31,7 @@ pub(crate) fn insert(nodes: Vec<Node>) -> abi::Graph {
     GRAPHS.insert(Arc::new(Graph(nodes)))
 }
 
-/// `cuGraphInstantiate`: what is instantiated stays as it is.
+/// `cuGraphInstantiate`: an instance does not depend on its graph.
 pub(crate) fn instantiate(graph: abi::Graph) -> Result<abi::GraphExec, Code> {
     GRAPHS.find(graph).map(|graph| EXECS.insert(graph)).ok_or(Code::INVALID_VALUE)
 }
@@ -43,22 +43,22 @@ pub(crate) fn launch(exec: abi::GraphExec, stream: &Stream) -> Result<(), Code> 
     Ok(())
 }
 
-/// Whether there is such an instance.
+/// The instance of a handle.
 pub(crate) fn find(exec: abi::GraphExec) -> Result<Arc<Graph>, Code> {
     EXECS.find(exec).ok_or(Code::INVALID_VALUE)
 }
 
-/// `cuGraphExecDestroy`: waits for nothing.
+/// `cuGraphExecDestroy`: does not wait.
 pub(crate) fn destroy_exec(exec: abi::GraphExec) -> Result<(), Code> {
     EXECS.remove(exec).map(drop).ok_or(Code::INVALID_VALUE)
 }
 
-/// `cuGraphDestroy`: instances stay.
+/// `cuGraphDestroy`: instances stay valid.
 pub(crate) fn destroy(graph: abi::Graph) -> Result<(), Code> {
     GRAPHS.remove(graph).map(drop).ok_or(Code::INVALID_VALUE)
 }
 
-/// How many graphs and instances there are.
+/// The number of graphs and instances.
 pub(crate) fn live() -> usize {
     GRAPHS.len() + EXECS.len()
 }

@@ -11,7 +11,7 @@
 //! pinned    host memory of the driver's
 //! stream    queues of work, each served by a thread of its own
 //! capture   streams whose work becomes nodes of a graph
-//! graph     what was captured, to be launched again and again
+//! graph     captured nodes, and their launches
 //! event     marks in a stream that others wait for
 //! word      words of memory that streams write, and wait for
 //! module    modules, and the functions in them

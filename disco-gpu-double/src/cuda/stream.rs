@@ -15,7 +15,7 @@ use crate::handles::Handles;
 use crate::settings;
 use crate::sync::{lock, wait};
 
-/// One piece of work, which a graph does many times. What it fails with stays with the device.
+/// One piece of work, which a graph runs many times. The device keeps an error of the work.
 pub(crate) type Work = Box<dyn Fn() -> Result<(), Code> + Send + Sync>;
 
 static STREAMS: Handles<Stream> = Handles::new(0x5_0000_0000);
@@ -25,7 +25,7 @@ pub(crate) struct Stream {
     device: &'static Device,
     /// Whether it and the default stream wait for each other.
     is_ordered: bool,
-    /// Where its work goes instead, while it is captured.
+    /// The capture that takes its work.
     pub(crate) capture: Place,
     queue: Mutex<Queue>,
     filled: Condvar,
@@ -105,12 +105,12 @@ impl Stream {
         self.device
     }
 
-    /// What tells it from others.
+    /// An identity among all streams.
     pub(crate) fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Enqueues, or adds to the graph that is captured.
+    /// Enqueues work, or adds the work to the running capture.
     pub(crate) fn push(&self, work: Work) {
         match self.capture.current() {
             Some(capture) => capture.add(self, graph::node(work)),
@@ -118,7 +118,7 @@ impl Stream {
         }
     }
 
-    /// The same of a node, whose work is made when it is launched.
+    /// Enqueues the work of a node, or adds the node to the running capture.
     pub(crate) fn launch(&self, node: Node) {
         match self.capture.current() {
             Some(capture) => capture.add(self, node),

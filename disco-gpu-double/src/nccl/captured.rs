@@ -1,5 +1,5 @@
-//! Units in graphs: each launch of a graph does them anew, behind all that the communicator was given before. A communicator does not
-//! end before its graphs are destroyed (`localPersistentRefs` in NCCL).
+//! Units in graphs. Each launch of a graph runs its units again, behind all earlier units of the communicator. A communicator ends only
+//! after its graphs are destroyed (`localPersistentRefs` in NCCL).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use super::clique::Clique;
 use super::comm::Comm;
 
-/// That a graph, or work of one, has a unit of a communicator.
+/// A reference of a graph, or of its running work, to a communicator.
 pub(super) struct InGraph(Arc<Comm>);
 
-/// Waits until no graph has a unit of the communicator.
+/// Waits until no graph refers to the communicator.
 pub(super) fn wait(comm: &Comm, clique: &Clique) {
     clique.wait_regardless(|_| comm.captured.load(SeqCst) == 0);
 }
@@ -26,7 +26,7 @@ impl Drop for InGraph {
     fn drop(&mut self) {
         self.0.captured.fetch_sub(1, SeqCst);
         if let Some(seat) = self.0.seat_if_any() {
-            // Who ends the communicator looks again.
+            // Wakes a thread in `wait`.
             seat.clique.change(|_| ());
         }
     }

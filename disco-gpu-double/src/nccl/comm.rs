@@ -39,7 +39,7 @@ pub(crate) struct Comm {
     pub(crate) launched: AtomicU64,
     /// Collectives launched.
     pub(crate) steps: AtomicU64,
-    /// Units of graphs that are not destroyed.
+    /// Units in graphs that are not destroyed.
     pub(crate) captured: AtomicU64,
     /// Splits begun.
     pub(crate) splits: AtomicU64,

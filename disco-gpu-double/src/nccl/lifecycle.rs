@@ -157,8 +157,8 @@ fn leave(comm: &Arc<Comm>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `ncclCommAbort`: its work ends without completing, and touches no memory after this. It waits for graphs, as
-/// `ncclCommDestroy` does.
+/// `ncclCommAbort`: its work ends without completing, and touches no memory after this. The call waits for the communicator's
+/// graphs, as `ncclCommDestroy` does.
 pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     let comm = comm::remove(handle)?;
     comm.set_aborted();

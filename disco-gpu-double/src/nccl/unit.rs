@@ -21,7 +21,7 @@ pub(crate) struct Unit {
     comm: Arc<Comm>,
     calls: Vec<Arc<Call>>,
     fault: Option<Action>,
-    /// A graph has it.
+    /// Set for a unit of a graph.
     _in_graph: Option<InGraph>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn launch(stream: &Arc<Stream>, unit: Unit) -> Result<(), Code> {
     Err(Code::IN_PROGRESS)
 }
 
-/// A unit as work, behind all that its communicator was given before.
+/// A unit as work, behind all earlier units of its communicator.
 pub(super) fn work(unit: Arc<Unit>) -> Work {
     counts::unit();
     let steps = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;

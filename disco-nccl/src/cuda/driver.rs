@@ -20,7 +20,7 @@ pub(crate) struct Driver {
     lacking: Vec<&'static CStr>,
     /// Those for pools of memory, or the first that it lacks.
     pub(crate) pools: Result<PoolFunctions, &'static CStr>,
-    /// Those for graphs, or the first that it lacks.
+    /// The functions for graphs, or the first that the driver lacks.
     pub(crate) graphs: Result<GraphFunctions, &'static CStr>,
     get_error_string: Option<GetErrorString>,
 }
@@ -101,7 +101,7 @@ const POOLS: [&CStr; 8] = [
     c"cuMemFreeAsync",
 ];
 
-/// Those for graphs.
+/// The functions for graphs.
 const GRAPHS: [&CStr; 7] = [
     c"cuStreamBeginCapture_v2",
     c"cuStreamEndCapture",

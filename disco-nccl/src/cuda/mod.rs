@@ -36,8 +36,8 @@ pub fn stream(queue: &mut (dyn disco_core::Queue + 'static)) -> Result<Arc<CudaS
     stream.ok_or_else(|| Error::invalid("the stream is not one of cudarc's"))
 }
 
-/// Captures what `work` gives to the worker's stream, as a graph to be launched many times: see [`Runtime::capture`](disco_ccl::Runtime::capture) for
-/// what can be captured, and [`Graph`] for how it ends.
+/// Captures the work that `work` gives to the worker's stream, as a graph that can be launched many times.
+/// [`Runtime::capture`](disco_ccl::Runtime::capture) lists the work that can be captured; [`Graph`] describes launches and the end of a graph.
 ///
 /// ```no_run
 /// use disco_core::{CommunicatorExt as _, DType, Reduction, Result, WorkerContext};

@@ -18,7 +18,7 @@ pub(super) struct Library {
     pub(super) table: Table,
     /// Functions for pools of memory, or the first that it lacks.
     pub(super) pools: Result<PoolFunctions, &'static CStr>,
-    /// Functions for graphs, or the first that it lacks.
+    /// The functions for graphs, or the first that the library lacks.
     pub(super) graphs: Result<GraphFunctions, &'static CStr>,
     version: c_int,
 }
@@ -39,7 +39,7 @@ const POOLS: [&CStr; 8] = [
     c"hipFreeAsync",
 ];
 
-/// Those for graphs, since HIP 5.3.
+/// The functions for graphs, since HIP 5.3.
 const GRAPHS: [&CStr; 7] = [
     c"hipStreamBeginCapture",
     c"hipStreamEndCapture",

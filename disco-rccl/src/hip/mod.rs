@@ -19,8 +19,8 @@ pub(crate) use device::details;
 use disco_ccl::{Graph, Queue};
 use disco_core::{DeviceKind, Result, WorkerContext};
 
-/// Captures what `work` gives to the worker's stream, as a graph to be launched many times: see [`Runtime::capture`](disco_ccl::Runtime::capture) for
-/// what can be captured, and [`Graph`] for how it ends.
+/// Captures the work that `work` gives to the worker's stream, as a graph that can be launched many times.
+/// [`Runtime::capture`](disco_ccl::Runtime::capture) lists the work that can be captured; [`Graph`] describes launches and the end of a graph.
 ///
 /// # Errors
 /// The worker's queue is on another kind of device; as [`Runtime::capture`](disco_ccl::Runtime::capture).

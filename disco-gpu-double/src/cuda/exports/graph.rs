@@ -41,7 +41,7 @@ pub extern "C" fn cuGraphInstantiateWithFlags(at: Option<&mut GraphExec>, graph:
     Code::of(device.and_then(|_| instantiate(at, graph, flags)))
 }
 
-/// `CUresult cuGraphUpload(CUgraphExec, CUstream)`: there is nothing to do.
+/// `CUresult cuGraphUpload(CUgraphExec, CUstream)`: checks its arguments only.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphUpload(exec: GraphExec, stream: Stream) -> Code {
     Code::of(device::enter("cuGraphUpload").and_then(|device| {
@@ -57,8 +57,7 @@ pub extern "C" fn cuGraphLaunch(exec: GraphExec, stream: Stream) -> Code {
     Code::of(device.and_then(|device| graph::launch(exec, &*stream::find(stream, device)?)))
 }
 
-/// `CUresult cuGraphExecDestroy(CUgraphExec)`: waits for nothing; what was launched is still done. It is gone even if its device has
-/// failed.
+/// `CUresult cuGraphExecDestroy(CUgraphExec)`: does not wait; running launches complete. Succeeds on a device that has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphExecDestroy(exec: GraphExec) -> Code {
     Code::of(graph::destroy_exec(exec))

@@ -73,7 +73,7 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
     on: Stream,
 ) -> Code {
     Code::of(device::enter("cuMemAllocFromPoolAsync").and_then(|device| {
-        // The driver would make a node of it, whose memory is the graph's own.
+        // The driver would add an allocation node to the graph; the double has no such nodes.
         stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
         put(at, memory::allocate_from(pool.device(), bytes, Some(pool))?)

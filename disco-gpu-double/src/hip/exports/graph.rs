@@ -49,7 +49,7 @@ pub extern "C" fn hipGraphLaunch(exec: GraphExec, stream: Stream) -> Code {
     last::note(device.and_then(|device| Ok(graph::launch(exec, &*stream::find(stream, device)?)?)))
 }
 
-/// `hipError_t hipGraphExecDestroy(hipGraphExec_t)`: waits for nothing; what was launched is still done.
+/// `hipError_t hipGraphExecDestroy(hipGraphExec_t)`: does not wait; running launches complete.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGraphExecDestroy(exec: GraphExec) -> Code {
     last::note(graph::destroy_exec(exec).map_err(Code::from))

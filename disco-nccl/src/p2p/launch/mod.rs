@@ -189,7 +189,7 @@ impl Kernels {
     }
 }
 
-/// Whether both tensors start where a vector may. A barrier has none.
+/// Whether both tensors start at a multiple of a vector's size. A barrier has no tensors.
 fn is_aligned(params: &Params) -> bool {
     [params.input, params.output].iter().all(|address| address.is_multiple_of(VECTOR as u64))
 }
