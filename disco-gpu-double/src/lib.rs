@@ -131,8 +131,8 @@
 //! CUDA code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and
 //! `ncclRecv`, to and from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts,
 //! streams, events and memory, and `hipSetDevice`, but for those that free or destroy; of modules, of access to peers, of memory of
-//! other processes, and of words that streams write, those that give back as well; so do NVML's, but for `nvmlShutdown`
-//! (`nvmlInit_v2` is device 0's).
+//! other processes, and of words that streams write, those that give back as well; of captures and graphs, but for queries of a capture
+//! and those that destroy; so do NVML's, but for `nvmlShutdown` (`nvmlInit_v2` is device 0's).
 
 pub mod controls;
 mod counts;

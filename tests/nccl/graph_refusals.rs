@@ -165,6 +165,26 @@ on_the_double!(
     }
 );
 
+on_the_double!(
+    a_graph_that_the_driver_refuses_is_an_error,
+    ["GPU_DOUBLE_FAULTS" = "cuStreamBeginCapture_v2:1:1=2,cuGraphInstantiateWithFlags:1:1=2,cuGraphLaunch:1:1=719"],
+    {
+        let session = session(2);
+        for expected in [
+            "cuda: cuStreamBeginCapture_v2 returned 2: out of memory",
+            "cuda: cuGraphInstantiateWithFlags returned 2: out of memory",
+            "cuda: cuGraphLaunch returned 719: unspecified launch failure",
+        ] {
+            block_on(session.init_ccl("nccl", &[])).unwrap();
+            let error = text(block_on(call(&session, "tests.graphs.keep", ())));
+            assert!(error.contains(expected), "{error}");
+            block_on(session.recover()).unwrap();
+            check_no_graph_is_left();
+        }
+        works_again(&session);
+    }
+);
+
 on_the_double!(a_failed_capture_leaves_stream_and_communicator_whole, [], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
