@@ -103,6 +103,7 @@ case $part in
     in_env DISCO_P2P_TOPOLOGY= -- topo 30 "$B/disco" topo
     step check_nccl_1 90 "$B/disco" check --backend nccl --workers 1
     one_device sums_threads 100 streams_of_one_device_sum DISCO_P2P_ONE_SHOT=1024
+    in_env DISCO_TEST_GPU=1 -- graphs_nccl_1 60 "$B/nccl_tests" graphs::one_rank_captures_and_launches::inside --exact --ignored --nocapture
     ranks sums_processes_2 60 processes::sum 2 DISCO_P2P_ONE_SHOT=1024
     step digits_nccl_1 60 "$B/digits" --backend nccl --workers 1 --epochs "$epochs" --json
     one_device sums_relays 60 streams_of_one_device_sum_over_relays DISCO_P2P_TOPOLOGY=hybrid_cube_mesh
@@ -121,6 +122,7 @@ case $part in
     in_env $several -- check_p2p_2_threads 100 "$B/disco" check --backend cuda_p2p --workers 2 --devices 0,0
     in_env $several -- launch_raw_2 40 "$B/gpu_evidence" launch 2
     in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
+    in_env $several -- replays_2 40 "$B/gpu_evidence" replays 2
     in_env $several NCCL_MAX_CTAS=4 -- launch_raw_4 40 "$B/gpu_evidence" launch 4
     in_env DISCO_P2P_ONE_SHOT=10485760 -- kernels_one_shot 60 "$B/gpu_evidence" kernels 2 4 8
     in_env DISCO_P2P_ONE_SHOT=0 -- kernels_two_shot 60 "$B/gpu_evidence" kernels 2 4 8
@@ -182,7 +184,7 @@ esac
 
 dmesg 2> /dev/null | grep -i 'xid' | tail -5 > "$L/xid.log"
 tar czf "$OUT/logs-$part.tgz" -C "$W" "logs-$part"
-for name in kernels_one_shot kernels_two_shot graph_one_shot graph_two_shot launch_raw_2 ours_2 launch_raw_4 launch_raw_2_later_nccl alloc copies trim_2 \
+for name in kernels_one_shot kernels_two_shot graph_one_shot graph_two_shot launch_raw_2 ours_2 replays_2 launch_raw_4 launch_raw_2_later_nccl alloc copies trim_2 \
     bench_nccl_1 alias_8 alias_32 torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2_processes bench_p2p_2_processes mps_bench_p2p_2 mps_torch_symm_2; do
     [ -f "$L/$name.log" ] && { echo "== $name"; tail -n 60 "$L/$name.log" | cut -c1-200; } >> "$OUT/figures.txt"
 done

@@ -15,6 +15,7 @@ use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Result, Ro
 
 use crate::collective::{self, Calls, Outcome};
 use crate::ending::Ending;
+use crate::graph::CaptureCheck;
 use crate::handle::Handle;
 use crate::library::Library;
 use crate::meeting::Meeting;
@@ -22,11 +23,15 @@ use crate::memory::Registration;
 use crate::p2p::{Rendezvous, Shortcut, Vendor};
 use crate::patience;
 use crate::premul::{self, Factor};
+use crate::queue::NOTHING_RUNS;
 use crate::runtime::Runtime;
 use crate::table::CommSplit;
 
 /// `NCCL_SPLIT_NOCOLOR`
 const NO_COLOR: c_int = -1;
+
+/// The cause that graphs of a dropped communicator report.
+pub(crate) const DROPPED: &str = "the communicator was dropped";
 
 /// One rank: all that it launches goes on its device's one stream.
 pub struct Communicator {
@@ -141,11 +146,17 @@ impl Communicator {
         self.check_able(group)?;
         let Some(last) = group.last() else { return Ok(()) };
         self.check_unbroken(|| last.signature(self.size))?;
+        self.capture_check().check(group, factor.is_some())?;
         let checked = self.shortcut.as_ref().map_or(Ok(()), Shortcut::check);
         checked.inspect_err(|error| _ = self.break_off(error))?;
         self.count();
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
         self.launch(group, factor).inspect_err(|error| _ = self.break_off(error))
+    }
+
+    fn capture_check(&self) -> CaptureCheck<'_> {
+        let (runtime, graphs) = (&*self.runtime, self.handle.graphs());
+        CaptureCheck { runtime, graphs, scratch: &self.scratch, shortcut: self.shortcut.as_ref() }
     }
 
     /// Launches a group, in as few of the library's as may be: in one of those, nothing is in order.
@@ -275,7 +286,8 @@ impl Communicator {
 
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        let waited = |waited| self.roll.go_on(self.launches, waited, self.deadline, &operation);
+        let number = self.launches + self.handle.graphs().launches();
+        let waited = |waited| self.roll.go_on(number, waited, self.deadline, &operation);
         patience::wait(&self.handle, holds, waited).map_err(|error| match (error, self.runtime.stuck()) {
             (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
             (error, _) => error,
@@ -288,6 +300,7 @@ impl Communicator {
         if let Some(aborter) = self.shortcut.as_ref().and_then(Shortcut::aborter) {
             aborter.abort(&cause);
         }
+        self.handle.graphs().forbid(&cause);
         self.broken = Some(cause);
         self.handle.end_and_wait(std::mem::take(&mut self.registrations))
     }
@@ -389,6 +402,7 @@ impl disco_core::Communicator for Communicator {
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
         self.check_unbroken(|| "split".into())?;
+        self.runtime.refuse_in_capture("split", "split communicators before the capture")?;
         // Whoever can't take part is there, too: the others wait for it.
         let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
         let child = self.split_off(&self.handle.child(), number.unwrap_or(NO_COLOR), key)?;
@@ -400,6 +414,7 @@ impl disco_core::Communicator for Communicator {
 
     fn synchronize(&mut self) -> Result<()> {
         self.check_unbroken(|| "synchronize".into())?;
+        self.runtime.refuse_in_capture("synchronize", NOTHING_RUNS)?;
         let last = self.last;
         let operation = || last.map_or("synchronize".to_owned(), |last| last.to_string());
         self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.break_off(error))
@@ -407,6 +422,7 @@ impl disco_core::Communicator for Communicator {
 
     fn register(&mut self, tensor: &Tensor) -> Result<()> {
         self.check_unbroken(|| "register".into())?;
+        self.runtime.refuse_in_capture("register", "register memory before the capture")?;
         let device = self.runtime.device();
         if tensor.device() != device {
             return Err(Error::invalid(format!("register: {tensor} is not on {device}")));
@@ -430,6 +446,9 @@ impl disco_core::Communicator for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // The library waits for the communicator's graphs to be destroyed.
+        let graphs = self.handle.graphs().end(&self.runtime, &DROPPED.into());
+        _ = graphs.is_none_or(Ending::wait);
         let registrations = std::mem::take(&mut self.registrations);
         _ = match self.handle.take() {
             Some(comm) => Ending::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),

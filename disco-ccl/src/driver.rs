@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use disco_core::{Device, Result};
 
 use crate::abi::Stream;
+use crate::graph::GraphFunctions;
 use crate::p2p::Peers;
 use crate::pool::PoolFunctions;
 
@@ -46,6 +47,12 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// # Errors
     /// The function that the library lacks.
     fn pools(&self) -> Result<PoolFunctions, String>;
+
+    /// The functions for [graphs](crate::Graph), or why there are none.
+    ///
+    /// # Errors
+    /// The function that the library lacks.
+    fn graphs(&self) -> Result<GraphFunctions, String>;
 
     /// Numbers of the other devices of this process that can have access to this one's memory.
     fn accessors(&self) -> Vec<i32>;

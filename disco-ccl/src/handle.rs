@@ -18,7 +18,9 @@ use disco_core::{Abort, Error, Result};
 
 use crate::abi::{Code, Comm};
 use crate::blocking::Blocking;
+use crate::communicator::DROPPED;
 use crate::ending::Ending;
+use crate::graph::Graphs;
 use crate::library::Library;
 use crate::memory::Registration;
 use crate::pinned::Living;
@@ -41,6 +43,8 @@ pub(crate) struct Handle {
     cause: OnceLock<Arc<str>>,
     /// How its calls are ended where they wait; none where they don't.
     blocking: OnceLock<Arc<Blocking>>,
+    /// The graphs of its captured operations, which end first.
+    graphs: Arc<Graphs>,
     /// Those split off, which hear its abort, and keep it for that.
     children: Switchboard,
     _parent: Option<Arc<Handle>>,
@@ -84,7 +88,7 @@ impl Handle {
         let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);
         let (cause, blocking, children) = (OnceLock::new(), OnceLock::new(), Switchboard::default());
-        let ending = Mutex::default();
+        let (ending, graphs) = (Mutex::default(), Arc::default());
         Arc::new(Self {
             library,
             runtime,
@@ -95,6 +99,7 @@ impl Handle {
             is_aborted,
             cause,
             blocking,
+            graphs,
             children,
             _parent: parent,
             ending,
@@ -217,6 +222,10 @@ impl Handle {
     fn take_from(&self, place: &mut Owned) -> Option<Owned> {
         let comm = std::mem::replace(place, Owned::new(ptr::null_mut()));
         let is_there = !comm.0.is_null();
+        if is_there {
+            let cause = self.cause.get().cloned().unwrap_or_else(|| DROPPED.into());
+            drop(self.graphs.end(&self.runtime, &cause));
+        }
         self.is_taken.fetch_or(is_there, Ordering::Relaxed);
         is_there.then_some(comm)
     }
@@ -227,6 +236,11 @@ impl Handle {
     pub(crate) fn end_and_wait(&self, mut kept: Vec<Registration>) -> bool {
         let ending = self.end(self.lock(), &mut kept).take();
         ending.is_none_or(Ending::wait)
+    }
+
+    /// The graphs of its captured operations.
+    pub(crate) fn graphs(&self) -> &Arc<Graphs> {
+        &self.graphs
     }
 
     /// Tells of aborts, to come or made.
@@ -289,6 +303,7 @@ impl Drop for Handle {
 impl Abort for Handle {
     fn abort(&self, cause: &Arc<str>) {
         self.cause.get_or_init(|| cause.clone());
+        self.graphs.forbid(cause);
         self.is_aborted.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         match self.comm.try_lock() {

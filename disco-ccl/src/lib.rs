@@ -14,6 +14,7 @@
 //!   device        which devices there are
 //!   queue         a worker's stream, and marks in it
 //!   staging       copies from and to the host
+//!   graph         captured work of the stream, and its launches
 //! communicator  one rank: launches, waits, splits, breaks
 //!   collective    operations as calls of the library
 //!   premul        sums of inputs that are multiplied first
@@ -44,6 +45,7 @@ mod connect;
 mod device;
 mod driver;
 mod ending;
+mod graph;
 mod handle;
 mod heap;
 mod library;
@@ -65,6 +67,7 @@ pub use communicator::Communicator;
 pub use config::Config;
 pub use device::{bind, details};
 pub use driver::{Driver, Mark, Way};
+pub use graph::{Graph, GraphFunctions};
 pub use heap::MemoryUse;
 pub use library::{Library, Vendor, Version};
 pub use pinned::Pinned;

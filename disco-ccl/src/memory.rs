@@ -52,6 +52,7 @@ impl Library {
             return runtime.alloc(bytes);
         };
         runtime.enter()?;
+        runtime.refuse_in_capture("allocation", "allocate tensors before the capture")?;
         let mut pointer = ptr::null_mut();
         // SAFETY: the place is there.
         self.check("ncclMemAlloc", unsafe { mem_alloc(&mut pointer, bytes.max(1)) })?;

@@ -15,9 +15,12 @@ use disco_core::tensor::Storage;
 use disco_core::{Device, DeviceKind, Error, Result, Tensor};
 
 use crate::driver::Mark;
+use crate::graph::Graph;
 use crate::runtime::Runtime;
 use crate::staging::Staging;
 
+/// The reason why a capture refuses waits.
+pub(crate) const NOTHING_RUNS: &str = "captured work runs when its graph is launched: synchronize after that";
 /// How long a queue that is dropped waits for copies to the host.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Looks before pauses begin, and between later ones.
@@ -57,10 +60,24 @@ impl Queue {
         &self.runtime
     }
 
+    /// Captures the work that `work` gives to the stream: see [`Runtime::capture`], which does not borrow the queue. Of the queue's own methods,
+    /// `copy_within` can be captured, and all others are refused.
+    ///
+    /// # Errors
+    /// As [`Runtime::capture`].
+    pub fn capture(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Graph> {
+        let runtime = self.runtime.clone();
+        runtime.capture(|| work(self))
+    }
+
     /// Refuses tensors that are not as large, and where they should be: on the host, or on this device, which is current from now on.
     fn check_copy(&self, operation: &str, dst: &Tensor, src: &Tensor, host: [bool; 2]) -> Result<()> {
         // User code may have made another device current.
         self.runtime.enter()?;
+        if host.contains(&true) {
+            let why = "a graph can't copy host tensors: copy before the capture or after a launch";
+            self.runtime.refuse_in_capture(operation, why)?;
+        }
         let device = self.runtime.device();
         for (tensor, is_host) in [dst, src].into_iter().zip(host) {
             let expected = if is_host { Device::CPU } else { device };
@@ -124,12 +141,14 @@ impl disco_core::Queue for Queue {
 
     fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
         self.check_copy("copy on device", dst, src, [false, false])?;
+        [dst, src].into_iter().for_each(|tensor| self.runtime.keep(|| tensor.storage().clone()));
         // SAFETY: both are as many bytes of this device's memory, whose freeing waits for the stream.
         unsafe { self.runtime.copy(dst.data(), src.data(), dst.byte_len()) }
     }
 
     fn record(&mut self) -> Result<Event> {
         self.runtime.enter()?;
+        self.runtime.refuse_in_capture("record", "the host can't query an event of a graph")?;
         let mark = match self.spare.pop() {
             Some(mark) => mark,
             None => self.runtime.driver().mark()?,
@@ -145,6 +164,10 @@ impl disco_core::Queue for Queue {
     }
 
     fn poll(&mut self, event: Event) -> Result<bool> {
+        self.runtime.refuse_in_capture(
+            "poll",
+            "the driver ends a capture whose thread queries an event: poll after the capture",
+        )?;
         let at = self.open.iter().position(|(open, _)| *open == event);
         let at = at.ok_or_else(|| Error::invalid(format!("{event:?} was not recorded on this queue")))?;
         // SAFETY: the mark is there.
@@ -157,6 +180,7 @@ impl disco_core::Queue for Queue {
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<()> {
+        self.runtime.refuse_in_capture("synchronize", NOTHING_RUNS)?;
         self.wait(deadline)?;
         self.runtime.enter()?;
         self.staging.arrive()

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::abi::Stream;
 use crate::driver::{Driver, Way};
+use crate::graph::Captures;
 use crate::heap::{Heap, MemoryUse, Span};
 use crate::patience;
 
@@ -31,7 +32,8 @@ pub struct Runtime {
     /// Streams of the highest priority, of which the last is in use.
     urgent: Mutex<Vec<Arc<dyn Driver>>>,
     /// The memory of tensors.
-    heap: Heap,
+    pub(crate) heap: Heap,
+    pub(crate) captures: Captures,
     /// Communicators that were aborted, and have not ended on all ranks of this process.
     holds: AtomicUsize,
     /// Those who know of work what its stream does not tell.
@@ -60,8 +62,9 @@ pub(crate) struct Hold(Arc<Runtime>);
 impl Runtime {
     /// For a driver's device, which is current, and its stream.
     pub fn new(driver: impl Driver) -> Arc<Self> {
-        let (heap, side, urgent, holds) = (Heap::new(&driver), OnceLock::new(), Mutex::default(), AtomicUsize::new(0));
-        Arc::new(Self { driver: Arc::new(driver), side, urgent, heap, holds, watches: Mutex::default() })
+        let (heap, captures) = (Heap::new(&driver), Captures::new(driver.graphs()));
+        let (side, urgent, holds, watches) = (OnceLock::new(), Mutex::default(), AtomicUsize::new(0), Mutex::default());
+        Arc::new(Self { driver: Arc::new(driver), side, urgent, heap, captures, holds, watches })
     }
 
     /// The second stream.
@@ -153,8 +156,9 @@ impl Runtime {
     /// ranks of the process, for up to 5 s: until then they may write to each other's tensors.
     ///
     /// # Errors
-    /// No room.
+    /// No room; the stream is being captured.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
+        self.refuse_in_capture("allocation", "allocate tensors before the capture")?;
         self.wait_for_peers();
         let settle = || _ = self.wait_all_idle(LIMIT);
         let found = self.heap.alloc(self.driver(), bytes, settle)?;
@@ -188,12 +192,12 @@ impl Runtime {
         }
     }
 
-    /// Whether all work on the stream is done.
+    /// Whether all work on the stream is done; false while the stream is being captured.
     ///
     /// # Errors
     /// The driver's own, of work that failed.
     pub(crate) fn is_idle(&self) -> Result<bool> {
-        self.driver.is_idle()
+        self.ask(|| self.driver.is_idle())
     }
 
     /// The same of the other streams, too: the second may wait for peers while the first has nothing to do.
@@ -205,7 +209,7 @@ impl Runtime {
         let others = self.side.get().into_iter().chain(&urgent);
         let is_idle =
             others.map(|stream| stream.is_idle()).try_fold(true, |all, is_idle| is_idle.map(|is| all && is))?;
-        Ok(self.driver.is_idle()? && is_idle)
+        Ok(self.is_idle()? && is_idle)
     }
 
     /// Gives memory that no tensor has back to the device until no more than `keep` bytes are reserved.
@@ -214,9 +218,10 @@ impl Runtime {
     /// calls it, but an allocation that finds no room.
     ///
     /// # Errors
-    /// The streams are not done after 5 s; the driver's own.
+    /// The streams are not done after 5 s; the stream is being captured; the driver's own.
     pub fn trim(&self, keep: usize) -> Result<()> {
         self.enter()?;
+        self.refuse_in_capture("trim", "trim memory before or after the capture")?;
         self.wait_for_peers();
         if !self.wait_all_idle(LIMIT) {
             return Err(Error::invalid(format!("trim: work on {} is not done after {LIMIT:?}", self.device())));
@@ -265,13 +270,14 @@ impl Drop for Hold {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.runtime.heap.give_back(self.runtime.driver(), self.span);
+        self.runtime.give_back(self.span);
     }
 }
 
 /// On whatever thread had the last tensor. Waits for nothing.
 impl Drop for Runtime {
     fn drop(&mut self) {
+        self.give_back_deferred();
         let urgent = mem::take(&mut *self.lock_urgent());
         let streams: SmallVec<[Arc<dyn Driver>; 4]> =
             [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().chain(urgent).collect();

@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 pub use crate::counts::Counts;
-use crate::cuda::{event, pool};
+use crate::cuda::{event, graph, pool};
 use crate::{counts, settings};
 
 /// `void gpu_double_counts(struct counts *)`: six numbers of 64 bits, see [`Counts`].
@@ -20,6 +20,12 @@ pub extern "C" fn gpu_double_counts(at: Option<&mut Counts>) {
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_double_events() -> u64 {
     event::live() as u64
+}
+
+/// `uint64_t gpu_double_graphs(void)`: graphs, and instances of them, that are not destroyed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpu_double_graphs() -> u64 {
+    graph::live() as u64
 }
 
 /// `uint64_t gpu_double_pools(void)`: pools that are not destroyed.

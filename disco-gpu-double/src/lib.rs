@@ -80,12 +80,32 @@
 //! looked at further. They do to memory what the real ones do, handshakes in other processes' memory among it, but one block after the
 //! other: nobody may need that two blocks of a launch are under way at once.
 //!
+//! # Captures and graphs
+//!
+//! Calls on a captured stream (`cuStreamBeginCapture_v2`, `hipStreamBeginCapture`) add nodes to a graph: copies on devices and to and from
+//! pinned memory, fills, words, kernels, and units of NCCL. Other streams join the capture by events. A launch runs the nodes one after
+//! the other in the order of the capture. Each launch makes a new unit of NCCL, behind all earlier units of the communicator.
+//! `ncclCommFinalize`, `ncclCommDestroy` and `ncclCommAbort` complete only after all graphs with units of the communicator are destroyed.
+//! `cuGraphExecDestroy` does not wait, and running launches complete.
+//!
+//! A call that is not allowed in a capture returns the driver's code and invalidates the capture, whose end returns
+//! `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`:
+//!
+//! | call | code |
+//! |---|---|
+//! | allocations and frees of device or pinned memory, queries of events, calls that wait for the device, modules, memory of other processes; unless the capture or the thread is relaxed, and in other threads only of a global capture | 900 `STREAM_CAPTURE_UNSUPPORTED` |
+//! | a query of the captured stream or a wait for it, in all modes; the default stream | 900 |
+//! | allocations and frees of a pool on the captured stream, and copies of host memory that is not pinned: the driver would make nodes of them | 900 |
+//! | a query of an event that was recorded last in a capture | 907 `CAPTURED_EVENT` |
+//! | a wait for an event from outside or of another capture; an end with streams that have not joined again, on another stream or thread | 905, 902; 904, 903, 908 |
+//!
 //! # What it has not
 //!
 //! All ranks of a communicator are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a
 //! communicator. `ncclAllToAllv` is a group of sends and receives, and counts as one call. Releasing the last hold on a context
 //! destroys nothing, so that leaks are counted; modules are not. Events measure no time. Ranks with NaN among numbers of which they
-//! want the largest get a number, as with `fmaxf`.
+//! want the largest get a number, as with `fmaxf`. Graphs are made by captures only. Two launches of one graph on two streams may run at
+//! once.
 //!
 //! # Variables
 //!
@@ -134,8 +154,8 @@
 //! CUDA code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and
 //! `ncclRecv`, to and from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts,
 //! streams, events and memory, and `hipSetDevice`, but for those that free or destroy; of modules, of access to peers, of memory of
-//! other processes, and of words that streams write, those that give back as well; so do NVML's, but for `nvmlShutdown`
-//! (`nvmlInit_v2` is device 0's).
+//! other processes, and of words that streams write, those that give back as well; of captures and graphs, but for queries of a capture
+//! and those that destroy; so do NVML's, but for `nvmlShutdown` (`nvmlInit_v2` is device 0's).
 
 pub mod controls;
 mod counts;

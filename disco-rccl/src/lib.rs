@@ -13,4 +13,4 @@ mod hip;
 
 pub use backend::{BACKEND, P2P};
 pub use disco_ccl;
-pub use hip::Hip;
+pub use hip::{Hip, capture};

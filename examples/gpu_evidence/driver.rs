@@ -169,38 +169,3 @@ pub(crate) fn load(cubin: &[u8]) -> Result<()> {
     // SAFETY: the image is whole, and so is the place for the module, which stays.
     Ok(unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()) }.result()?)
 }
-
-/// A graph that was captured, ready to be replayed.
-pub(crate) struct Graph(sys::CUgraphExec);
-
-impl Graph {
-    /// Captures what `work` launches on the stream.
-    pub(crate) fn capture(stream: Stream, work: impl FnOnce() -> Result<()>) -> Result<Self> {
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream is there.
-        unsafe { result::stream::begin_capture(stream, mode) }?;
-        let worked = work();
-        // SAFETY: the capture began above, also where the work failed.
-        let graph = unsafe { result::stream::end_capture(stream) };
-        worked?;
-        let graph = graph?;
-        let mut exec = ptr::null_mut();
-        // SAFETY: the graph was made just now.
-        unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) }.result()?;
-        // SAFETY: it was made just now, for this stream's device.
-        unsafe { sys::cuGraphUpload(exec, stream) }.result()?;
-        Ok(Self(exec))
-    }
-
-    pub(crate) fn replay(&self, stream: Stream) -> Result<()> {
-        // SAFETY: it is there, and what it uses stays until the stream is done.
-        Ok(unsafe { sys::cuGraphLaunch(self.0, stream) }.result()?)
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: no replay is under way, as callers wait for the stream. There is nobody to tell of an error.
-        _ = unsafe { sys::cuGraphExecDestroy(self.0) };
-    }
-}

@@ -1,7 +1,7 @@
 //! Sums by kernels over shared memory: launched in a row, and replayed from a graph, beside copies of the same size.
 
-use crate::driver::{self, Graph};
-use crate::seat::{self, LIMIT, PATIENCE, Result, Row, Seat, launch, median, row, sizes, sum, times};
+use crate::driver;
+use crate::seat::{self, PATIENCE, Result, Row, Seat, launch, median, row, sizes, sum, times};
 
 /// Bytes of the sums.
 const SIZES: [usize; 8] = [16, 1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 10 << 20];
@@ -39,16 +39,15 @@ pub(crate) fn launches(size: usize) -> Result<Vec<Row>> {
 pub(crate) fn graph(size: usize) -> Result<Vec<Row>> {
     seat::ranks(size, |seat| {
         let (shared, kernels) = seat.start(PATIENCE)?;
-        let stream = driver::stream_of(&mut *seat.queue);
         let calls = times(CALLS);
         let mut rows = Vec::new();
         for bytes in sizes(SIZES) {
             let (src, dst) = seat.operands(bytes)?;
             let op = sum(&src, &dst);
             seat.finish_all(&shared)?;
-            let graph = Graph::capture(stream, || (0..calls).try_for_each(|_| launch(&*kernels, &op)))?;
-            seat.queue.synchronize(LIMIT)?;
-            let replay = || graph.replay(stream).and_then(|()| Ok(kernels.check()?));
+            let sums = || (0..calls).try_for_each(|_| launch(&*kernels, &op));
+            let graph = seat.runtime.capture(|| sums().map_err(|error| disco::Error::invalid(error.to_string())))?;
+            let replay = || Ok(graph.launch().and_then(|()| kernels.check())?);
             rows.push(row("graph", bytes, repeated(seat, calls, &replay)?));
             kernels.check()?;
             seat.check_sum(&dst)?;

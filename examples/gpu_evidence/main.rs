@@ -1,7 +1,7 @@
 //! What one GPU can show of `nccl` and `cuda_p2p`: several ranks on one device, each a thread with a stream of its own.
 //!
 //! ```text
-//! gpu_evidence kernels|graph|copies|alloc|trim|waits|alias|launch|ours RANKS …
+//! gpu_evidence kernels|graph|copies|alloc|trim|waits|alias|launch|ours|replays RANKS …
 //! ```
 //!
 //! Each figure is a line: number of ranks, name, bytes, microseconds of the slowest rank. A figure that this driver has no function for
@@ -17,9 +17,15 @@ mod launch;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 mod memory;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
+mod replays;
+#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod seat;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 mod streams;
+
+/// Functions of the driver that graphs need.
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+const GRAPHS: &[&str] = &["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"];
 
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 fn main() -> seat::Result<()> {
@@ -28,7 +34,7 @@ fn main() -> seat::Result<()> {
     let what = args.next().ok_or("the first argument says what to measure")?;
     let (work, needed): (seat::Work, &[&str]) = match what.as_str() {
         "kernels" => (kernels::launches, &[]),
-        "graph" => (kernels::graph, &["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"]),
+        "graph" => (kernels::graph, GRAPHS),
         "copies" => (memory::copies, &[]),
         "alloc" => (memory::alloc, &["cuMemAllocAsync"]),
         "trim" => (memory::trim, &[]),
@@ -36,6 +42,7 @@ fn main() -> seat::Result<()> {
         "alias" => (streams::alias, &["cuStreamCreateWithPriority"]),
         "launch" => (launch::raw, &[]),
         "ours" => (launch::ours, &[]),
+        "replays" => (replays::replays, GRAPHS),
         other => return Err(format!("there is no measurement {other}").into()),
     };
     println!("ranks\twhat\tbytes\tmicroseconds");

@@ -36,7 +36,7 @@ pub(crate) struct Seat {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) store: Arc<dyn Store>,
-    runtime: Arc<Runtime>,
+    pub(crate) runtime: Arc<Runtime>,
     line: Arc<Barrier>,
 }
 

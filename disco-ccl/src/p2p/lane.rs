@@ -16,7 +16,8 @@ use crate::driver::{Driver, Way};
 /// side. All calls return at once; what they are for happens in the order of the stream.
 ///
 /// Signals are counted: the n-th [`wait`](Lane::wait) for a slot of a peer's is for that peer's n-th [`signal`](Lane::signal) of it, from
-/// whichever lane: one that follows another lane's waits for that. They are counted by the host, so that a graph that is replayed can't have them.
+/// whichever lane: one that follows another lane's waits for that. The host counts signals, so a
+/// capture refuses them. A graph can contain copies of the main lane.
 ///
 /// Nothing but [`Lane::after`] orders the two: what one has to find written, or free to be written, was given to the other before.
 pub struct Lane<'w> {
@@ -100,6 +101,9 @@ impl<'w> Lane<'w> {
         if tensor.byte_len() == 0 {
             return Ok(());
         }
+        let runtime = &self.memory.runtime;
+        runtime.keep(|| tensor.storage().clone());
+        runtime.keep(|| self.memory.clone());
         // SAFETY: both are as many bytes of memory that the device reaches. The workspace keeps its own until the streams are done,
         // the runtime a tensor's until the worker's stream is, and this the tensor until the side's is.
         unsafe { self.driver.copy(to, from, tensor.byte_len(), Way::OnDevice) }?;
@@ -140,7 +144,18 @@ impl<'w> Lane<'w> {
     fn enter(&self, operation: &str) -> Result<()> {
         self.memory.words.check(operation)?;
         // User code may have made another device current.
-        self.memory.runtime.enter()
+        self.memory.runtime.enter()?;
+        match operation {
+            "put" | "get" if !self.is_side => Ok(()),
+            "put" | "get" => self
+                .memory
+                .runtime
+                .refuse_in_capture(operation, "the side stream is not part of the capture: use the main lane"),
+            _ => self.memory.runtime.refuse_in_capture(
+                operation,
+                "the host numbers signals, and each launch would repeat old numbers: signal outside of the graph",
+            ),
+        }
     }
 
     /// The address in the rank's buffer.

@@ -1,5 +1,6 @@
 //! What a communicator does without its library, where ranks reach each other's memory.
 
+use std::any::Any;
 use std::fmt::{self, Debug, Display};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -57,6 +58,9 @@ pub trait Kernels: Debug + Send + Sync {
     /// # Errors
     /// The driver's own.
     fn launch(&self, op: &Op) -> Result<Result<(), Unfit>>;
+
+    /// Whether a launch of the operation allocates device memory. Ranks may differ in this.
+    fn needs_room(&self, op: &Op) -> bool;
 
     /// Whether all launches so far have gone well, as far as is known.
     ///
@@ -184,6 +188,16 @@ impl Shortcut {
             Err(why) => tracing::trace!(operation = %op.kind(), %why, "by the library"),
         }
         Ok(launched.is_ok())
+    }
+
+    /// Whether a kernel does the operation, and its launch allocates device memory.
+    pub(crate) fn needs_room(&self, op: &Op) -> bool {
+        self.kernels().is_some_and(|kernels| kernels.needs_room(op))
+    }
+
+    /// An owner of the kernels and of the shared memory.
+    pub(crate) fn keeper(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.parts.as_ref().ok().map(|parts| parts.clone() as _)
     }
 
     /// Whether all launches so far have gone well.

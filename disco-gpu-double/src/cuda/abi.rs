@@ -26,6 +26,8 @@ impl Code {
     pub const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
     /// `CUDA_ERROR_INVALID_HANDLE`
     pub const INVALID_HANDLE: Self = Self(400);
+    /// `CUDA_ERROR_ILLEGAL_STATE`
+    pub const ILLEGAL_STATE: Self = Self(401);
     /// `CUDA_ERROR_NOT_FOUND`
     pub const NOT_FOUND: Self = Self(500);
     /// `CUDA_ERROR_NOT_READY`
@@ -38,6 +40,22 @@ impl Code {
     pub const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
     /// `CUDA_ERROR_NOT_SUPPORTED`
     pub const NOT_SUPPORTED: Self = Self(801);
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`
+    pub const STREAM_CAPTURE_UNSUPPORTED: Self = Self(900);
+    /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`
+    pub const STREAM_CAPTURE_INVALIDATED: Self = Self(901);
+    /// `CUDA_ERROR_STREAM_CAPTURE_MERGE`
+    pub const STREAM_CAPTURE_MERGE: Self = Self(902);
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED`
+    pub const STREAM_CAPTURE_UNMATCHED: Self = Self(903);
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNJOINED`
+    pub const STREAM_CAPTURE_UNJOINED: Self = Self(904);
+    /// `CUDA_ERROR_STREAM_CAPTURE_ISOLATION`
+    pub const STREAM_CAPTURE_ISOLATION: Self = Self(905);
+    /// `CUDA_ERROR_CAPTURED_EVENT`
+    pub const CAPTURED_EVENT: Self = Self(907);
+    /// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`
+    pub const STREAM_CAPTURE_WRONG_THREAD: Self = Self(908);
 
     /// What an export returns.
     pub(crate) fn of(result: Result<(), Self>) -> Self {
@@ -100,6 +118,10 @@ pub struct Access {
     pub flags: c_int,
 }
 
+/// `CUgraph`
+pub type Graph = *mut c_void;
+/// `CUgraphExec`
+pub type GraphExec = *mut c_void;
 /// `CUmodule`
 pub type Module = *mut c_void;
 /// `CUfunction`

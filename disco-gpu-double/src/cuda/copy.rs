@@ -17,6 +17,8 @@ pub(crate) struct Host(pub(crate) *mut c_void);
 
 // SAFETY: it is the caller's, who leaves it alone until the copy is done.
 unsafe impl Send for Host {}
+// SAFETY: as above.
+unsafe impl Sync for Host {}
 
 /// Gives a stream work on some bytes; none for no bytes.
 pub(crate) fn give(stream: &Stream, bytes: usize, work: impl FnOnce() -> Result<Work, Code>) -> Result<(), Code> {
@@ -81,6 +83,11 @@ pub(crate) fn fill(pointer: DevicePointer, byte: u8, bytes: usize) -> Result<Wor
 }
 
 impl Host {
+    /// Refuses host memory that is not pinned on a captured stream: a launch can't stage such memory.
+    pub(crate) fn permit(self, stream: &Stream, bytes: usize) -> Result<(), Code> {
+        if bytes == 0 || pinned::holds(self.0, bytes) { Ok(()) } else { stream.capture.refuse() }
+    }
+
     /// Waits for what was given to a stream, if it writes memory that is not pinned: that is written when the call returns.
     pub(crate) fn settle(self, stream: &Stream, bytes: usize) {
         if bytes > 0 && !pinned::holds(self.0, bytes) {

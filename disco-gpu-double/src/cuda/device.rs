@@ -8,6 +8,7 @@ use std::sync::{Arc, Once, OnceLock};
 
 use super::abi::{Code, Context};
 use super::arena::Arena;
+use super::capture;
 use super::hardware::HardwareQueues;
 use super::peer::Peers;
 use super::pool::Pool;
@@ -103,6 +104,7 @@ pub(crate) fn enter(function: &str) -> Result<&'static Device, Code> {
 /// The same for functions that give back what there is, even if something has failed before.
 pub(crate) fn enter_failed(function: &str) -> Result<&'static Device, Code> {
     let device = current()?;
+    capture::permit(function)?;
     device.fault(function).map(|()| device)
 }
 

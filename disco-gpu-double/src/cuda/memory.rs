@@ -116,6 +116,7 @@ pub(crate) fn free(pointer: DevicePointer) -> Result<(), Code> {
 
 /// Frees memory of a pool when a stream comes to it. Others may have the bytes at once, as in a pool.
 pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), Code> {
+    stream.capture.refuse()?;
     let found = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).get(&(pointer as usize)).cloned();
     let allocation = found.filter(|found| found.pool.is_some()).ok_or(Code::INVALID_VALUE)?;
     if !allocation.give_back() {

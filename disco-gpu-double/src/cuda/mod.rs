@@ -10,6 +10,8 @@
 //! pool      memory that is allocated and freed in the order of a stream
 //! pinned    host memory of the driver's
 //! stream    queues of work, each served by a thread of its own
+//! capture   streams whose work becomes nodes of a graph
+//! graph     captured nodes, and their launches
 //! hardware  queues that streams share, and what holds up a queue
 //! event     marks in a stream that others wait for
 //! word      words of memory that streams write, and wait for
@@ -22,10 +24,12 @@
 
 pub mod abi;
 pub(crate) mod arena;
+pub(crate) mod capture;
 pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
 pub mod exports;
+pub(crate) mod graph;
 pub(crate) mod hardware;
 pub(crate) mod identity;
 pub(crate) mod ipc;

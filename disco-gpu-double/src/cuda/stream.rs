@@ -8,15 +8,17 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use super::abi::{self, Code};
+use super::capture::Place;
 use super::device::Device;
+use super::graph::{self, Node};
 use super::hardware::HardwareQueue;
 use super::pool;
 use crate::handles::Handles;
 use crate::settings;
 use crate::sync::{lock, wait};
 
-/// One piece of work. What it fails with stays with the device.
-pub(crate) type Work = Box<dyn FnOnce() -> Result<(), Code> + Send>;
+/// One piece of work, which a graph runs many times. The device keeps an error of the work.
+pub(crate) type Work = Box<dyn Fn() -> Result<(), Code> + Send + Sync>;
 
 static STREAMS: Handles<Stream> = Handles::new(0x5_0000_0000);
 
@@ -27,6 +29,8 @@ pub(crate) struct Stream {
     hardware: Option<Arc<HardwareQueue>>,
     /// Whether it and the default stream wait for each other.
     is_ordered: bool,
+    /// The capture that takes its work.
+    pub(crate) capture: Place,
     queue: Mutex<Queue>,
     filled: Condvar,
     drained: Condvar,
@@ -81,6 +85,12 @@ pub(crate) fn find(handle: abi::Stream, device: &'static Device) -> Result<Arc<S
     if handle.addr() <= 1 {
         return Ok(Arc::clone(device.default_stream()));
     }
+    let stream = of_handle(handle)?;
+    stream.capture.check().map(|()| stream)
+}
+
+/// The same of a stream that is no default one, even if its capture was invalidated.
+pub(crate) fn of_handle(handle: abi::Stream) -> Result<Arc<Stream>, Code> {
     STREAMS.find(handle).ok_or(Code::INVALID_HANDLE)
 }
 
@@ -104,6 +114,7 @@ impl Stream {
             device,
             hardware,
             is_ordered,
+            capture: Place::default(),
             queue: Mutex::default(),
             filled: Condvar::new(),
             drained: Condvar::new(),
@@ -121,18 +132,41 @@ impl Stream {
         self.device
     }
 
-    /// Enqueues. The default stream and those that CUDA calls blocking do nothing before what the other was given first.
+    /// An identity among all streams.
+    pub(crate) fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Enqueues work, or adds the work to the running capture.
     pub(crate) fn push(&self, work: Work) {
-        self.wait_for_default();
-        self.append(work, false);
+        match self.capture.current() {
+            Some(capture) => capture.add(self, graph::node(work)),
+            None => self.enqueue(work, false),
+        }
     }
 
     /// The same, of work that waits for something: it holds up the other streams of the hardware queue until it is done.
     pub(crate) fn push_wait(&self, work: Work) {
-        self.wait_for_default();
-        self.append(work, true);
+        match self.capture.current() {
+            Some(capture) => capture.add(self, graph::node(work)),
+            None => self.enqueue(work, true),
+        }
     }
 
+    /// Enqueues the work of a node, or adds the node to the running capture.
+    pub(crate) fn launch(&self, node: Node) {
+        match self.capture.current() {
+            Some(capture) => capture.add(self, node),
+            None => self.enqueue(node(), false),
+        }
+    }
+
+    fn enqueue(&self, work: Work, is_wait: bool) {
+        self.wait_for_default();
+        self.append(work, is_wait);
+    }
+
+    /// The default stream and those that CUDA calls blocking do nothing before what the other was given first.
     fn wait_for_default(&self) {
         let others = match self.device.default_stream_if_used() {
             Some(default) if std::ptr::eq(self, &raw const **default) => {
@@ -174,6 +208,7 @@ impl Stream {
 
     /// `cuStreamQuery`: not ready before all that it was given is done.
     pub(crate) fn query(&self) -> Result<(), Code> {
+        self.capture.refuse()?;
         let is_idle = self.is_idle();
         self.device.check()?;
         if is_idle { Ok(()) } else { Err(Code::NOT_READY) }
@@ -181,6 +216,7 @@ impl Stream {
 
     /// `cuStreamSynchronize`: waits, and says what the device has failed with.
     pub(crate) fn finish(&self) -> Result<(), Code> {
+        self.capture.refuse()?;
         self.synchronize();
         pool::release(self.device);
         self.device.check()

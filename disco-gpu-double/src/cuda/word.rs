@@ -35,7 +35,7 @@ pub(crate) fn write(stream: &Stream, pointer: DevicePointer, value: u32) -> Resu
 pub(crate) fn wait(
     stream: &Stream,
     pointer: DevicePointer,
-    is_there: impl Fn(u32) -> bool + Send + 'static,
+    is_there: impl Fn(u32) -> bool + Send + Sync + 'static,
 ) -> Result<(), Code> {
     let (word, device) = (of(pointer)?, stream.device());
     stream.push_wait(Box::new(move || {

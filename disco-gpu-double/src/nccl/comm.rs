@@ -41,6 +41,8 @@ pub(crate) struct Comm {
     pub(crate) launched: AtomicU64,
     /// Collectives launched.
     pub(crate) steps: AtomicU64,
+    /// Units in graphs that are not destroyed.
+    pub(crate) captured: AtomicU64,
     /// Splits begun.
     pub(crate) splits: AtomicU64,
     /// Held by the thread that is in a call.
@@ -94,6 +96,7 @@ impl Comm {
             connected: Mutex::default(),
             launched: AtomicU64::new(0),
             steps: AtomicU64::new(0),
+            captured: AtomicU64::new(0),
             splits: AtomicU64::new(0),
             calling: Mutex::default(),
             scalars: Mutex::default(),

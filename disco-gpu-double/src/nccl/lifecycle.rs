@@ -11,7 +11,7 @@ use super::abi::{Code, CommHandle, UniqueId};
 use super::background::{self, Failure, go_on};
 use super::clique::{Clique, State};
 use super::comm::{self, Comm, Seat};
-use super::{text, unique_id};
+use super::{captured, text, unique_id};
 use crate::cuda::device::{self, Device};
 use crate::cuda::peer;
 use crate::faults::Action;
@@ -152,11 +152,13 @@ pub(crate) fn destroy(handle: CommHandle) -> Result<(), Code> {
     Ok(())
 }
 
-/// Waits for all that was launched.
+/// Waits for all that was launched, and until no graph refers to the communicator.
 fn finish(comm: &Arc<Comm>) -> Result<(), Failure> {
     let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
     let launched = comm.launched.load(SeqCst);
-    Ok(clique.wait(comm, |state| (state.finished[*rank] == launched).then_some(()))?)
+    clique.wait(comm, |state| (state.finished[*rank] == launched).then_some(()))?;
+    captured::wait(comm, clique);
+    Ok(())
 }
 
 /// `ncclCommRevoke`: calls and work of the communicator end without completing, and it is good for nothing but its end. From any
@@ -184,7 +186,7 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     Ok(())
 }
 
-/// A rank's handle is gone. The last one of the process waits for the work of all.
+/// A rank's handle is gone. The last one of the process waits for the work of all, and until no graph refers to any.
 fn reclaim(comm: &Comm) {
     let Some(Seat { clique, rank }) = comm.seat_if_any() else { return };
     let members = clique.change(|state| {
@@ -196,5 +198,6 @@ fn reclaim(comm: &Comm) {
         // One that nobody has any more has no work.
         let Some(member) = member.as_ref().and_then(Weak::upgrade) else { continue };
         clique.wait_regardless(|state| state.finished[rank] == member.launched.load(SeqCst));
+        captured::wait(&member, clique);
     }
 }

@@ -14,6 +14,7 @@
 //! call            one call of a communication function, checked
 //! group           calls between start and end, checked together and launched
 //! unit            what was launched at once, when a stream comes to it
+//! captured        units in graphs
 //! collective      ranks meet in a collective, and one of them carries it out
 //! point_to_point  sends and receives find each other
 //! number, reduce  arithmetic
@@ -23,6 +24,7 @@
 pub mod abi;
 pub(crate) mod background;
 pub(crate) mod call;
+pub(crate) mod captured;
 pub(crate) mod clique;
 pub(crate) mod collective;
 pub(crate) mod comm;

@@ -8,13 +8,14 @@ use std::thread;
 use super::abi::Code;
 use super::background::Failure;
 use super::call::Call;
+use super::captured::InGraph;
 use super::clique::{Aborted, Clique};
 use super::comm::{Comm, Seat};
 use super::link::Link;
 use super::{background, collective, link, point_to_point, text};
 use crate::counts;
 use crate::cuda;
-use crate::cuda::stream::Stream;
+use crate::cuda::stream::{Stream, Work};
 use crate::faults::Action;
 use crate::settings;
 
@@ -25,6 +26,8 @@ pub(crate) struct Unit {
     fault: Option<Action>,
     /// What it needs that its communicator has not connected for.
     links: Vec<Link>,
+    /// Set for a unit of a graph.
+    _in_graph: Option<InGraph>,
 }
 
 /// Where it is among all that the communicator was given.
@@ -58,16 +61,23 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     stream.device().check().map_err(|code| {
         text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("the device has failed before, with CUDA error {}", code.0))
     })?;
-    counts::unit();
-    let steps = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
-    let position = Position { unit: comm.launched.fetch_add(1, SeqCst), step: comm.steps.fetch_add(steps, SeqCst) };
     let Seat { clique, rank } = comm.seat()?;
     let links = mem::take(&mut unit.links);
-    let work = Box::new(move || unit.run(&position));
+    let give: Box<dyn FnOnce(&Stream) + Send> = match stream.capture.current() {
+        Some(_) => {
+            let _in_graph = Some(InGraph::new(&unit.comm));
+            let unit = Arc::new(Unit { _in_graph, ..unit });
+            Box::new(move |stream| stream.launch(Arc::new(move || work(Arc::clone(&unit)))))
+        }
+        None => {
+            let work = work(Arc::new(unit));
+            Box::new(move |stream| stream.push(work))
+        }
+    };
     let is_at_once = links.is_empty() && !settings::read().launches_in_background();
     if comm.is_blocking || is_at_once || clique.ranks() == 1 {
         let connected = link::connect(&comm, clique, *rank, &links);
-        stream.push(work);
+        give(stream);
         return connected.map_err(|aborted| {
             let Failure(code, why) = aborted.into();
             text::refuse(code, why)
@@ -78,7 +88,7 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     thread::spawn(move || {
         background::linger();
         let connected = link::connect(&own, &clique, rank, &links);
-        stream.push(work);
+        give(&stream);
         match connected.map_err(Failure::from) {
             Ok(()) => own.end(),
             Err(Failure(code, why)) => own.fail(code, &why),
@@ -87,11 +97,20 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     Err(Code::IN_PROGRESS)
 }
 
+/// A unit as work, behind all earlier units of its communicator.
+pub(super) fn work(unit: Arc<Unit>) -> Work {
+    counts::unit();
+    let steps = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
+    let comm = &unit.comm;
+    let position = Position { unit: comm.launched.fetch_add(1, SeqCst), step: comm.steps.fetch_add(steps, SeqCst) };
+    Box::new(move || unit.run(&position))
+}
+
 impl Unit {
     /// Calls that have been checked.
     pub(crate) fn new(comm: Arc<Comm>, calls: Vec<Call>, fault: Option<Action>) -> Self {
         let fault = fault.or_else(|| calls.iter().find_map(|call| call.fault));
-        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, links: Vec::new() }
+        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, links: Vec::new(), _in_graph: None }
     }
 
     fn ask(&mut self) -> Result<(), Code> {

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 use std::sync::OnceLock;
 
-use disco_ccl::PoolFunctions;
+use disco_ccl::{GraphFunctions, PoolFunctions};
 use disco_core::{Error, Unavailable};
 use disco_dl::{Candidate, Library};
 
@@ -20,6 +20,8 @@ pub(crate) struct Driver {
     lacking: Vec<&'static CStr>,
     /// Those for pools of memory, or the first that it lacks.
     pub(crate) pools: Result<PoolFunctions, &'static CStr>,
+    /// The functions for graphs, or the first that the driver lacks.
+    pub(crate) graphs: Result<GraphFunctions, &'static CStr>,
     get_error_string: Option<GetErrorString>,
 }
 
@@ -101,6 +103,17 @@ const POOLS: [&CStr; 8] = [
     c"cuMemFreeAsync",
 ];
 
+/// The functions for graphs.
+const GRAPHS: [&CStr; 7] = [
+    c"cuStreamBeginCapture_v2",
+    c"cuStreamEndCapture",
+    c"cuStreamIsCapturing",
+    c"cuGraphInstantiateWithFlags",
+    c"cuGraphLaunch",
+    c"cuGraphExecDestroy",
+    c"cuGraphDestroy",
+];
+
 /// `cuGetErrorString(CUresult, const char **text)`
 type GetErrorString = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
@@ -152,8 +165,11 @@ fn accept(library: &Library) -> Result<Driver, String> {
         Some(0) => {
             // SAFETY: these are the driver's functions.
             let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_code) };
+            // SAFETY: as above.
+            let graphs = unsafe { GraphFunctions::resolve(library, &GRAPHS, check_code) };
             let get_error_string = error_string_of(library);
-            Ok(Driver { version, lacking: lacking(&[SHARING, LAUNCHING].concat()), pools, get_error_string })
+            let lacking = lacking(&[SHARING, LAUNCHING].concat());
+            Ok(Driver { version, lacking, pools, graphs, get_error_string })
         }
         code => {
             let code = code.unwrap_or(-1);

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::OnceLock;
 
-use disco_ccl::PoolFunctions;
+use disco_ccl::{GraphFunctions, PoolFunctions};
 use disco_core::{Error, Result, Unavailable};
 use disco_dl::Candidate;
 
@@ -18,6 +18,8 @@ pub(super) struct Library {
     pub(super) table: Table,
     /// Functions for pools of memory, or the first that it lacks.
     pub(super) pools: Result<PoolFunctions, &'static CStr>,
+    /// The functions for graphs, or the first that the library lacks.
+    pub(super) graphs: Result<GraphFunctions, &'static CStr>,
     version: c_int,
 }
 
@@ -37,7 +39,18 @@ const POOLS: [&CStr; 8] = [
     c"hipFreeAsync",
 ];
 
-fn check_pool(function: &'static CStr, code: c_int) -> Result<()> {
+/// The functions for graphs, since HIP 5.3.
+const GRAPHS: [&CStr; 7] = [
+    c"hipStreamBeginCapture",
+    c"hipStreamEndCapture",
+    c"hipStreamIsCapturing",
+    c"hipGraphInstantiateWithFlags",
+    c"hipGraphLaunch",
+    c"hipGraphExecDestroy",
+    c"hipGraphDestroy",
+];
+
+fn check_code(function: &'static CStr, code: c_int) -> Result<()> {
     Library::get()?.check(function.to_str().unwrap_or("a function of HIP's"), code)
 }
 
@@ -56,8 +69,10 @@ impl Library {
         // SAFETY: these are its functions.
         let table = unsafe { Table::resolve(library) }?;
         // SAFETY: as above.
-        let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_pool) };
-        let mut found = Self { table, pools, version: 0 };
+        let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_code) };
+        // SAFETY: as above.
+        let graphs = unsafe { GraphFunctions::resolve(library, &GRAPHS, check_code) };
+        let mut found = Self { table, pools, graphs, version: 0 };
         // SAFETY: the place is there.
         let code = unsafe { (found.table.runtime_get_version)(&mut found.version) };
         found.check("hipRuntimeGetVersion", code).map_err(|error| error.to_string())?;

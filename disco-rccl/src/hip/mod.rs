@@ -16,3 +16,15 @@ mod table;
 
 pub use device::Hip;
 pub(crate) use device::details;
+use disco_ccl::{Graph, Queue};
+use disco_core::{DeviceKind, Result, WorkerContext};
+
+/// Captures the work that `work` gives to the worker's stream, as a graph that can be launched many times.
+/// [`Runtime::capture`](disco_ccl::Runtime::capture) lists the work that can be captured; [`Graph`] describes launches and the end of a graph.
+///
+/// # Errors
+/// The worker's queue is on another kind of device; as [`Runtime::capture`](disco_ccl::Runtime::capture).
+pub fn capture(ctx: &mut WorkerContext, work: impl FnOnce(&mut WorkerContext) -> Result<()>) -> Result<Graph> {
+    let runtime = Queue::of(ctx.queue(), DeviceKind::Rocm)?.runtime().clone();
+    runtime.capture(|| work(ctx))
+}

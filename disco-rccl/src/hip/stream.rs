@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use disco_ccl::p2p::Peers;
-use disco_ccl::{Driver, Mark, PoolFunctions, Way};
+use disco_ccl::{Driver, GraphFunctions, Mark, PoolFunctions, Way};
 use disco_core::{Device, DeviceKind, Result};
 
 use super::library::Library;
@@ -105,6 +105,10 @@ impl Driver for Stream {
 
     fn pools(&self) -> Result<PoolFunctions, String> {
         self.library.pools.map_err(|name| format!("HIP lacks {}", name.to_string_lossy()))
+    }
+
+    fn graphs(&self) -> Result<GraphFunctions, String> {
+        self.library.graphs.map_err(|name| format!("HIP lacks {}", name.to_string_lossy()))
     }
 
     fn accessors(&self) -> Vec<i32> {

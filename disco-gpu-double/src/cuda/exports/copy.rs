@@ -32,7 +32,10 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     stream: Stream,
 ) -> Code {
     let from = Host(from.cast_mut());
-    Code::of(enqueue("cuMemcpyHtoDAsync_v2", Some(stream), bytes, || upload(to, from, bytes)))
+    let permitted = || stream::of_handle(stream).map_or(Ok(()), |on| from.permit(&on, bytes));
+    Code::of(enqueue("cuMemcpyHtoDAsync_v2", Some(stream), bytes, || {
+        permitted().and_then(|()| upload(to, from, bytes))
+    }))
 }
 
 /// `CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)`
@@ -59,6 +62,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     let to = Host(to);
     Code::of(device::enter("cuMemcpyDtoHAsync_v2").and_then(|device| {
         let on = stream::find(stream, device)?;
+        to.permit(&on, bytes)?;
         give(&on, bytes, || download(to, from, bytes))?;
         to.settle(&on, bytes);
         Ok(())

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uchar, c_uint, c_void};
 
 use crate::cuda::abi::{Code, DevicePointer, Stream};
 use crate::cuda::memory::{self, Span};
-use crate::cuda::{copy, device, pinned, stream};
+use crate::cuda::{capture, copy, device, pinned, stream};
 use crate::settings;
 
 /// `CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)`
@@ -20,7 +20,8 @@ pub extern "C" fn cuMemAlloc_v2(at: Option<&mut DevicePointer>, bytes: usize) ->
 /// `CUresult cuMemFree_v2(CUdeviceptr)`: waits for the work of the device and of its peers. It is free even if its device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> Code {
-    Code::of(device::current().and_then(|_| memory::free(pointer)))
+    let permitted = || capture::permit("cuMemFree_v2");
+    Code::of(device::current().and_then(|_| permitted()).and_then(|()| memory::free(pointer)))
 }
 
 /// `CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)`
@@ -35,6 +36,7 @@ pub extern "C" fn cuMemHostAlloc(at: Option<&mut *mut c_void>, bytes: usize, _: 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> Code {
     Code::of(device::current().and_then(|device| {
+        capture::permit("cuMemFreeHost")?;
         // An error of the device's work is its own.
         _ = device.synchronize_with_peers();
         pinned::free(pointer)

@@ -7,6 +7,7 @@ pub mod context;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod graph;
 pub mod ipc;
 pub mod memory;
 pub mod module;

@@ -7,7 +7,7 @@ use std::slice;
 
 use super::put;
 use crate::cuda::abi::{Access, Code, DevicePointer, Pool, PoolProps, Stream};
-use crate::cuda::{device, memory, peer, pool, stream};
+use crate::cuda::{capture, device, memory, peer, pool, stream};
 
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`
 const THRESHOLD: c_int = 4;
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn cuMemPoolSetAccess(handle: Pool, all: *const Access, co
 /// `CUresult cuMemPoolTrimTo(CUmemoryPool, size_t keep)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolTrimTo(handle: Pool, keep: usize) -> Code {
-    Code::of(pool::find(handle).map(|pool| pool.trim(keep)))
+    Code::of(capture::permit("cuMemPoolTrimTo").and_then(|()| pool::find(handle)).map(|pool| pool.trim(keep)))
 }
 
 /// `CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t bytes, CUmemoryPool, CUstream)`
@@ -73,7 +73,8 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
     on: Stream,
 ) -> Code {
     Code::of(device::enter("cuMemAllocFromPoolAsync").and_then(|device| {
-        stream::find(on, device)?;
+        // The driver would add an allocation node to the graph; the double has no such nodes.
+        stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
         put(at, memory::allocate_from(pool.device(), bytes, pool)?)
     }))

@@ -65,7 +65,6 @@ pub extern "C" fn cuStreamWaitEvent(stream: Stream, event: abi::Event, flags: c_
     }
     Code::of(device::enter("cuStreamWaitEvent").and_then(|device| {
         let stream = stream::find(stream, device)?;
-        event::find(event)?.hold_up(&stream);
-        Ok(())
+        event::find(event)?.hold_up(&stream)
     }))
 }

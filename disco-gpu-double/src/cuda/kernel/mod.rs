@@ -66,9 +66,9 @@ pub(crate) fn launch(kernel: Kernel, grid: Grid, params: Params, device: &'stati
     }
     let launch = Launch::new(kernel, grid, params, device);
     Ok(Box::new(move || {
-        let launch = launch.ok_or(Code::ILLEGAL_ADDRESS)?;
+        let launch = launch.as_ref().ok_or(Code::ILLEGAL_ADDRESS)?;
         launch.check()?;
-        sum::run(&launch);
+        sum::run(launch);
         Ok(())
     }))
 }

@@ -48,8 +48,12 @@ fn copy(to: *mut c_void, from: *mut c_void, bytes: usize, kind: CopyKind, stream
     }
     let (to_device, from_device) = (to.addr() as DevicePointer, from.addr() as DevicePointer);
     match found {
-        CopyKind::HOST_TO_DEVICE => give(&on, bytes, || upload(to_device, Host(from), bytes))?,
+        CopyKind::HOST_TO_DEVICE => {
+            Host(from).permit(&on, bytes)?;
+            give(&on, bytes, || upload(to_device, Host(from), bytes))?;
+        }
         CopyKind::DEVICE_TO_HOST => {
+            Host(to).permit(&on, bytes)?;
             give(&on, bytes, || download(Host(to), from_device, bytes))?;
             Host(to).settle(&on, bytes);
         }

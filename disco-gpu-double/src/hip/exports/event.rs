@@ -39,8 +39,7 @@ pub extern "C" fn hipStreamWaitEvent(stream: Stream, event: Event, flags: c_uint
     }
     last::note(current::enter("hipStreamWaitEvent").and_then(|device| {
         let stream = stream::find(stream, device)?;
-        event::find(event)?.hold_up(&stream);
-        Ok(())
+        Ok(event::find(event)?.hold_up(&stream)?)
     }))
 }
 

@@ -8,7 +8,7 @@ use std::ptr;
 use crate::cuda::abi::DevicePointer;
 use crate::cuda::device::Device;
 use crate::cuda::memory::{Kind, Span};
-use crate::cuda::{copy, memory, pinned, stream};
+use crate::cuda::{capture, copy, memory, pinned, stream};
 use crate::hip::abi::{Code, Stream};
 use crate::hip::{current, last};
 
@@ -42,7 +42,10 @@ pub extern "C" fn hipExtMallocWithFlags(at: Option<&mut *mut c_void>, bytes: usi
 /// `hipError_t hipFree(void *)`: waits for the work of the device and of its peers. It is free even if its device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipFree(pointer: *mut c_void) -> Code {
-    last::note(current::current().and_then(|_| Ok(memory::free(pointer.addr() as DevicePointer)?)))
+    last::note(current::current().and_then(|_| {
+        capture::permit("hipFree")?;
+        Ok(memory::free(pointer.addr() as DevicePointer)?)
+    }))
 }
 
 /// `hipError_t hipHostMalloc(void **pointer, size_t bytes, unsigned int flags)`
@@ -58,6 +61,7 @@ pub extern "C" fn hipHostFree(pointer: *mut c_void) -> Code {
         if pointer.is_null() {
             return Ok(());
         }
+        capture::permit("hipHostFree")?;
         // An error of the device's work is its own.
         _ = device.synchronize_with_peers();
         Ok(pinned::free(pointer)?)

@@ -6,6 +6,7 @@
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod graph;
 pub mod ipc;
 pub mod memory;
 pub mod peer;

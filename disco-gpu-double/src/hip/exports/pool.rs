@@ -64,7 +64,7 @@ pub extern "C" fn hipMemPoolTrimTo(handle: Pool, keep: usize) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn hipMallocFromPoolAsync(at: Option<&mut *mut c_void>, bytes: usize, handle: Pool, on: Stream) -> Code {
     last::note(current::enter("hipMallocFromPoolAsync").and_then(|device| {
-        stream::find(on, device)?;
+        stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
         let address = memory::allocate_from(pool.device(), bytes, pool)?;
         put(at, ptr::with_exposed_provenance_mut(address as usize))

@@ -49,6 +49,8 @@ const TEXTS: &[(i32, &CStr, &CStr)] = &[
     (700, c"hipErrorIllegalAddress", c"an illegal memory access was encountered"),
     (704, c"hipErrorPeerAccessAlreadyEnabled", c"peer access is already enabled"),
     (705, c"hipErrorPeerAccessNotEnabled", c"peer access has not been enabled"),
+    (900, c"hipErrorStreamCaptureUnsupported", c"operation not permitted when stream is capturing"),
+    (901, c"hipErrorStreamCaptureInvalidated", c"operation failed due to a previous error during capture"),
     (709, c"hipErrorContextIsDestroyed", c"context is destroyed"),
     (719, c"hipErrorLaunchFailure", c"unspecified launch failure"),
     (801, c"hipErrorNotSupported", c"operation not supported"),

@@ -189,6 +189,11 @@ impl Kernels {
     }
 }
 
+/// Whether both tensors start at a multiple of a vector's size. A barrier has no tensors.
+fn is_aligned(params: &Params) -> bool {
+    [params.input, params.output].iter().all(|address| address.is_multiple_of(VECTOR as u64))
+}
+
 fn bytes_of(params: &Params) -> usize {
     params.count as usize * VECTOR
 }
@@ -199,9 +204,7 @@ impl p2p::Kernels for Kernels {
             Ok(launch) => launch,
             Err(why) => return Ok(Err(why)),
         };
-        let is_aligned = |address: u64| address.is_multiple_of(VECTOR as u64);
-        let aside =
-            (!is_aligned(params.input) || !is_aligned(params.output)).then(|| self.runtime.alloc(bytes_of(&params)));
+        let aside = (!is_aligned(&params)).then(|| self.runtime.alloc(bytes_of(&params)));
         match aside.transpose()? {
             None => self.start(function, grid, &params),
             // Where a tensor starts is this rank's own: its peers launch kernels, and wait for one here.
@@ -214,6 +217,10 @@ impl p2p::Kernels for Kernels {
             }
         }
         .map(Ok)
+    }
+
+    fn needs_room(&self, op: &Op) -> bool {
+        self.choose(op).is_ok_and(|(_, _, params)| !is_aligned(&params))
     }
 
     fn check(&self) -> Result<()> {

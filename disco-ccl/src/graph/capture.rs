@@ -1,0 +1,255 @@
+//! Captures of a runtime's stream, and the operations that a capture refuses.
+
+use std::any::Any;
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use disco_core::tensor::Storage;
+use disco_core::{Error, Op, Result};
+
+use super::functions::{Exec, GraphFunctions};
+use super::replay::{Graph, Graphs};
+use crate::collective;
+use crate::heap::Span;
+use crate::p2p::Shortcut;
+use crate::runtime::Runtime;
+
+/// An owner of memory that a graph uses.
+pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
+
+/// Captures of one stream.
+pub(crate) struct Captures {
+    /// The driver's functions, or the reason why the driver has no graphs.
+    functions: Result<GraphFunctions, String>,
+    /// Held while the stream is queried and while memory is freed on the stream, so that no capture begins meanwhile.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Set during [`Runtime::capture`].
+    recording: Option<Recording>,
+    /// Memory that tensors gave back while the program captured the stream itself.
+    deferred: Vec<Span>,
+}
+
+/// The needs of a capture so far.
+#[derive(Default)]
+pub(super) struct Recording {
+    pub(super) kept: Vec<Kept>,
+    /// Memory of tensors that were dropped during the capture: captured work may use it.
+    pub(super) spans: Vec<Span>,
+    /// The communicators of captured operations.
+    pub(super) users: Vec<Arc<Graphs>>,
+}
+
+/// The parts of a communicator that decide whether its operations can be captured.
+pub(crate) struct CaptureCheck<'a> {
+    pub(crate) runtime: &'a Runtime,
+    pub(crate) graphs: &'a Arc<Graphs>,
+    pub(crate) scratch: &'a Arc<Storage>,
+    pub(crate) shortcut: Option<&'a Shortcut>,
+}
+
+/// A running capture. Drop ends the capture and discards its graph.
+struct OpenCapture<'a> {
+    runtime: &'a Arc<Runtime>,
+    functions: GraphFunctions,
+    is_over: bool,
+}
+
+impl Captures {
+    /// Captures by these functions, or the reason why the driver has no graphs.
+    pub(crate) fn new(functions: Result<GraphFunctions, String>) -> Self {
+        Self { functions, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Runtime {
+    /// Captures the work that `work` gives to the stream, and runs none of it: operations of communicators on this device, copies on the
+    /// device, kernels of the program. Each [launch](Graph::launch) of the graph runs the captured work.
+    ///
+    /// The worker's thread makes this call, and the capture is thread-local (`CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`). The graph keeps the
+    /// tensors of the operations, and the memory of tensors that are dropped during the capture. The program keeps all other memory that
+    /// its own kernels use. All ranks of a communicator capture the same operations in the same order, and launch their graphs in the
+    /// same order relative to other graphs and operations.
+    ///
+    /// A capture refuses work that needs the host or new memory, with an error that names the operation and the reason: barriers, copies
+    /// from and to the host, waits, events, allocations, splits, registrations, signals over peers' memory. Three operations of
+    /// communicators need memory only at times: an in-place `all_to_all` or `all_to_all_v` that is larger than all before, and a `cuda_p2p` sum
+    /// of tensors that do not start at a multiple of 16 bytes. A refusal changes neither the communicator nor the capture; `work` may
+    /// go on without the operation.
+    ///
+    /// # Errors
+    /// The errors of `work`; a function that the driver lacks; the driver's own, also where a call of the program has ended the capture
+    /// (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is being captured already; [`Error::Broken`]: a communicator of the operations
+    /// has ended meanwhile.
+    pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        let functions = self.captures.functions.clone();
+        let functions = functions.map_err(|why| Error::invalid(format!("capture: graphs are not available: {why}")))?;
+        self.refuse_in_capture("capture", "a second capture can't begin before the first has ended")?;
+        self.enter()?;
+        let open = OpenCapture::begin(self, functions)?;
+        work()?;
+        // User code may have made another device current.
+        self.enter()?;
+        open.end()
+    }
+
+    /// Whether the stream is being captured, by [`Runtime::capture`] or by the program itself.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn is_capturing(&self) -> Result<bool> {
+        let Ok(functions) = &self.captures.functions else { return Ok(false) };
+        let mut is_capturing = Ok(false);
+        self.driver().visit(&mut || is_capturing = functions.is_capturing(self.stream()));
+        is_capturing
+    }
+
+    /// Refuses an operation while the stream is captured.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the reason; the driver's own.
+    pub(crate) fn refuse_in_capture(&self, operation: &str, why: &str) -> Result<()> {
+        match self.is_capturing()? {
+            true => Err(Error::invalid(format!("{operation}: the stream is being captured; {why}"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Adds an owner of memory to the graph of a running [`Runtime::capture`].
+    pub(crate) fn keep(&self, what: impl FnOnce() -> Kept) {
+        if let Some(recording) = &mut self.captures.state().recording {
+            recording.kept.push(what());
+        }
+    }
+
+    /// Queries the stream. A stream that is being captured counts as busy, since a query would invalidate the capture.
+    pub(crate) fn ask(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        let state = self.captures.state();
+        if state.recording.is_some() || self.is_capturing()? {
+            return Ok(false);
+        }
+        let answer = is_idle();
+        drop(state);
+        answer
+    }
+
+    /// Takes back memory of a tensor. Keeps the memory during a capture, since a free on the stream would become part of the graph.
+    pub(crate) fn give_back(&self, span: Span) {
+        let mut state = self.captures.state();
+        if let Some(recording) = &mut state.recording {
+            recording.spans.push(span);
+        } else if self.is_capturing().unwrap_or(false) {
+            state.deferred.push(span);
+        } else {
+            let deferred = mem::take(&mut state.deferred);
+            deferred.into_iter().chain([span]).for_each(|span| self.heap.give_back(self.driver(), span));
+        }
+    }
+
+    /// Frees the memory that earlier captures have deferred. No capture is running.
+    pub(crate) fn give_back_deferred(&self) {
+        let deferred = mem::take(&mut self.captures.state().deferred);
+        deferred.into_iter().for_each(|span| self.heap.give_back(self.driver(), span));
+    }
+}
+
+impl CaptureCheck<'_> {
+    /// Does nothing unless the stream is being captured. Refuses operations that can't be captured, and adds the memory of all others
+    /// to the graph.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the reason.
+    pub(crate) fn check(&self, group: &[Op], is_scaled: bool) -> Result<()> {
+        // If this query fails, the launch fails too, and reports the cause.
+        if !self.runtime.is_capturing().unwrap_or(false) {
+            return Ok(());
+        }
+        let refuse = |op: &Op, why: String| {
+            let kind = op.kind();
+            Err(Error::invalid(format!("{kind}: the stream is being captured; {why}")))
+        };
+        for op in group {
+            let (needed, there) = (collective::scratch(op), self.scratch.byte_len());
+            if matches!(op, Op::Barrier) {
+                return refuse(op, "a barrier makes the host wait, and a graph runs only after the capture".into());
+            }
+            if needed > there {
+                return refuse(
+                    op,
+                    format!(
+                        "the in-place form needs {needed} bytes of scratch memory, and the communicator has {there}: run the \
+                         operation once before the capture"
+                    ),
+                );
+            }
+        }
+        if let ([op], false, Some(shortcut)) = (group, is_scaled, self.shortcut)
+            && shortcut.needs_room(op)
+        {
+            let why = "the kernel needs tensors that start at a multiple of 16 bytes, and a capture can't allocate an aligned copy";
+            return refuse(op, why.into());
+        }
+        let mut state = self.runtime.captures.state();
+        let Some(recording) = &mut state.recording else { return Ok(()) };
+        let tensors = group.iter().flat_map(|op| [op.src(), op.dst()]).flatten();
+        recording.kept.extend(tensors.map(|tensor| tensor.storage().clone() as Kept));
+        recording.kept.push(self.scratch.clone());
+        recording.kept.extend(self.shortcut.and_then(Shortcut::keeper));
+        if !recording.users.iter().any(|user| Arc::ptr_eq(user, self.graphs)) {
+            recording.users.push(self.graphs.clone());
+        }
+        Ok(())
+    }
+}
+
+impl<'a> OpenCapture<'a> {
+    fn begin(runtime: &'a Arc<Runtime>, functions: GraphFunctions) -> Result<Self> {
+        runtime.captures.state().recording = Some(Recording::default());
+        // Drop removes the recording.
+        let mut open = Self { runtime, functions, is_over: true };
+        functions.begin(runtime.stream())?;
+        open.is_over = false;
+        Ok(open)
+    }
+
+    fn end(mut self) -> Result<Graph> {
+        let exec = self.end_capture()?;
+        let recording = self.runtime.captures.state().recording.take().unwrap_or_default();
+        Graph::new(self.runtime, self.functions, exec, recording)
+    }
+
+    fn end_capture(&mut self) -> Result<Exec> {
+        self.is_over = true;
+        self.functions.end(self.runtime.stream())
+    }
+}
+
+impl Drop for OpenCapture<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let runtime = self.runtime;
+            runtime.driver().visit(&mut || match self.end_capture() {
+                Ok(mut exec) => self.functions.destroy(&mut exec),
+                Err(error) => tracing::debug!(%error, "a capture has failed"),
+            });
+        }
+        let recording = self.runtime.captures.state().recording.take();
+        if let Some(Recording { spans, .. }) = recording {
+            spans.into_iter().for_each(|span| self.runtime.give_back(span));
+        }
+    }
+}
+
+impl fmt::Debug for Captures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.state().recording.is_some() { "<a capture>" } else { "<no capture>" })
+    }
+}

@@ -1,0 +1,130 @@
+//! The driver's functions for captures of a stream and for graphs.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_ulonglong, c_void};
+use std::ptr;
+
+use disco_core::Result;
+use disco_dl::Library;
+
+use crate::abi::Stream;
+
+/// The functions, alike in CUDA (11.4 or later) and in HIP (5.3 or later).
+#[derive(Clone, Copy, Debug)]
+pub struct GraphFunctions {
+    /// `cuStreamBeginCapture(CUstream, CUstreamCaptureMode)`
+    begin: unsafe extern "C" fn(Stream, c_int) -> c_int,
+    /// `cuStreamEndCapture(CUstream, CUgraph *)`
+    end: unsafe extern "C" fn(Stream, *mut Handle) -> c_int,
+    /// `cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`
+    is_capturing: unsafe extern "C" fn(Stream, *mut c_int) -> c_int,
+    /// `cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`
+    instantiate: unsafe extern "C" fn(*mut Handle, Handle, c_ulonglong) -> c_int,
+    /// `cuGraphLaunch(CUgraphExec, CUstream)`
+    launch: unsafe extern "C" fn(Handle, Stream) -> c_int,
+    /// `cuGraphExecDestroy(CUgraphExec)`
+    destroy_exec: unsafe extern "C" fn(Handle) -> c_int,
+    /// `cuGraphDestroy(CUgraph)`
+    destroy: unsafe extern "C" fn(Handle) -> c_int,
+    /// The library's names of the functions, in this order.
+    names: &'static [&'static CStr; 7],
+    /// The meaning of a function's code.
+    check: fn(&'static CStr, c_int) -> Result<()>,
+}
+
+/// `CUgraph`, `CUgraphExec`, `hipGraph_t`, `hipGraphExec_t`
+type Handle = *mut c_void;
+
+/// A graph that can be launched. Its calls are made with the device current.
+#[derive(Debug)]
+pub(super) struct Exec(Handle);
+
+// SAFETY: the driver takes an executable graph on any thread.
+unsafe impl Send for Exec {}
+// SAFETY: as above, also of several at a time.
+unsafe impl Sync for Exec {}
+
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls of other threads do not concern the capture.
+const THREAD_LOCAL: c_int = 1;
+
+impl GraphFunctions {
+    /// The functions of a library, or the first that it lacks. `names` are those of the fields, in their order.
+    ///
+    /// # Errors
+    /// The name that is absent.
+    ///
+    /// # Safety
+    /// The names are those of CUDA's or HIP's functions.
+    pub unsafe fn resolve(
+        library: &Library,
+        names: &'static [&'static CStr; 7],
+        check: fn(&'static CStr, c_int) -> Result<()>,
+    ) -> Result<Self, &'static CStr> {
+        macro_rules! function {
+            ($at:literal) => {
+                // SAFETY: the field of this name has its arguments and its result, by the caller's word.
+                unsafe { library.function(names[$at]) }.ok_or(names[$at])?
+            };
+        }
+        Ok(Self {
+            begin: function!(0),
+            end: function!(1),
+            is_capturing: function!(2),
+            instantiate: function!(3),
+            launch: function!(4),
+            destroy_exec: function!(5),
+            destroy: function!(6),
+            names,
+            check,
+        })
+    }
+
+    /// Begins a capture of a stream, which is there.
+    ///
+    /// # Errors
+    /// The driver's own, as of all that follow.
+    pub(super) fn begin(&self, stream: Stream) -> Result<()> {
+        // SAFETY: the stream is there.
+        self.check(0, unsafe { (self.begin)(stream, THREAD_LOCAL) })
+    }
+
+    /// Ends a capture that began on this thread. Its graph, ready for launches.
+    pub(super) fn end(&self, stream: Stream) -> Result<Exec> {
+        let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the stream is there, and so is the place.
+        self.check(1, unsafe { (self.end)(stream, &mut graph) })?;
+        // SAFETY: the driver has just made the graph, and the place is there; 0 is no flag.
+        let made = self.check(3, unsafe { (self.instantiate)(&mut exec, graph, 0) });
+        // SAFETY: the graph exists and is destroyed once; its executable does not need it.
+        if let Err(error) = self.check(6, unsafe { (self.destroy)(graph) }) {
+            tracing::warn!(%error, "a graph is left behind");
+        }
+        made.map(|()| Exec(exec))
+    }
+
+    /// Whether a stream, which exists, is being captured. An invalidated capture counts.
+    pub(super) fn is_capturing(&self, stream: Stream) -> Result<bool> {
+        let mut status = 0;
+        // SAFETY: the stream is there, and so is the place.
+        self.check(2, unsafe { (self.is_capturing)(stream, &mut status) }).map(|()| status != 0)
+    }
+
+    /// Launches a graph on a stream, which exists. The memory of the graph stays until the stream has done the launch.
+    pub(super) fn launch(&self, exec: &Exec, stream: Stream) -> Result<()> {
+        // SAFETY: both are there.
+        self.check(4, unsafe { (self.launch)(exec.0, stream) })
+    }
+
+    /// Destroys an executable. Does not wait: the driver frees the executable after its running launches.
+    pub(super) fn destroy(&self, exec: &mut Exec) {
+        // SAFETY: the executable exists, and its owner, which is being dropped, destroys it once.
+        if let Err(error) = self.check(5, unsafe { (self.destroy_exec)(exec.0) }) {
+            tracing::warn!(%error, "a graph is left behind");
+        }
+    }
+
+    fn check(&self, function: usize, code: c_int) -> Result<()> {
+        (self.check)(self.names[function], code)
+    }
+}

@@ -1,0 +1,106 @@
+//! Captures of streams, and graphs.
+
+#![allow(unsafe_code, reason = "C functions")]
+
+use std::ffi::{c_int, c_ulonglong};
+use std::ptr;
+
+use super::put;
+use crate::cuda::abi::{Code, Graph, GraphExec, Stream};
+use crate::cuda::capture::{self, Mode};
+use crate::cuda::{device, graph, stream};
+
+/// `CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode)`: of any stream but the default one.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code {
+    Code::of(device::enter("cuStreamBeginCapture_v2").and_then(|_| begin(stream, mode)))
+}
+
+/// `CUresult cuStreamEndCapture(CUstream, CUgraph *graph)`: null where the capture was invalidated.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamEndCapture(stream: Stream, at: Option<&mut Graph>) -> Code {
+    Code::of(device::enter_failed("cuStreamEndCapture").and_then(|_| end(stream, at)))
+}
+
+/// `CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`: 0 no, 1 yes, 2 the capture was invalidated.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamIsCapturing(stream: Stream, status: Option<&mut c_int>) -> Code {
+    Code::of(device::current().and_then(|_| put(status, status_of(stream)?)))
+}
+
+/// `CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) -> Code {
+    Code::of(mode.ok_or(Code::INVALID_VALUE).and_then(exchange))
+}
+
+/// `CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`: with none.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphInstantiateWithFlags(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Code {
+    let device = device::enter("cuGraphInstantiateWithFlags");
+    Code::of(device.and_then(|_| instantiate(at, graph, flags)))
+}
+
+/// `CUresult cuGraphUpload(CUgraphExec, CUstream)`: checks its arguments only.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphUpload(exec: GraphExec, stream: Stream) -> Code {
+    Code::of(device::enter("cuGraphUpload").and_then(|device| {
+        stream::find(stream, device)?;
+        graph::find(exec).map(drop)
+    }))
+}
+
+/// `CUresult cuGraphLaunch(CUgraphExec, CUstream)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphLaunch(exec: GraphExec, stream: Stream) -> Code {
+    let device = device::enter("cuGraphLaunch");
+    Code::of(device.and_then(|device| graph::launch(exec, &*stream::find(stream, device)?)))
+}
+
+/// `CUresult cuGraphExecDestroy(CUgraphExec)`: does not wait; running launches complete. Succeeds on a device that has failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphExecDestroy(exec: GraphExec) -> Code {
+    Code::of(graph::destroy_exec(exec))
+}
+
+/// `CUresult cuGraphDestroy(CUgraph)`
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphDestroy(graph: Graph) -> Code {
+    Code::of(graph::destroy(graph))
+}
+
+pub(crate) fn begin(handle: Stream, mode: c_int) -> Result<(), Code> {
+    let mode = Mode::of(mode)?;
+    let stream = stream::of_handle(handle).map_err(|code| {
+        // Every device has a default stream, which can't be captured.
+        if handle.addr() <= 1 { Code::STREAM_CAPTURE_UNSUPPORTED } else { code }
+    })?;
+    capture::begin(&stream, mode)
+}
+
+pub(crate) fn end(handle: Stream, at: Option<&mut Graph>) -> Result<(), Code> {
+    let at = at.ok_or(Code::INVALID_VALUE)?;
+    *at = ptr::null_mut();
+    *at = graph::insert(capture::end(&*stream::of_handle(handle)?)?);
+    Ok(())
+}
+
+pub(crate) fn status_of(handle: Stream) -> Result<c_int, Code> {
+    if handle.addr() <= 1 {
+        return Ok(0);
+    }
+    let capture = stream::of_handle(handle)?.capture.current();
+    Ok(capture.map_or(0, |capture| 1 + c_int::from(capture.is_invalid())))
+}
+
+pub(crate) fn exchange(mode: &mut c_int) -> Result<(), Code> {
+    *mode = capture::exchange(Mode::of(*mode)?) as c_int;
+    Ok(())
+}
+
+pub(crate) fn instantiate(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Result<(), Code> {
+    if flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    put(at, graph::instantiate(graph)?)
+}

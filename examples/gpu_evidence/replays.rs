@@ -1,0 +1,65 @@
+//! Sums of both backends from a graph that their operations were captured in: right at each launch, and how long one takes.
+
+use std::time::Instant;
+
+use disco::nccl::cuda::capture;
+use disco::{
+    Builder, CommunicatorExt as _, DType, DataPlane as _, Session as _, SessionExt as _, Tensor, WorkerContext,
+    block_on,
+};
+
+use crate::seat::{self, Result, Row, median, row, sum, times};
+
+const SIZES: [usize; 3] = [16, 64 << 10, 1 << 20];
+/// Sums of one graph.
+const CALLS: usize = 20;
+const ROUNDS: usize = 15;
+
+disco::register_function!("gpu.replays", on_a_worker);
+
+/// Seconds of one sum of a launch, in all.
+pub(crate) fn replays(size: usize) -> Result<Vec<Row>> {
+    let session = Builder::threads(size).start()?;
+    block_on(async {
+        let mut rows = Vec::new();
+        for backend in ["nccl", "cuda_p2p"] {
+            session.init_ccl(backend, &vec![0; size]).await?;
+            let function = session.function("gpu.replays").await?;
+            for bytes in seat::sizes(SIZES) {
+                let times = session.call(&function, ((bytes / 4) as i64,)).await?;
+                let mut slowest = 0.0f64;
+                for worker in session.world().workers() {
+                    slowest = slowest.max(session.get_as(&times, worker).await?);
+                }
+                rows.push(row(format!("ours {backend}, graph"), bytes, slowest));
+            }
+        }
+        session.shutdown().await?;
+        Ok(rows)
+    })
+}
+
+fn on_a_worker(ctx: &mut WorkerContext, elements: usize) -> disco::Result<f64> {
+    let (src, dst) = (ctx.empty(DType::F32, [elements as i64])?, ctx.empty(DType::F32, [elements as i64])?);
+    let (group, calls, ranks) = ([sum(&src, &dst)], times(CALLS), ctx.world().size());
+    let graph = capture(ctx, |ctx| (0..calls).try_for_each(|_| ctx.comm()?.enqueue(&group)))?;
+    let mut rounds = Vec::new();
+    for round in 0..times(ROUNDS) {
+        let number = (round + 1) as f32;
+        ctx.queue().copy_in(&src, &Tensor::from_slice(&vec![number; elements], [elements as i64])?)?;
+        ctx.comm()?.barrier()?;
+        let start = Instant::now();
+        graph.launch()?;
+        ctx.comm()?.synchronize()?;
+        rounds.push(start.elapsed().as_secs_f64() / calls as f64);
+        let host = Tensor::zeros(DType::F32, [elements as i64])?;
+        ctx.queue().copy_out(&host, &dst)?;
+        let deadline = ctx.deadline();
+        ctx.queue().synchronize(deadline)?;
+        if host.to_vec::<f32>()?.iter().any(|found| *found != ranks as f32 * number) {
+            return Err(disco::Error::invalid(format!("launch {round} of a graph has summed wrongly")));
+        }
+    }
+    // The first round warms up.
+    Ok(median(rounds.split_off(1)))
+}

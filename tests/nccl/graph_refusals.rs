@@ -1,0 +1,201 @@
+//! Operations that a capture refuses, and captures that fail.
+
+use disco::nccl::cuda::capture;
+use disco::nccl::cudarc::driver::result;
+use disco::session::LaneSession;
+use disco::{
+    CommunicatorExt as _, DType, DataPlane, Error, Op, Reduction, Session, SessionExt as _, Tensor, WorkerContext,
+    block_on,
+};
+
+use crate::alone::{nvrtc, session, text, without, works_again};
+use crate::costs::check_nothing_is_left;
+use crate::graph_ends::check_no_graph_is_left;
+use crate::graphs::{LEN, read, tensor, two_graphs, write};
+use crate::on_the_double;
+use crate::p2p::{call, patient};
+
+/// The texts of all refusals. Capture and communicator work afterwards.
+fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
+    let (x, large) = (tensor(ctx, LEN)?, tensor(ctx, 2 * LEN)?);
+    let shifted = large.window(1, [LEN as i64])?;
+    let host = Tensor::zeros(DType::F32, [LEN as i64])?;
+    let before = ctx.queue().record()?;
+    let deadline = ctx.deadline();
+    let mut all: Vec<disco::Result<()>> = Vec::new();
+    let graph = capture(ctx, |ctx| {
+        all.push(ctx.comm()?.barrier());
+        all.push(ctx.comm()?.synchronize());
+        all.push(ctx.comm()?.split(Some(0), 0).map(drop));
+        all.push(ctx.comm()?.register(&x));
+        all.push(ctx.comm()?.enqueue(&[Op::AllToAll { src: None, dst: large.clone() }]));
+        all.push(ctx.queue().copy_in(&x, &host));
+        all.push(ctx.queue().copy_out(&host, &x));
+        all.push(ctx.queue().record().map(drop));
+        all.push(ctx.queue().poll(before).map(drop));
+        all.push(ctx.queue().synchronize(deadline));
+        all.push(tensor(ctx, 1).map(drop));
+        all.push(disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [8]).map(drop));
+        all.push(capture(ctx, |_| Ok(())).map(drop));
+        if let Ok(shared) = disco::nccl::p2p::Shortcut::of(ctx.comm()?).and_then(|shortcut| shortcut.workspace()) {
+            let shared = shared.clone();
+            all.push(ctx.comm()?.all_reduce_in_place(&shifted, Reduction::Sum));
+            all.push(shared.main().signal(0.into(), 0));
+            all.push(shared.main().wait(0.into(), 0));
+            all.push(shared.main().barrier());
+            all.push(shared.side()?.put(&x, 0.into(), 0));
+            all.push(shared.main().after(&shared.side()?));
+        }
+        ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)
+    })?;
+    write(ctx, &x, &[2.0; LEN])?;
+    graph.launch()?;
+    assert_eq!(read(ctx, &x)?, [2.0 * ctx.world().size() as f32; LEN]);
+    assert!(ctx.queue().poll(before)?);
+    ctx.comm()?.barrier()?;
+    Ok(all.into_iter().map(|result| result.err().map_or("fine".to_owned(), |error| error.to_string()) + "\n").collect())
+}
+
+/// A failed capture changes neither the stream nor the communicator.
+fn failed_captures(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let x = tensor(ctx, LEN)?;
+    let on_purpose = capture(ctx, |ctx| {
+        ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+        Err(Error::invalid("on purpose"))
+    });
+    assert_eq!(text(on_purpose), "on purpose");
+    let panics = std::panic::AssertUnwindSafe(|| capture(ctx, |_| panic!("on purpose, too")));
+    assert!(std::panic::catch_unwind(panics).is_err());
+    // The driver refuses a call of the program.
+    let ended = capture(ctx, |ctx| {
+        ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+        // SAFETY: the memory is not used.
+        #[allow(unsafe_code, reason = "the driver's own call")]
+        let refused = unsafe { result::malloc_sync(4) };
+        refused.map(drop).map_err(|error| Error::invalid(error.to_string())).or(Ok(()))
+    });
+    let error = text(ended);
+    assert_eq!(error, "cuda: cuStreamEndCapture returned 901: operation failed due to a previous error during capture");
+    two_graphs(ctx)
+}
+
+/// Shared memory of peers is dropped while the stream is busy: its background thread polls the stream during a capture.
+fn capture_beside_an_end(ctx: &mut WorkerContext) -> disco::Result<()> {
+    for _ in 0..3 {
+        let x = tensor(ctx, LEN)?;
+        let mut child = ctx.comm()?.split(Some(0), 0)?.ok_or_else(|| Error::invalid("there is a color"))?;
+        let shared = disco::nccl::p2p::Shortcut::of(&mut *child)?.workspace()?.clone();
+        drop(child);
+        // The stream is busy until the capture begins.
+        (0..20).try_for_each(|_| ctx.queue().copy_within(&x, &x))?;
+        drop(shared);
+        two_graphs(ctx)?;
+    }
+    Ok(())
+}
+
+disco::register_function!("tests.graphs.refusals", refusals);
+disco::register_function!("tests.graphs.failed_captures", failed_captures);
+disco::register_function!("tests.graphs.capture_beside_an_end", capture_beside_an_end);
+
+/// The refusals of both backends, one a line.
+const REFUSED: [&str; 13] = [
+    "barrier: the stream is being captured; a barrier makes the host wait, and a graph runs only after the capture",
+    "synchronize: the stream is being captured; captured work runs when its graph is launched: synchronize after that",
+    "split: the stream is being captured; split communicators before the capture",
+    "register: the stream is being captured; register memory before the capture",
+    "all_to_all: the stream is being captured; the in-place form needs 512 bytes of scratch memory, and the communicator has 1: run \
+     the operation once before the capture",
+    "copy to device: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",
+    "copy to host: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",
+    "record: the stream is being captured; the host can't query an event of a graph",
+    "poll: the stream is being captured; the driver ends a capture whose thread queries an event: poll after the capture",
+    "synchronize: the stream is being captured; captured work runs when its graph is launched: synchronize after that",
+    "allocation: the stream is being captured; allocate tensors before the capture",
+    "allocation: the stream is being captured; allocate tensors before the capture",
+    "capture: the stream is being captured; a second capture can't begin before the first has ended",
+];
+
+fn refused(session: &LaneSession) -> Vec<String> {
+    let answer = block_on(call(session, "tests.graphs.refusals", ())).unwrap();
+    let text: String = block_on(session.get_as(&answer, 0.into())).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+on_the_double!(refused_operations_leave_the_capture_and_the_communicator_whole, [], {
+    let session = session(2);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    assert_eq!(refused(&session), REFUSED);
+});
+
+on_the_double!(
+    a_capture_refuses_signals_and_unaligned_tensors_of_cuda_p2p,
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    {
+        if !crate::alone::has_nvrtc() {
+            return;
+        }
+        let session = patient(2);
+        block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+        let numbered = "the stream is being captured; the host numbers signals, and each launch would repeat old numbers: signal outside of the graph";
+        let more = [
+            "all_reduce: the stream is being captured; the kernel needs tensors that start at a multiple of 16 bytes, and a \
+             capture can't allocate an aligned copy"
+                .to_owned(),
+            format!("signal: {numbered}"),
+            format!("wait: {numbered}"),
+            format!("barrier: {numbered}"),
+            "put: the stream is being captured; the side stream is not part of the capture: use the main lane".to_owned(),
+            format!("after: {numbered}"),
+        ];
+        let expected: Vec<String> = REFUSED.into_iter().map(str::to_owned).chain(more).collect();
+        assert_eq!(refused(&session), expected);
+    }
+);
+
+on_the_double!(
+    a_driver_without_graphs_says_which_function_it_lacks,
+    ["LD_LIBRARY_PATH" = &without("cuGraphLaunch")],
+    {
+        let session = session(1);
+        block_on(session.init_ccl("nccl", &[])).unwrap();
+        let error = text(block_on(call(&session, "tests.graphs.keep", ())));
+        assert!(error.contains("capture: graphs are not available: the CUDA driver lacks cuGraphLaunch"), "{error}");
+        works_again(&session);
+    }
+);
+
+on_the_double!(
+    a_graph_that_the_driver_refuses_is_an_error,
+    ["GPU_DOUBLE_FAULTS" = "cuStreamBeginCapture_v2:1:1=2,cuGraphInstantiateWithFlags:1:1=2,cuGraphLaunch:1:1=719"],
+    {
+        let session = session(2);
+        for expected in [
+            "cuda: cuStreamBeginCapture_v2 returned 2: out of memory",
+            "cuda: cuGraphInstantiateWithFlags returned 2: out of memory",
+            "cuda: cuGraphLaunch returned 719: unspecified launch failure",
+        ] {
+            block_on(session.init_ccl("nccl", &[])).unwrap();
+            let error = text(block_on(call(&session, "tests.graphs.keep", ())));
+            assert!(error.contains(expected), "{error}");
+            block_on(session.recover()).unwrap();
+            check_no_graph_is_left();
+        }
+        works_again(&session);
+    }
+);
+
+on_the_double!(a_failed_capture_leaves_stream_and_communicator_whole, [], {
+    let session = session(2);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    block_on(call(&session, "tests.graphs.failed_captures", ())).unwrap();
+    block_on(session.shutdown()).unwrap();
+    check_nothing_is_left();
+    check_no_graph_is_left();
+});
+
+on_the_double!(a_background_poll_does_not_invalidate_a_capture, ["GPU_DOUBLE_DELAY_US" = "1000"], {
+    let session = patient(2);
+    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    block_on(call(&session, "tests.graphs.capture_beside_an_end", ())).unwrap();
+});
