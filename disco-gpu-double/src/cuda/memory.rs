@@ -157,6 +157,19 @@ impl Span {
         is_inside.then(|| Self { allocation: Arc::clone(allocation), address, bytes })
     }
 
+    /// All of a block of another process that only this span has: no address in it is a device pointer.
+    pub(crate) fn of_block(block: Block, device: &'static Device) -> Self {
+        let (address, bytes) = (block.base().addr().get(), block.bytes());
+        let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
+        let allocation = Allocation { block, device, opener: Some(device), pool: None, is_counted, is_live };
+        Self { allocation: Arc::new(allocation), address, bytes }
+    }
+
+    /// The allocation's block.
+    pub(crate) fn block(&self) -> &Block {
+        &self.allocation.block
+    }
+
     /// The same for a device pointer that a function was given, on any device.
     pub(crate) fn of(pointer: DevicePointer, bytes: usize) -> Result<Self, Code> {
         device::all()?;

@@ -67,6 +67,11 @@ pub(crate) fn find(handle: CommHandle) -> Result<Arc<Comm>, Code> {
     COMMS.find(handle).ok_or_else(|| text::refuse(Code::INVALID_ARGUMENT, "there is no such communicator"))
 }
 
+/// All that have a handle.
+pub(crate) fn all() -> Vec<Arc<Comm>> {
+    COMMS.all()
+}
+
 /// A handle for it.
 pub(crate) fn insert(comm: &Arc<Comm>) -> CommHandle {
     COMMS.insert(Arc::clone(comm))

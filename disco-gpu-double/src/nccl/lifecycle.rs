@@ -3,11 +3,12 @@
 use std::env;
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::abi::{Code, CommHandle, UniqueId};
+use super::across::link::Link;
 use super::background::{self, Failure, go_on};
 use super::clique::{Clique, State};
 use super::comm::{self, Comm, Seat};
@@ -47,7 +48,11 @@ pub(crate) fn init(
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let outcome = go_on(&comm, Vec::new(), fault, move |comm| join(comm, &clique, rank, &id));
+    let outcome = go_on(&comm, Vec::new(), fault, move |comm| {
+        join(comm, &clique, rank, &id)?;
+        enable_access(comm.device, &clique);
+        Ok(())
+    });
     if outcome.is_err_and(|code| code != Code::IN_PROGRESS) {
         *at = ptr::null_mut();
         let _ = comm::remove(handle);
@@ -56,7 +61,10 @@ pub(crate) fn init(
 }
 
 /// Meets the other ranks.
-fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result<(), Failure> {
+pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result<(), Failure> {
+    if let Some(link) = clique.link() {
+        return link.join(comm, clique, rank);
+    }
     let taken = clique.change(|state| {
         if state.members[rank].is_some() {
             return true;
@@ -75,10 +83,7 @@ fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result
     }
     let is_full = |state: &mut State| state.members.iter().all(Option::is_some).then(|| state.refusal.clone());
     match clique.wait(comm, is_full) {
-        Ok(None) => {
-            enable_access(comm.device, clique);
-            Ok(())
-        }
+        Ok(None) => Ok(()),
         Ok(Some(refusal)) => Err(Failure(Code::INVALID_USAGE, refusal)),
         Err(aborted) => {
             clique.change(|state| state.members[rank] = None);
@@ -89,11 +94,10 @@ fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result
 
 /// Ranks of one process have access to each other's memory from then on, where their devices can.
 fn enable_access(device: &Device, clique: &Clique) {
-    let peers: Vec<_> =
-        clique.lock().members.iter().flatten().filter_map(Weak::upgrade).map(|comm| comm.device).collect();
-    for peer in peers {
+    let is_peer = |comm: &Arc<Comm>| comm.seat_if_any().is_some_and(|seat| seat.clique.is_same(clique));
+    for peer in comm::all().into_iter().filter(is_peer) {
         // It may be enabled, or impossible.
-        _ = peer::enable(device, peer);
+        _ = peer::enable(device, peer.device);
     }
 }
 
@@ -153,6 +157,7 @@ fn leave(comm: &Arc<Comm>) -> Result<(), Failure> {
     let launched = comm.launched.load(SeqCst);
     clique.wait(comm, |state| (state.finished[*rank] == launched).then_some(()))?;
     clique.change(|state| state.has_left[*rank] = true);
+    clique.link().into_iter().for_each(Link::leave);
     Ok(())
 }
 
@@ -165,6 +170,7 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
             state.aborted_at.get_or_insert_with(Instant::now);
             state.has_left[*rank] = true;
         });
+        clique.link().into_iter().for_each(Link::abort);
         clique.wait_regardless(|state| !state.is_running[*rank]);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! NCCL: ranks are threads of one process, and do on their streams' threads what kernels would do.
+//! NCCL: ranks are threads of one process or of several, and do on their streams' threads what kernels would do.
 //!
 //! ```text
 //! abi             types and codes of the interface
@@ -15,11 +15,13 @@
 //! unit            what was launched at once, when a stream comes to it
 //! collective      ranks meet in a collective, and one of them carries it out
 //! point_to_point  sends and receives find each other
+//! across          ranks in several processes
 //! number, reduce  arithmetic
 //! exports         the C functions
 //! ```
 
 pub mod abi;
+pub(crate) mod across;
 pub(crate) mod background;
 pub(crate) mod call;
 pub(crate) mod clique;

@@ -108,7 +108,11 @@ impl Unit {
         Ok(())
     }
 
-    fn communicate(&self, clique: &Clique, rank: usize, first_step: u64) -> Result<(), Aborted> {
+    /// Does the calls of a rank that has come to them, with the other ranks.
+    pub(crate) fn communicate(&self, clique: &Clique, rank: usize, first_step: u64) -> Result<(), Aborted> {
+        if let Some(link) = clique.link() {
+            return link.communicate(&self.comm, clique, first_step, &self.calls);
+        }
         let (collectives, others) = self.calls.iter().partition::<Vec<_>, _>(|call| call.kind.is_collective());
         let letters = point_to_point::post(clique, rank, &others);
         for (step, call) in (first_step..).zip(collectives) {
