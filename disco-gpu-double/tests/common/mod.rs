@@ -2,14 +2,17 @@
 
 #![allow(unsafe_code, clippy::unwrap_used, dead_code, reason = "tests, none of which needs all of it")]
 
+pub(crate) mod actor;
 pub(crate) mod child;
 pub(crate) mod member;
 #[path = "../../../disco-nccl/src/p2p/kernels/params.rs"]
 #[allow(unreachable_pub, reason = "the kernels' own")]
 pub(crate) mod params;
+pub(crate) mod share;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +33,8 @@ use disco_gpu_double::nccl::exports::communicator::{
 };
 use disco_gpu_double::nccl::exports::library::{ncclGetLastError, ncclGetUniqueId};
 
+use share::Share;
+
 /// What all of the driver's calls should return.
 pub(crate) const OK: cuda::abi::Code = cuda::abi::Code::SUCCESS;
 /// Longer than anything takes that works.
@@ -43,9 +48,16 @@ pub(crate) struct Rank {
     pub(crate) stream: Stream,
 }
 
-/// Has each of some ranks do something, and ends their communicators. Devices are as many as ranks.
+/// Has each of some ranks do something, and ends their communicators. Devices are as many as ranks. In a process that was started for
+/// a share of them, each of those.
 pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Rank) -> T + Sync) -> Vec<T> {
-    let id = unique_id();
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let share = Share::own();
+    let id = match &share {
+        Some(share) => share.unique_id(CALLS.fetch_add(1, Relaxed), unique_id),
+        None => unique_id(),
+    };
+    let is_here = |rank: &usize| share.as_ref().is_none_or(|share| share.has(*rank));
     let body = &body;
     let run = move |rank: usize| {
         let stream = use_device(rank as c_int);
@@ -56,7 +68,7 @@ pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Ran
         answer
     };
     thread::scope(|scope| {
-        let threads = (0..ranks).map(|rank| scope.spawn(move || run(rank))).collect::<Vec<_>>();
+        let threads = (0..ranks).filter(is_here).map(|rank| scope.spawn(move || run(rank))).collect::<Vec<_>>();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

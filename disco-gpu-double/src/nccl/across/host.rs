@@ -5,13 +5,14 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Once};
 use std::thread;
+use std::time::Duration;
 
 use super::exit;
 use super::message::{Child, Hosted, Reply, Request};
 use super::proxy::Proxy;
 use super::wire::{self, Sender};
 use crate::cuda::device;
-use crate::nccl::abi::Code;
+use crate::nccl::abi::{Code, UniqueId};
 use crate::nccl::background::Failure;
 use crate::nccl::clique::Clique;
 use crate::nccl::comm::{self, Comm};
@@ -21,6 +22,8 @@ use crate::sync::lock;
 /// Communicators that splits have made for ranks of other processes, until their connections come.
 static CHILDREN: Mutex<BTreeMap<u64, Arc<Comm>>> = Mutex::new(BTreeMap::new());
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
+/// Until a connection that was not accepted is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Accepts connections from now on, for as long as the process lives. Where the system has no socket for that, other processes are
 /// refused, and threads of this one are ranks all the same.
@@ -29,41 +32,47 @@ pub(crate) fn listen(address: &SocketAddr) {
     ONCE.call_once(|| {
         let Ok(listener) = UnixListener::bind_addr(address) else { return };
         thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                thread::spawn(move || serve(&stream));
+            for stream in listener.incoming() {
+                match stream {
+                    Ok(stream) => _ = thread::spawn(move || serve(&stream)),
+                    // Without file descriptors for it, the connection waits.
+                    Err(_) => thread::sleep(RETRY_INTERVAL),
+                }
             }
         });
     });
 }
 
 /// Serves one rank of one communicator, until its connection ends.
-fn serve(stream: &UnixStream) -> Option<()> {
+fn serve(stream: &UnixStream) {
     let _open = exit::Open::new();
-    let sender = Sender::new(stream.try_clone().ok()?);
-    let (proxy, id) = match next(stream)? {
+    let Ok(sender) = stream.try_clone().map(Sender::new) else { return };
+    if let Some((proxy, id)) = admit(stream, sender) {
+        proxy.serve(id, || next(stream));
+    }
+}
+
+/// The rank of a new connection, and the unique id by which it is to join, unless it has. None: it is refused.
+fn admit(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<UniqueId>)> {
+    match next(stream)? {
         Request::Open { id, ranks } => {
-            let clique = match unique_id::find(&id, ranks) {
-                Ok(clique) => clique,
-                Err(refusal) => return Some(sender.send(&Reply::Placed(Err(refusal)).write())),
-            };
+            let place = unique_id::find(&id, ranks);
+            let clique = place.map_err(|refusal| sender.send(&Reply::Placed(Err(refusal)).write())).ok()?;
             sender.send(&Reply::Placed(Ok(())).write());
             let Request::Join { rank, device } = next(stream)? else { return None };
-            match member(&clique, rank, device) {
-                Ok(comm) => (Proxy::new(comm, clique, rank, sender), Some(id)),
-                Err(refusal) => return Some(sender.send(&Reply::Joined(Err(refusal)).write())),
-            }
+            let comm = member(&clique, rank, device);
+            let comm = comm.map_err(|refusal| sender.send(&Reply::Joined(Err(refusal)).write())).ok()?;
+            Some((Proxy::new(comm, clique, rank, sender), Some(id)))
         }
         Request::Child { token } => {
             let comm = claim(token)?;
             sender.send(&Reply::Placed(Ok(())).write());
             let seat = comm.seat_if_any()?;
             let (clique, rank) = (Arc::clone(&seat.clique), seat.rank);
-            (Proxy::new(comm, clique, rank, sender), None)
+            Some((Proxy::new(comm, clique, rank, sender), None))
         }
-        _ => return None,
-    };
-    proxy.serve(id, || next(stream));
-    Some(())
+        _ => None,
+    }
 }
 
 fn next(stream: &UnixStream) -> Option<Request> {
