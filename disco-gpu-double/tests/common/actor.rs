@@ -159,7 +159,7 @@ impl Actor {
     }
 
     fn get(&self) -> f32 {
-        assert_eq!(cuStreamSynchronize(self.stream), OK);
+        wait_until(|| (cuStreamQuery(self.stream) == OK).then_some(()));
         let mut bytes = [0; 4];
         // SAFETY: there is room.
         let code = unsafe { cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), self.number, 4) };
