@@ -19,7 +19,7 @@ fn it_conforms() {
 /// Each worker is a process, but for the first, which makes the unique ids.
 #[test]
 fn it_conforms_among_processes() {
-    let parts = [("2", ""), ("4", "f32"), ("3", "abort::"), ("3", "split")];
+    let parts = [("2", ""), ("3", "abort::"), ("4", "split")];
     conforms_in("processes", "nccl", &disco_gpu_double::folder(), &[], &parts);
 }
 
@@ -28,7 +28,7 @@ fn it_conforms_among_processes() {
 fn an_old_library_conforms_among_processes() {
     let folder = with("gpu-double-2.8-processes", &NAMES, hide_all_since_2_8);
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
-    conforms_in("processes", "nccl", &folder, &variables, &[("3", "f32"), ("3", "abort::"), ("4", "split")]);
+    conforms_in("processes", "nccl", &folder, &variables, &[("3", "f32"), ("4", "split")]);
 }
 
 /// With kernels beside NCCL, where they are for the sum.
@@ -39,6 +39,7 @@ fn sums_by_kernels_conform() {
     let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", nvrtc)];
     let runs = [("2", "f32"), ("4", "all_reduce"), ("3", "abort::")];
     conforms("cuda_p2p", &disco_gpu_double::folder(), &variables, &runs);
+    conforms_in("processes", "cuda_p2p", &disco_gpu_double::folder(), &variables, &[("2", "f32")]);
 }
 
 /// Without delays, launches and their ends would seem to be one.
