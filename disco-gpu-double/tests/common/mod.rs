@@ -2,13 +2,14 @@
 
 #![allow(unsafe_code, clippy::unwrap_used, dead_code, reason = "tests, none of which needs all of it")]
 
-pub(crate) mod actor;
 pub(crate) mod child;
 pub(crate) mod member;
 #[path = "../../../disco-nccl/src/p2p/kernels/params.rs"]
 #[allow(unreachable_pub, reason = "the kernels' own")]
 pub(crate) mod params;
+pub(crate) mod several;
 pub(crate) mod share;
+pub(crate) mod stepped;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;

@@ -46,7 +46,7 @@ pub(crate) fn listen(address: &SocketAddr) {
 /// Serves one rank of one communicator, until its connection ends.
 fn serve(stream: &UnixStream) {
     let _open = exit::Open::new();
-    let Ok(sender) = stream.try_clone().map(Sender::new) else { return };
+    let Ok(sender) = Sender::new(stream) else { return };
     if let Some((proxy, id)) = admit(stream, sender) {
         proxy.serve(id, || next(stream));
     }

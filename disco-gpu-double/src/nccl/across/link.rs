@@ -75,7 +75,7 @@ fn begin(id: &UniqueId, request: &Request, ranks: usize, hosted: Option<Hosted>)
 
 fn connect(id: &UniqueId) -> io::Result<(UnixStream, Sender)> {
     let stream = UnixStream::connect_addr(&unique_id::address(id)?)?;
-    let sender = Sender::new(stream.try_clone()?);
+    let sender = Sender::new(&stream)?;
     Ok((stream, sender))
 }
 

@@ -2,8 +2,10 @@
 //! their bytes.
 
 use std::io::{Error, ErrorKind, Read as _, Result};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use rustix::net::SendFlags;
 
@@ -11,6 +13,8 @@ use crate::sync::lock;
 
 /// Longer frames are refused: a group of a million calls has less.
 const MAX_FRAME_BYTES: usize = 1 << 28;
+/// How long a process that is stopped may leave its side of a full connection unread.
+const SEND_LIMIT: Duration = Duration::from_secs(10);
 
 /// A frame that is being written.
 #[derive(Debug, Default)]
@@ -87,11 +91,15 @@ impl<'a> Reader<'a> {
 
 impl Sender {
     /// That of a connection.
-    pub(crate) fn new(stream: UnixStream) -> Self {
-        Self(Mutex::new(stream))
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub(crate) fn new(stream: &UnixStream) -> Result<Self> {
+        stream.set_write_timeout(Some(SEND_LIMIT))?;
+        stream.try_clone().map(|stream| Self(Mutex::new(stream)))
     }
 
-    /// Sends a frame, whole. What cannot be sent is dropped: the connection has ended then, and the thread that reads it acts on that.
+    /// Sends a frame, whole. What cannot be sent ends the connection, and the thread that reads it acts on that.
     pub(crate) fn send(&self, frame: &Writer) {
         let stream = lock(&self.0);
         let length = (frame.0.len() as u32).to_le_bytes();
@@ -101,7 +109,11 @@ impl Sender {
             match rustix::net::send(&*stream, left, SendFlags::NOSIGNAL) {
                 Ok(sent) => left = &left[sent..],
                 Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return,
+                Err(_) => {
+                    // Where that fails it has ended before.
+                    _ = stream.shutdown(Shutdown::Both);
+                    return;
+                }
             }
         }
     }
@@ -109,7 +121,7 @@ impl Sender {
     /// Ends the connection for both sides.
     pub(crate) fn shut_down(&self) {
         // Where that fails it has ended before.
-        _ = lock(&self.0).shutdown(std::net::Shutdown::Both);
+        _ = lock(&self.0).shutdown(Shutdown::Both);
     }
 }
 
@@ -154,7 +166,7 @@ mod tests {
     #[test]
     fn frames_arrive_whole_and_too_long_ones_are_refused() {
         let (one, other) = UnixStream::pair().unwrap();
-        let sender = Sender::new(one);
+        let sender = Sender::new(&one).unwrap();
         let mut frame = Writer::default();
         frame.bytes(&[3; 1 << 20]);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! A rank that does what it is told, step by step, in this process or in another.
+//! A rank that does single steps for a test, in this process or in another.
 
 use std::process;
 use std::ptr;
@@ -23,7 +23,7 @@ use super::{
 pub(crate) const CHILD: &str = "child_that_is_a_rank";
 
 /// A rank with a communicator that does not block, and one number.
-pub(crate) struct Actor {
+pub(crate) struct LocalRank {
     rank: i32,
     comm: CommHandle,
     /// The child of a split.
@@ -32,16 +32,16 @@ pub(crate) struct Actor {
     number: DevicePointer,
 }
 
-/// Where it is.
-pub(crate) enum Player {
-    Here(Actor),
+/// A rank of this process, or of another.
+pub(crate) enum SteppedRank {
+    Here(LocalRank),
     There(Child),
 }
 
-impl Player {
+impl SteppedRank {
     /// In this process, on a device.
     pub(crate) fn here(device: i32) -> Self {
-        Self::Here(Actor::new(device))
+        Self::Here(LocalRank::new(device))
     }
 
     /// In a process of its own, on a device.
@@ -54,7 +54,7 @@ impl Player {
     /// Has it do something, and waits for its answer.
     pub(crate) fn ask(&mut self, wish: &str) -> String {
         match self {
-            Self::Here(actor) => actor.act(wish),
+            Self::Here(local) => local.act(wish),
             Self::There(child) => child.ask(wish),
         }
     }
@@ -77,16 +77,16 @@ impl Player {
 }
 
 /// What the test of a child does.
-pub(crate) fn play() {
+pub(crate) fn serve() {
     if !child::is(CHILD) {
         return;
     }
     let mut wishes = child::wishes();
-    let mut actor = Actor::new(wishes.next().unwrap().parse().unwrap());
-    wishes.for_each(|wish| child::answer(&actor.act(&wish)));
+    let mut local = LocalRank::new(wishes.next().unwrap().parse().unwrap());
+    wishes.for_each(|wish| child::answer(&local.act(&wish)));
 }
 
-impl Actor {
+impl LocalRank {
     fn new(device: i32) -> Self {
         enter(device);
         let (comm, part) = (ptr::null_mut(), ptr::null_mut());
