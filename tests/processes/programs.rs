@@ -57,7 +57,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         "listener" => listener(),
         "mpi" => mpi(),
         #[cfg(feature = "nccl")]
-        "nccl" => crate::nccl::die(),
+        "nccl" => crate::nccl::run(),
         "printer" => printer("output"),
         "painter" => printer(ESCAPES),
         "noise" => noise(),

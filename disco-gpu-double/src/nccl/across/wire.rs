@@ -1,5 +1,5 @@
-//! Frames: a length in four bytes, little-endian, and so many bytes. In them are words of eight bytes, and texts of a word that is their length, and
-//! their bytes.
+//! Frames: a length in four bytes, little-endian, and so many bytes. They are words of eight bytes, and bytes behind a word that says
+//! how many they are.
 
 use std::io::{Error, ErrorKind, Read as _, Result};
 use std::net::Shutdown;
