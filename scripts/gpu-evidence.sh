@@ -138,11 +138,7 @@ case $part in
     ;;
 3)
     bench=("$B/disco" bench all_reduce --workers 2 --devices 0,0 --session processes --factor 8)
-    if [ "$quick" = 1 ]; then # the double's NCCL joins no processes
-        skip check_nccl_2_processes "the double has no NCCL across processes"
-    else
-        in_env $several -- check_nccl_2_processes 120 "$B/disco" check --backend nccl --workers 2 --devices 0,0 --session processes
-    fi
+    in_env $several -- check_nccl_2_processes 120 "$B/disco" check --backend nccl --workers 2 --devices 0,0 --session processes
     ranks sums_processes_4 60 processes::sum 4 DISCO_P2P_ONE_SHOT=1024
     ranks sums_processes_8 90 processes::sum "$(short 8 3)" DISCO_P2P_ONE_SHOT=1024
     MAY_FAIL=1 ranks dead_before_sum 40 processes::sum_without_one 3 "DISCO_TEST_DIES=with all"
@@ -159,13 +155,8 @@ case $part in
     torch torch_1 60 nccl 1
     torch torch_nccl_2 60 nccl 2 NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=8 LD_PRELOAD="$shared_nccl"
     torch torch_symm_2 60 symm 2 TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1
-    if [ "$quick" = 1 ]; then
-        skip bench_nccl_2_processes "the double has no NCCL across processes"
-        skip bench_p2p_2_processes "the double has no NCCL across processes"
-    else
-        in_env $several -- bench_nccl_2_processes 60 "${bench[@]}" --backend nccl --max-bytes 16M
-        in_env $several -- bench_p2p_2_processes 60 "${bench[@]}" --backend cuda_p2p --max-bytes 8M
-    fi
+    in_env $several -- bench_nccl_2_processes 60 "${bench[@]}" --backend nccl --max-bytes "$(short 16M 1M)"
+    in_env $several -- bench_p2p_2_processes 60 "${bench[@]}" --backend cuda_p2p --max-bytes "$(short 8M 1M)"
     if has nvidia-cuda-mps-control; then # without it, processes of one GPU take turns of milliseconds
         export CUDA_MPS_PIPE_DIRECTORY=$W/mps CUDA_MPS_LOG_DIRECTORY=$W/mps; mkdir -p "$W/mps"
         if step mps_start 15 nvidia-cuda-mps-control -d; then

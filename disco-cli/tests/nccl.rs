@@ -6,7 +6,7 @@
 mod double;
 
 use disco_gpu_double::folder::{NAMES, hide, with};
-use double::{OF_AN_OLD_LIBRARY, absent, conforms, disco, text};
+use double::{OF_AN_OLD_LIBRARY, absent, conforms, conforms_in, disco, text};
 
 /// As NVIDIA's, which has not RCCL's functions.
 #[test]
@@ -14,6 +14,21 @@ fn it_conforms() {
     let of_rccl = ["ncclAllToAll", "ncclAllToAllv"];
     let folder = with("gpu-double-nvidia", &NAMES, |object| of_rccl.into_iter().for_each(|name| hide(object, name)));
     conforms("nccl", &folder, &[], &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
+}
+
+/// Each worker is a process, but for the first, which makes the unique ids.
+#[test]
+fn it_conforms_among_processes() {
+    let parts = [("2", ""), ("3", "abort::"), ("4", "split")];
+    conforms_in("processes", "nccl", &disco_gpu_double::folder(), &[], &parts);
+}
+
+/// Where the library has no split, any rank may make the unique id of a part.
+#[test]
+fn an_old_library_conforms_among_processes() {
+    let folder = with("gpu-double-2.8-processes", &NAMES, |object| hide_all_since_2_8(object));
+    let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
+    conforms_in("processes", "nccl", &folder, &variables, &[("3", "f32"), ("4", "split")]);
 }
 
 /// With kernels beside NCCL, where they are for the sum.
@@ -24,6 +39,7 @@ fn sums_by_kernels_conform() {
     let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", nvrtc)];
     let runs = [("2", "f32"), ("4", "all_reduce"), ("3", "abort::")];
     conforms("cuda_p2p", &disco_gpu_double::folder(), &variables, &runs);
+    conforms_in("processes", "cuda_p2p", &disco_gpu_double::folder(), &variables, &[("2", "f32")]);
 }
 
 /// Without delays, launches and their ends would seem to be one.
@@ -41,9 +57,7 @@ fn it_conforms_where_each_launch_goes_on_by_itself() {
     conforms("nccl", &folder, &variables, &[("2", "f32"), ("3", "abort::"), ("2", "split")]);
 }
 
-/// 2.8 has no non-blocking communicators, no split, and sends and receives for most.
-#[test]
-fn an_old_library_conforms() {
+fn hide_all_since_2_8(object: &mut [u8]) {
     let later = [
         "ncclCommRevoke",
         "ncclGetLastError",
@@ -56,8 +70,13 @@ fn an_old_library_conforms() {
         "ncclGather",
         "ncclScatter",
     ];
-    let hide_all = |object: &mut Vec<u8>| later.into_iter().for_each(|function| hide(object, function));
-    let folder = with("gpu-double-2.8", &NAMES, hide_all);
+    later.into_iter().for_each(|function| hide(object, function));
+}
+
+/// 2.8 has no non-blocking communicators, no split, and sends and receives for most.
+#[test]
+fn an_old_library_conforms() {
+    let folder = with("gpu-double-2.8", &NAMES, |object| hide_all_since_2_8(object));
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
     conforms("nccl", &folder, &variables, &OF_AN_OLD_LIBRARY);
     let checked = disco(&folder, &variables, &["check", "--backend", "nccl", "--workers", "2", "--filter", "avg"]);

@@ -7,12 +7,18 @@
 mod double;
 
 use disco_gpu_double::folder::{HIP_NAMES, hide, hip_folder, with};
-use double::{OF_AN_OLD_LIBRARY, absent, conforms, disco, text};
+use double::{OF_AN_OLD_LIBRARY, absent, conforms, conforms_in, disco, text};
 
 #[test]
 fn it_conforms() {
     conforms("rccl", &hip_folder(), &[], &[("2", ""), ("4", "f32"), ("3", "abort::"), ("1", "f32")]);
     conforms("rocm_p2p", &hip_folder(), &[], &[("2", "all_reduce")]);
+}
+
+#[test]
+fn it_conforms_among_processes() {
+    conforms_in("processes", "rccl", &hip_folder(), &[], &[("2", "f32")]);
+    conforms_in("processes", "rocm_p2p", &hip_folder(), &[], &[("2", "all_reduce")]);
 }
 
 /// 2.13 has neither non-blocking communicators nor split.

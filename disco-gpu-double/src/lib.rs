@@ -74,6 +74,20 @@
 //! there. Device 0 of one process is device 0 of all. A handle of a process that has ended, or has freed the memory, is
 //! `CUDA_ERROR_INVALID_HANDLE`; what is open stays when its process ends.
 //!
+//! # Communicators of several processes
+//!
+//! Ranks of a communicator are threads of one process, or of any processes of a machine and a network namespace that may open each
+//! other's memory as above, memory of pools too. The process that has made the unique id is the host of the communicator and of all
+//! that are split off it: the others connect to it, by a socket whose name is in the id, and threads in the host do on their memory
+//! what NCCL's kernels would do. So the double is as strict among processes as among threads.
+//!
+//! A process that ends without leaving its communicators has aborted them, for its peers: their work waits until they abort, unless
+//! `GPU_DOUBLE_REMOTE_ERRORS=1`. So has a host of which some rank is. If the host has no rank of a communicator, its ranks have
+//! `ncclSystemError` when it ends; ranks that are joining or splitting have `ncclRemoteError`. A host that exits waits up to 5 s until the
+//! other processes have ended their communicators.
+//!
+//! Faults, counts and variables are each process's own.
+//!
 //! # Kernels
 //!
 //! Every module has those of `disco-nccl`, by their names, and no others: what is loaded must begin as an object file does, and is not
@@ -101,7 +115,7 @@
 //!
 //! # What it has not
 //!
-//! All ranks of a communicator are threads of one process. A group has no init, split, finalize or destroy in it, and one stream a
+//! Ranks of several machines. A group has no init, split, finalize or destroy in it, and one stream a
 //! communicator. `ncclAllToAllv` is a group of sends and receives, and counts as one call. Releasing the last hold on a context
 //! destroys nothing, so that leaks are counted; modules are not. Events measure no time. Ranks with NaN among numbers of which they
 //! want the largest get a number, as with `fmaxf`. Graphs are made by captures only. Two launches of one graph on two streams may run at
@@ -124,7 +138,7 @@
 //! | `GPU_DOUBLE_CONNECT` | 0 | which launches of a communicator that does not block are in progress at first: 0 those of the version, 1 those that connect, 2 all |
 //! | `GPU_DOUBLE_DELAY_US` | 0 | microseconds that each piece of stream work, and of background work, takes at least |
 //! | `GPU_DOUBLE_POLL_US` | 0 | microseconds that a stream's thread looks for work before it sleeps: who gives it some need not wake it |
-//! | `GPU_DOUBLE_REMOTE_ERRORS` | 0 | 1: 10 ms after an abort, peers' asynchronous error is `ncclRemoteError` |
+//! | `GPU_DOUBLE_REMOTE_ERRORS` | 0 | 1: 10 ms after an abort, or the end of a rank's process, peers' asynchronous error is `ncclRemoteError` |
 //! | `GPU_DOUBLE_NVLINK` | pcie | how NVML says that GPUs are linked: `pcie` none, `dgx1` eight V100 in a hybrid cube mesh, `broken` the same with one end of a link down, `dgx2` sixteen V100 on switches, `h100` eight H100 on switches; of these, CUDA shows the first `GPU_DOUBLE_DEVICES` |
 //! | `GPU_DOUBLE_PEER_ACCESS` | 1 | 0: no device can have access to another's memory |
 //! | `GPU_DOUBLE_PEER_FREES` | 1 | 0: a free waits for its own device alone, which the real driver does not promise |

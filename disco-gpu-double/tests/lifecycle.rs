@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Instant;
 
 use common::{
-    LONG, OK, allocate, async_error, at, free, init, last_error, new_stream, on_ranks, ready, set, split, unique_id,
-    use_device,
+    LONG, OK, allocate, async_error, at, free, init, last_error, new_stream, on_ranks, ready, set, share, split,
+    unique_id, use_device,
 };
 use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::cuda::abi::Code as CudaCode;
@@ -31,6 +31,17 @@ fn counts() -> Counts {
     let mut counts = Counts::default();
     gpu_double_counts(Some(&mut counts));
     counts
+}
+
+#[test]
+fn ranks_of_several_processes_do_the_same() {
+    let tests = [
+        "sends_and_receives_of_a_group_progress_together",
+        "a_group_ends_with_its_outermost_end",
+        "sends_of_a_communicator_that_does_not_block_are_in_progress",
+        "a_split_orders_ranks_by_key_and_leaves_out_who_has_no_color",
+    ];
+    tests.into_iter().for_each(|test| share::passes(test, 2));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Rank, at, free, on_ranks};
+use common::{Rank, at, free, on_ranks, share};
 use disco_gpu_double::cuda::abi::DevicePointer;
 use disco_gpu_double::nccl::abi::{Code, DataType, RedOp, SCALAR_DEVICE, SCALAR_HOST_IMMEDIATE};
 use disco_gpu_double::nccl::exports::collective::{
@@ -97,6 +97,19 @@ fn reduced(ranks: usize, count: usize, op: RedOp, dtype: DataType) -> Vec<f64> {
 
 fn ok(code: Code) {
     assert_eq!(code, Code::SUCCESS, "{}", common::last_error(std::ptr::null_mut()));
+}
+
+#[test]
+fn ranks_of_several_processes_have_the_same_values() {
+    let tests = [
+        "every_type_is_reduced_by_every_operation",
+        "data_goes_where_it_belongs",
+        "in_place_is_where_the_header_says",
+        "each_rank_multiplies_by_its_own_scalar",
+        "nothing_is_done_for_nothing",
+    ];
+    tests.into_iter().for_each(|test| share::passes(test, 2));
+    share::passes("data_goes_where_it_belongs", 3);
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod invited;
 mod life;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "nccl")]
+mod nccl;
 mod programs;
 mod replies;
 mod start;
@@ -33,9 +35,12 @@ fn main() -> ExitCode {
     let mpi = mpi::tests();
     #[cfg(not(feature = "mpi"))]
     let mpi = Tests::new();
-    let tests =
-        [death::tests(), invited::tests(), life::tests(), replies::tests(), start::tests(), mpi].into_iter().flatten();
-    let trials = tests.map(|(name, test)| {
+    #[cfg(feature = "nccl")]
+    let nccl = nccl::tests();
+    #[cfg(not(feature = "nccl"))]
+    let nccl = Tests::new();
+    let tests = [death::tests(), invited::tests(), life::tests(), replies::tests(), start::tests(), mpi, nccl];
+    let trials = tests.into_iter().flatten().map(|(name, test)| {
         let run = move || {
             test();
             Ok(())

@@ -56,6 +56,8 @@ pub(crate) fn run() -> Option<ExitCode> {
         "invited" => invited(),
         "listener" => listener(),
         "mpi" => mpi(),
+        #[cfg(feature = "nccl")]
+        "nccl" => crate::nccl::run(),
         "printer" => printer("output"),
         "painter" => printer(ESCAPES),
         "noise" => noise(),

@@ -18,14 +18,25 @@ pub(crate) fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
 
-/// Parts of the conformance suite, on so many workers.
+/// Parts of the conformance suite, on so many workers that are threads.
 pub(crate) fn conforms(backend: &str, folder: &Path, variables: &[(&str, &str)], parts: &[(&str, &str)]) {
+    conforms_in("threads", backend, folder, variables, parts);
+}
+
+/// The same where the workers live otherwise.
+pub(crate) fn conforms_in(
+    session: &str,
+    backend: &str,
+    folder: &Path,
+    variables: &[(&str, &str)],
+    parts: &[(&str, &str)],
+) {
     for (workers, filter) in parts {
-        let args = ["check", "--backend", backend, "--workers", workers, "--filter", filter];
+        let args = ["check", "--backend", backend, "--session", session, "--workers", workers, "--filter", filter];
         let checked = disco(folder, variables, &args);
         assert!(
             checked.status.success() && text(&checked).contains(" 0 failed"),
-            "{workers} workers, `{filter}`: {}",
+            "{workers} workers ({session}), `{filter}`: {}",
             text(&checked)
         );
     }

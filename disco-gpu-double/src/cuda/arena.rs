@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::process;
 use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -62,7 +63,7 @@ enum Home {
     /// A device of this process.
     Own { arena: &'static Arena, range: Range<usize> },
     /// One of another.
-    Opened { _mapping: Mapping },
+    Opened { process: u32, place: Place, _mapping: Mapping },
 }
 
 /// Part of a file in memory.
@@ -131,7 +132,8 @@ impl Block {
         let first = offset / PAGE * PAGE;
         let mapping = is_whole.then(|| Mapping::new(&file, first, end.next_multiple_of(PAGE) - first))?.ok()?;
         let start = mapping.at(offset - first);
-        let block = Self { stamp: place.stamp, start, bytes, home: Home::Opened { _mapping: mapping } };
+        let home = Home::Opened { process, place: *place, _mapping: mapping };
+        let block = Self { stamp: place.stamp, start, bytes, home };
         block.is_live().then_some(block)
     }
 
@@ -140,6 +142,14 @@ impl Block {
         let Home::Own { arena, range } = &self.home else { return None };
         let file = u32::try_from(arena.file.as_raw_fd()).ok()?;
         Some(Place { file, offset: range.start as u64, bytes: self.bytes as u64, stamp: self.stamp })
+    }
+
+    /// The process whose memory it is, and where others find it there.
+    pub(crate) fn origin(&self) -> Option<(u32, Place)> {
+        match &self.home {
+            Home::Own { .. } => self.place().map(|place| (process::id(), place)),
+            Home::Opened { process, place, .. } => Some((*process, *place)),
+        }
     }
 
     /// Whether its stamp is still there.

@@ -181,6 +181,21 @@ impl Span {
         is_inside.then(|| Self { allocation: Arc::clone(allocation), address, bytes })
     }
 
+    /// All of a block of another process that only this span has: no address in it is a device pointer.
+    pub(crate) fn of_block(block: Block, device: &'static Device) -> Self {
+        let (address, bytes) = (block.base().addr().get(), block.bytes());
+        let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
+        let (kind, freed_after) = (Kind::Fine, AtomicU64::new(0));
+        let allocation =
+            Allocation { block, device, opener: Some(device), pool: None, kind, is_counted, is_live, freed_after };
+        Self { allocation: Arc::new(allocation), address, bytes }
+    }
+
+    /// The allocation's block.
+    pub(crate) fn block(&self) -> &Block {
+        &self.allocation.block
+    }
+
     /// The same for a device pointer that a function was given, on any device.
     pub(crate) fn of(pointer: DevicePointer, bytes: usize) -> Result<Self, Code> {
         device::all()?;
@@ -210,6 +225,11 @@ impl Span {
     /// Whether they have a byte in common.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         self.address < other.address + other.bytes && other.address < self.address + self.bytes
+    }
+
+    /// Whether it is memory of another process.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.allocation.opener.is_some()
     }
 
     /// Whether the allocation has not been freed since, nor closed.

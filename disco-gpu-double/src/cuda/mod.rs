@@ -6,6 +6,7 @@
 //! memory    allocations, and which of them an address is in
 //! arena     where they lie, in files that other processes may open
 //! ipc       allocations of other processes
+//! location  where other processes find bytes of an allocation
 //! peer      which devices have access to which others' memory
 //! pool      memory that is allocated and freed in the order of a stream
 //! pinned    host memory of the driver's
@@ -34,6 +35,7 @@ pub(crate) mod hardware;
 pub(crate) mod identity;
 pub(crate) mod ipc;
 pub mod kernel;
+pub(crate) mod location;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod peer;

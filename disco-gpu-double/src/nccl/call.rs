@@ -165,6 +165,11 @@ impl Call {
         self.send.iter().chain(&self.recv).try_for_each(Span::check)
     }
 
+    /// Whether it is of a rank of another process.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.send.iter().chain(&self.recv).any(Span::is_foreign)
+    }
+
     /// Whether it and another rank's are one collective.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         self.kind == other.kind

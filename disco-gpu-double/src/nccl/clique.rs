@@ -5,9 +5,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use super::abi::Code;
+use super::across::link::{Answers, Link};
+use super::background::Failure;
 use super::collective::Step;
 use super::comm::Comm;
-use super::link::Link;
+use super::connection::Connection;
 use super::point_to_point::Post;
 use super::split::Round;
 use crate::sync::{lock, wait, wait_for};
@@ -15,6 +17,8 @@ use crate::sync::{lock, wait, wait_for};
 /// The ranks of one communicator.
 pub(crate) struct Clique {
     ranks: usize,
+    /// Of a rank in another process than the host, which has the others.
+    link: Option<Link>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -27,10 +31,11 @@ pub(crate) struct State {
     pub(crate) refusal: Option<String>,
     /// Something was wrong with what they did; nothing more is done.
     pub(crate) has_failed: bool,
+    failure: Option<(Code, String)>,
     /// Collectives that not all have done, by their number.
     pub(crate) steps: BTreeMap<u64, Step>,
     /// Connections that ranks have asked for.
-    pub(crate) asked: BTreeSet<(usize, Link)>,
+    pub(crate) asked: BTreeSet<(usize, Connection)>,
     /// Sends and receives.
     pub(crate) post: Post,
     /// Splits that not all have done, by their number.
@@ -39,10 +44,10 @@ pub(crate) struct State {
     pub(crate) finished: Vec<u64>,
     /// Ranks that have finalized.
     pub(crate) has_finalized: Vec<bool>,
-    /// Ranks whose handles are gone.
-    pub(crate) has_left: Vec<bool>,
     /// When the first was aborted.
     pub(crate) aborted_at: Option<Instant>,
+    /// What the host of other processes has said.
+    pub(crate) answers: Answers,
     /// Threads that wait for a change.
     waiting: usize,
 }
@@ -58,17 +63,34 @@ impl Clique {
             members: vec![None; ranks],
             refusal: None,
             has_failed: false,
+            failure: None,
             steps: BTreeMap::new(),
             asked: BTreeSet::new(),
             post: Post::default(),
             rounds: BTreeMap::new(),
             finished: vec![0; ranks],
             has_finalized: vec![false; ranks],
-            has_left: vec![false; ranks],
             aborted_at: None,
+            answers: Answers::default(),
             waiting: 0,
         };
-        Self { ranks, state: Mutex::new(state), changed: Condvar::new() }
+        Self { ranks, link: None, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// That of one rank, which reaches the others through the host.
+    pub(crate) fn with_link(ranks: usize, link: Link) -> Self {
+        Self { link: Some(link), ..Self::new(ranks) }
+    }
+
+    /// The connection to the host, unless this process is it.
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
+    }
+
+    /// Whether ranks of both have met: in this process, or by one unique id.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_beside = self.link.as_ref().zip(other.link.as_ref()).is_some_and(|(one, other)| one.is_beside(other));
+        is_beside || std::ptr::eq(self, other)
     }
 
     /// How many ranks there are to be.
@@ -115,6 +137,15 @@ impl Clique {
         }
     }
 
+    /// The same, no longer than `limit`.
+    pub(crate) fn wait_no_longer(&self, limit: Duration, mut ready: impl FnMut(&State) -> bool) {
+        let start = Instant::now();
+        let mut state = self.lock();
+        while !ready(&state) && start.elapsed() < limit {
+            state = self.wait_for_change(state, Some(limit.saturating_sub(start.elapsed())));
+        }
+    }
+
     /// Waits until `comm` is called off, no longer than `limit`, if there is one. Whether it was.
     pub(crate) fn wait_for_abort(&self, comm: &Comm, limit: Option<Duration>) -> bool {
         let start = Instant::now();
@@ -143,10 +174,18 @@ impl Clique {
     pub(crate) fn fail(&self, code: Code, why: &str) {
         let members = self.change(|state| {
             state.has_failed = true;
+            state.failure.get_or_insert_with(|| (code, why.to_owned()));
             state.members.iter().flatten().filter_map(Weak::upgrade).collect::<Vec<Arc<Comm>>>()
         });
         for comm in members {
             comm.fail(code, why);
         }
+    }
+}
+
+impl State {
+    /// What was wrong.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.failure.as_ref().map(|(code, why)| Failure(*code, why.clone()))
     }
 }

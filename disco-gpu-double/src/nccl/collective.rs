@@ -16,7 +16,7 @@ const SPOILT: u8 = 0xB5;
 /// One collective that not all ranks have done.
 pub(crate) struct Step {
     calls: Vec<Option<Arc<Call>>>,
-    /// All that have come, also those that were called off: kernels of their peers may touch their buffers.
+    /// All of this process that have come, also those that were called off: kernels of their peers may touch their buffers.
     known: Vec<Arc<Call>>,
     /// All are here: nobody leaves before it is done.
     is_complete: bool,
@@ -63,7 +63,9 @@ fn come(state: &mut State, ranks: usize, rank: usize, number: u64, call: &Arc<Ca
     let new = || Step { calls: vec![None; ranks], known: Vec::new(), is_complete: false, is_done: false, left: ranks };
     let step = state.steps.entry(number).or_insert_with(new);
     step.calls[rank] = Some(Arc::clone(call));
-    step.known.push(Arc::clone(call));
+    if !call.is_foreign() {
+        step.known.push(Arc::clone(call));
+    }
     let calls = step.calls.iter().cloned().collect::<Option<Vec<_>>>();
     step.is_complete = calls.is_some();
     calls

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::abi::{Code, CommHandle};
 use super::clique::Clique;
-use super::link::Link;
+use super::connection::Connection;
 use super::reduce::Scalar;
 use super::text;
 use crate::cuda::device::Device;
@@ -36,7 +36,7 @@ pub(crate) struct Comm {
     is_revoked: AtomicBool,
     is_finalized: AtomicBool,
     /// The peers that it has connected with.
-    pub(crate) connected: Mutex<BTreeSet<Link>>,
+    pub(crate) connected: Mutex<BTreeSet<Connection>>,
     /// Units launched.
     pub(crate) launched: AtomicU64,
     /// Collectives launched.
@@ -69,6 +69,11 @@ pub(crate) fn live() -> usize {
 /// The communicator of a handle.
 pub(crate) fn find(handle: CommHandle) -> Result<Arc<Comm>, Code> {
     COMMS.find(handle).ok_or_else(|| text::refuse(Code::INVALID_ARGUMENT, "there is no such communicator"))
+}
+
+/// All that have a handle.
+pub(crate) fn all() -> Vec<Arc<Comm>> {
+    COMMS.all()
 }
 
 /// A handle for it.

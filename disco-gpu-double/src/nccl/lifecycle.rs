@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::abi::{Code, CommHandle, UniqueId};
+use super::across::link::Link;
 use super::background::{self, Failure, go_on};
 use super::clique::{Clique, State};
 use super::comm::{self, Comm, Seat};
@@ -49,7 +50,11 @@ pub(crate) fn init(
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let outcome = go_on(&comm, Vec::new(), fault, move |comm| join(comm, &clique, rank, &id));
+    let outcome = go_on(&comm, Vec::new(), fault, move |comm| {
+        join(comm, &clique, rank, &id)?;
+        enable_access(comm.device, &clique);
+        Ok(())
+    });
     if outcome.is_err_and(|code| code != Code::IN_PROGRESS) {
         *at = ptr::null_mut();
         let _ = comm::remove(handle);
@@ -58,7 +63,10 @@ pub(crate) fn init(
 }
 
 /// Meets the other ranks.
-fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result<(), Failure> {
+pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result<(), Failure> {
+    if let Some(link) = clique.link() {
+        return link.join(comm, clique, rank);
+    }
     let taken = clique.change(|state| {
         if state.members[rank].is_some() {
             return true;
@@ -77,10 +85,7 @@ fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result
     }
     let is_full = |state: &mut State| state.members.iter().all(Option::is_some).then(|| state.refusal.clone());
     match clique.wait(comm, is_full) {
-        Ok(None) => {
-            enable_access(comm.device, clique);
-            Ok(())
-        }
+        Ok(None) => Ok(()),
         Ok(Some(refusal)) => Err(Failure(Code::INVALID_USAGE, refusal)),
         Err(aborted) => {
             clique.change(|state| state.members[rank] = None);
@@ -91,11 +96,10 @@ fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result
 
 /// Ranks of one process have access to each other's memory from then on, where their devices can.
 fn enable_access(device: &Device, clique: &Clique) {
-    let peers: Vec<_> =
-        clique.lock().members.iter().flatten().filter_map(Weak::upgrade).map(|comm| comm.device).collect();
-    for peer in peers {
+    let is_peer = |comm: &Arc<Comm>| comm.seat_if_any().is_some_and(|seat| seat.clique.is_same(clique));
+    for peer in comm::all().into_iter().filter(is_peer) {
         // It may be enabled, or impossible.
-        _ = peer::enable(device, peer);
+        _ = peer::enable(device, peer.device);
     }
 }
 
@@ -126,6 +130,7 @@ pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
         finish(comm)?;
         let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
         clique.change(|state| state.has_finalized[*rank] = true);
+        clique.link().into_iter().for_each(Link::leave);
         if settings::read().nccl_version() < FINALIZE_MEETS {
             return Ok(());
         }
@@ -181,6 +186,7 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     comm.set_aborted();
     if let Some(Seat { clique, .. }) = comm.seat_if_any() {
         clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now));
+        clique.link().into_iter().for_each(Link::abort);
     }
     reclaim(&comm);
     Ok(())
@@ -189,15 +195,17 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
 /// A rank's handle is gone. The last one of the process waits for the work of all, and until no graph refers to any.
 fn reclaim(comm: &Comm) {
     let Some(Seat { clique, rank }) = comm.seat_if_any() else { return };
-    let members = clique.change(|state| {
-        state.has_left[*rank] = true;
-        state.has_left.iter().all(|left| *left).then(|| state.members.clone())
-    });
-    let Some(members) = members else { return };
+    let is_of = |other: &Arc<Comm>| other.seat_if_any().is_some_and(|seat| Arc::ptr_eq(&seat.clique, clique));
+    if comm::all().iter().any(is_of) {
+        return;
+    }
+    let members = clique.lock().members.clone();
     for (rank, member) in members.iter().enumerate() {
         // One that nobody has any more has no work.
         let Some(member) = member.as_ref().and_then(Weak::upgrade) else { continue };
         clique.wait_regardless(|state| state.finished[rank] == member.launched.load(SeqCst));
         captured::wait(&member, clique);
     }
+    clique.change(|state| state.has_finalized[*rank] = true);
+    clique.link().into_iter().for_each(Link::leave);
 }

@@ -21,11 +21,15 @@ pub(crate) struct Round {
     left: usize,
 }
 
+/// What a rank asks for.
 #[derive(Clone)]
-struct Asked {
-    color: c_int,
-    key: c_int,
-    child: Option<Arc<Comm>>,
+pub(crate) struct Asked {
+    /// Its color.
+    pub(crate) color: c_int,
+    /// Its key.
+    pub(crate) key: c_int,
+    /// What gets a seat; none for no color.
+    pub(crate) child: Option<Arc<Comm>>,
 }
 
 /// `ncclCommSplit`: the place of the child is null until the split is done, also where that is later, in the background.
@@ -76,8 +80,11 @@ impl Place {
 }
 
 /// Waits for what all have asked for.
-fn gather(parent: &Arc<Comm>, number: u64, asked: Asked) -> Result<(), Failure> {
+pub(crate) fn gather(parent: &Arc<Comm>, number: u64, asked: Asked) -> Result<(), Failure> {
     let Some(Seat { clique, rank }) = parent.seat_if_any() else { return Ok(()) };
+    if let Some(link) = clique.link() {
+        return link.split(parent, clique, (number, asked.color, asked.key), asked.child.as_ref());
+    }
     clique.change(|state| {
         let new = || Round { asked: vec![None; clique.ranks()], is_done: false, left: clique.ranks() };
         let round = state.rounds.entry(number).or_insert_with(new);

@@ -1,64 +1,85 @@
-//! Unique ids: each is a place where as many ranks meet as they say, once.
+//! Unique ids: each is a place where as many ranks meet as they say, once. The process that has made it is the host of the ranks.
 
 use std::collections::BTreeMap;
-use std::process;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use super::abi::{Code, UniqueId};
+use super::across::{host, link};
+use super::background::Failure;
 use super::clique::Clique;
 use super::text;
 use crate::sync::lock;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
+/// Tells this process from all others, and this double from another in the same process.
+static HOST: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()));
 /// By number; none: all have met there.
 static PLACES: Mutex<BTreeMap<u64, Option<Arc<Clique>>>> = Mutex::new(BTreeMap::new());
 
 const MARK: &[u8; 16] = b"disco gpu double";
 
-/// A new id: the mark, the process, and a number.
+/// A new id: the mark, the host, and a number. From now on ranks of other processes may connect.
 pub(crate) fn make() -> UniqueId {
     let mut internal = [0; 128];
-    let words = [u64::from(process::id()), NEXT.fetch_add(1, Relaxed)].map(u64::to_le_bytes);
+    let words = [*HOST, NEXT.fetch_add(1, Relaxed)].map(u64::to_le_bytes);
     let bytes = MARK.iter().chain(words.as_flattened());
     for (to, from) in internal.iter_mut().zip(bytes) {
         *to = *from;
     }
-    UniqueId { internal }
+    let id = UniqueId { internal };
+    if let Ok(address) = address(&id) {
+        host::listen(&address);
+    }
+    id
 }
 
 /// Where to meet the other ranks.
 pub(crate) fn place(id: &UniqueId, ranks: usize) -> Result<Arc<Clique>, Code> {
-    let number = number(id)?;
+    let place = match host_of(id) {
+        Some(host) if host == *HOST => find(id, ranks),
+        Some(_) => link::open(id, ranks),
+        None => Err(Failure(Code::INVALID_ARGUMENT, "the unique id is not from ncclGetUniqueId".to_owned())),
+    };
+    place.map_err(|Failure(code, why)| text::refuse(code, why))
+}
+
+/// The same for an id that this process has made.
+pub(crate) fn find(id: &UniqueId, ranks: usize) -> Result<Arc<Clique>, Failure> {
     let mut places = lock(&PLACES);
-    let place = places.entry(number).or_insert_with(|| Some(Arc::new(Clique::new(ranks))));
+    let place = places.entry(number(id)).or_insert_with(|| Some(Arc::new(Clique::new(ranks))));
     let Some(clique) = place else {
-        return Err(text::refuse(Code::INVALID_USAGE, "the unique id was used before"));
+        return Err(Failure(Code::INVALID_USAGE, "the unique id was used before".to_owned()));
     };
     if clique.ranks() != ranks {
         let why = format!("a rank says that there are {ranks} ranks, and another {}", clique.ranks());
-        return Err(text::refuse(Code::INVALID_ARGUMENT, why));
+        return Err(Failure(Code::INVALID_ARGUMENT, why));
     }
     Ok(Arc::clone(clique))
 }
 
 /// All have met.
 pub(crate) fn close(id: &UniqueId) {
-    if let Ok(number) = number(id) {
-        lock(&PLACES).insert(number, None);
-    }
+    lock(&PLACES).insert(number(id), None);
 }
 
-fn number(id: &UniqueId) -> Result<u64, Code> {
-    let word = |at: usize| id.internal[at..at + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-    if !id.internal.starts_with(MARK) {
-        return Err(text::refuse(Code::INVALID_ARGUMENT, "the unique id is not from ncclGetUniqueId"));
-    }
-    if word(16) != u64::from(process::id()) {
-        return Err(text::refuse(
-            Code::SYSTEM_ERROR,
-            "the unique id is of another process: ranks of the double are threads",
-        ));
-    }
-    Ok(word(24))
+/// Where the host of an id listens.
+pub(crate) fn address(id: &UniqueId) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("disco-gpu-double-{:016x}", word(id, 16)))
+}
+
+fn host_of(id: &UniqueId) -> Option<u64> {
+    id.internal.starts_with(MARK).then(|| word(id, 16))
+}
+
+fn number(id: &UniqueId) -> u64 {
+    word(id, 24)
+}
+
+fn word(id: &UniqueId, at: usize) -> u64 {
+    id.internal[at..at + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }

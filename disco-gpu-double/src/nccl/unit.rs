@@ -11,8 +11,8 @@ use super::call::Call;
 use super::captured::InGraph;
 use super::clique::{Aborted, Clique};
 use super::comm::{Comm, Seat};
-use super::link::Link;
-use super::{background, collective, link, point_to_point, text};
+use super::connection::Connection;
+use super::{background, collective, connection, point_to_point, text};
 use crate::counts;
 use crate::cuda;
 use crate::cuda::stream::{Stream, Work};
@@ -25,7 +25,7 @@ pub(crate) struct Unit {
     calls: Vec<Arc<Call>>,
     fault: Option<Action>,
     /// What it needs that its communicator has not connected for.
-    links: Vec<Link>,
+    connections: Vec<Connection>,
     /// Set for a unit of a graph.
     _in_graph: Option<InGraph>,
 }
@@ -62,7 +62,7 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
         text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("the device has failed before, with CUDA error {}", code.0))
     })?;
     let Seat { clique, rank } = comm.seat()?;
-    let links = mem::take(&mut unit.links);
+    let connections = mem::take(&mut unit.connections);
     let give: Box<dyn FnOnce(&Stream) + Send> = match stream.capture.current() {
         Some(_) => {
             let _in_graph = Some(InGraph::new(&unit.comm));
@@ -74,9 +74,9 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
             Box::new(move |stream| stream.push(work))
         }
     };
-    let is_at_once = links.is_empty() && !settings::read().launches_in_background();
+    let is_at_once = connections.is_empty() && !settings::read().launches_in_background();
     if comm.is_blocking || is_at_once || clique.ranks() == 1 {
-        let connected = link::connect(&comm, clique, *rank, &links);
+        let connected = connection::connect(&comm, clique, *rank, &connections);
         give(stream);
         return connected.map_err(|aborted| {
             let Failure(code, why) = aborted.into();
@@ -87,7 +87,7 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     let (stream, clique, rank, own) = (Arc::clone(stream), Arc::clone(clique), *rank, Arc::clone(&comm));
     thread::spawn(move || {
         background::linger();
-        let connected = link::connect(&own, &clique, rank, &links);
+        let connected = connection::connect(&own, &clique, rank, &connections);
         give(&stream);
         match connected.map_err(Failure::from) {
             Ok(()) => own.end(),
@@ -110,13 +110,13 @@ impl Unit {
     /// Calls that have been checked.
     pub(crate) fn new(comm: Arc<Comm>, calls: Vec<Call>, fault: Option<Action>) -> Self {
         let fault = fault.or_else(|| calls.iter().find_map(|call| call.fault));
-        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, links: Vec::new(), _in_graph: None }
+        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, connections: Vec::new(), _in_graph: None }
     }
 
     fn ask(&mut self) -> Result<(), Code> {
         let Seat { clique, rank } = self.comm.seat()?;
-        self.links = link::missing(&self.comm, &self.calls);
-        link::ask(clique, *rank, &self.links);
+        self.connections = connection::missing(&self.comm, &self.calls);
+        connection::ask(clique, *rank, &self.connections);
         Ok(())
     }
 
@@ -161,7 +161,11 @@ impl Unit {
         }
     }
 
-    fn communicate(&self, clique: &Clique, rank: usize, first_step: u64) -> Result<(), Aborted> {
+    /// Does the calls of a rank that has come to them, with the other ranks.
+    pub(crate) fn communicate(&self, clique: &Clique, rank: usize, first_step: u64) -> Result<(), Aborted> {
+        if let Some(link) = clique.link() {
+            return link.communicate(&self.comm, clique, first_step, &self.calls);
+        }
         let (collectives, others) = self.calls.iter().partition::<Vec<_>, _>(|call| call.kind.is_collective());
         let letters = point_to_point::post(clique, rank, &others);
         for (step, call) in (first_step..).zip(collectives) {

@@ -7,9 +7,13 @@ pub(crate) mod member;
 #[path = "../../../disco-nccl/src/p2p/kernels/params.rs"]
 #[allow(unreachable_pub, reason = "the kernels' own")]
 pub(crate) mod params;
+pub(crate) mod several;
+pub(crate) mod share;
+pub(crate) mod stepped;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,6 +35,8 @@ use disco_gpu_double::nccl::exports::communicator::{
 };
 use disco_gpu_double::nccl::exports::library::{ncclGetLastError, ncclGetUniqueId};
 
+use share::Share;
+
 /// What all of the driver's calls should return.
 pub(crate) const OK: cuda::abi::Code = cuda::abi::Code::SUCCESS;
 /// Longer than anything takes that works.
@@ -45,9 +51,16 @@ pub(crate) struct Rank {
 }
 
 /// Has each of some ranks do something, and ends their communicators. Devices are as many as ranks. Those that block have connected
-/// for collectives: a launch does not wait for the other ranks' any more.
+/// for collectives: a launch does not wait for the other ranks' any more. In a process that was started for a share of the ranks, each
+/// of those.
 pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Rank) -> T + Sync) -> Vec<T> {
-    let id = unique_id();
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let share = Share::own();
+    let id = match &share {
+        Some(share) => share.unique_id(CALLS.fetch_add(1, Relaxed), unique_id),
+        None => unique_id(),
+    };
+    let is_here = |rank: &usize| share.as_ref().is_none_or(|share| share.has(*rank));
     let body = &body;
     let run = move |rank: usize| {
         let stream = use_device(rank as c_int);
@@ -61,7 +74,7 @@ pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Ran
         answer
     };
     thread::scope(|scope| {
-        let threads = (0..ranks).map(|rank| scope.spawn(move || run(rank))).collect::<Vec<_>>();
+        let threads = (0..ranks).filter(is_here).map(|rank| scope.spawn(move || run(rank))).collect::<Vec<_>>();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

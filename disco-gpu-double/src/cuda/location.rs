@@ -1,0 +1,42 @@
+//! Where another process finds bytes of device memory, of this process or of a third.
+
+use super::arena::{Block, Place};
+use super::device;
+use super::memory::Span;
+
+/// Bytes of an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    /// The process whose memory it is.
+    pub(crate) process: u32,
+    /// The number of the device.
+    pub(crate) device: u32,
+    /// The allocation.
+    pub(crate) place: Place,
+    /// How far in the allocation the bytes begin.
+    pub(crate) inside: u64,
+    /// How many there are.
+    pub(crate) bytes: u64,
+}
+
+impl Location {
+    /// That of bytes of any allocation, one of a pool too.
+    pub(crate) fn of(span: &Span) -> Option<Self> {
+        let (process, place) = span.block().origin()?;
+        let (device, inside) = (span.device().ordinal as u32, (span.address() - span.base()) as u64);
+        Some(Self { process, device, place, inside, bytes: span.bytes() as u64 })
+    }
+
+    /// The bytes, for as long as the span is there. None: the allocation was freed, its process has ended, or this process may not
+    /// look at that one.
+    pub(crate) fn open(&self) -> Option<Span> {
+        let end = self.inside.checked_add(self.bytes)?;
+        if end > self.place.bytes {
+            return None;
+        }
+        device::init().ok()?;
+        let device = device::find(self.device.try_into().ok()?).ok()?;
+        let block = Block::open(self.process, &self.place)?;
+        Some(Span::of_block(block, device).part(self.inside as usize, self.bytes as usize))
+    }
+}

@@ -1,0 +1,115 @@
+//! Connections that a process accepts, as the host of communicators whose unique ids it has made.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Once};
+use std::thread;
+use std::time::Duration;
+
+use super::exit;
+use super::message::{Child, Hosted, Reply, Request};
+use super::proxy::Proxy;
+use super::wire::{self, Sender};
+use crate::cuda::device;
+use crate::nccl::abi::{Code, UniqueId};
+use crate::nccl::background::Failure;
+use crate::nccl::clique::Clique;
+use crate::nccl::comm::{self, Comm};
+use crate::nccl::unique_id;
+use crate::sync::lock;
+
+/// Communicators that splits have made for ranks of other processes, until their connections come.
+static CHILDREN: Mutex<BTreeMap<u64, Arc<Comm>>> = Mutex::new(BTreeMap::new());
+static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
+/// Until a connection that was not accepted is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Accepts connections from now on, for as long as the process lives. Where the system has no socket for that, other processes are
+/// refused, and threads of this one are ranks all the same.
+pub(crate) fn listen(address: &SocketAddr) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Ok(listener) = UnixListener::bind_addr(address) else { return };
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                match stream {
+                    Ok(stream) => _ = thread::spawn(move || serve(&stream)),
+                    // Without file descriptors for it, the connection waits.
+                    Err(_) => thread::sleep(RETRY_INTERVAL),
+                }
+            }
+        });
+    });
+}
+
+/// Serves one rank of one communicator, until its connection ends.
+fn serve(stream: &UnixStream) {
+    let _open = exit::Open::new();
+    let Ok(sender) = Sender::new(stream) else { return };
+    if let Some((proxy, id)) = admit(stream, sender) {
+        proxy.serve(id, || next(stream));
+    }
+}
+
+/// The rank of a new connection, and the unique id by which it is to join, unless it has. None: it is refused.
+fn admit(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<UniqueId>)> {
+    match next(stream)? {
+        Request::Open { id, ranks } => {
+            let place = unique_id::find(&id, ranks);
+            let clique = place.map_err(|refusal| sender.send(&Reply::Placed(Err(refusal)).write())).ok()?;
+            sender.send(&Reply::Placed(Ok(())).write());
+            let Request::Join { rank, device } = next(stream)? else { return None };
+            let comm = member(&clique, rank, device);
+            let comm = comm.map_err(|refusal| sender.send(&Reply::Joined(Err(refusal)).write())).ok()?;
+            Some((Proxy::new(comm, clique, rank, sender), Some(id)))
+        }
+        Request::Child { token } => {
+            let comm = claim(token)?;
+            sender.send(&Reply::Placed(Ok(())).write());
+            let seat = comm.seat_if_any()?;
+            let (clique, rank) = (Arc::clone(&seat.clique), seat.rank);
+            Some((Proxy::new(comm, clique, rank, sender), None))
+        }
+        _ => None,
+    }
+}
+
+fn next(stream: &UnixStream) -> Option<Request> {
+    Request::read(&wire::read(stream).ok()?)
+}
+
+/// A communicator for a rank of another process: it has a seat, and no handle.
+fn member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>, Failure> {
+    let no_device = |code: crate::cuda::abi::Code| {
+        let why = format!("the process that has made the unique id has no device {device}: CUDA error {}", code.0);
+        Failure(Code::SYSTEM_ERROR, why)
+    };
+    device::init().map_err(no_device)?;
+    let device = device::find(device as i32).map_err(no_device)?;
+    if rank >= clique.ranks() {
+        return Err(Failure(Code::INVALID_ARGUMENT, format!("there is no rank {rank} of {}", clique.ranks())));
+    }
+    let comm = Comm::new(device, true);
+    comm.sit(Arc::clone(clique), rank);
+    Ok(comm)
+}
+
+/// Keeps what a split has made for a rank of another process until that connects.
+pub(crate) fn offer(comm: &Arc<Comm>) -> Option<Child> {
+    let seat = comm.seat_if_any()?;
+    let token = NEXT_TOKEN.fetch_add(1, Relaxed);
+    lock(&CHILDREN).insert(token, Arc::clone(comm));
+    Some(Child { token, rank: seat.rank, ranks: seat.clique.ranks(), hosted: hosted(&seat.clique) })
+}
+
+/// What was kept under a token. None: it was claimed before.
+pub(crate) fn claim(token: u64) -> Option<Arc<Comm>> {
+    lock(&CHILDREN).remove(&token)
+}
+
+/// Whether this process has ranks of a communicator: those have handles.
+pub(crate) fn hosted(clique: &Arc<Clique>) -> Hosted {
+    let is_of = |comm: &Arc<Comm>| comm.seat_if_any().is_some_and(|seat| Arc::ptr_eq(&seat.clique, clique));
+    Hosted { has_ranks: comm::all().iter().any(is_of) }
+}

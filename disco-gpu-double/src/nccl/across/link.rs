@@ -1,0 +1,231 @@
+//! The connection of a rank to the host, in the rank's process.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::call::SentCall;
+use super::message::{Child, Hosted, Outcome, Reply, Request};
+use super::wire::{self, Sender};
+use crate::nccl::abi::{Code, UniqueId};
+use crate::nccl::background::Failure;
+use crate::nccl::call::Call;
+use crate::nccl::clique::{Aborted, Clique};
+use crate::nccl::comm::Comm;
+use crate::nccl::connection::Connection;
+use crate::nccl::unique_id;
+
+/// How long the host may take for answers that wait for no other rank.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// The connection. It ends when this is dropped.
+pub(crate) struct Link {
+    id: UniqueId,
+    sender: Sender,
+    /// Units sent.
+    units: AtomicU64,
+}
+
+/// What the host has said that waits to be taken.
+#[derive(Default)]
+pub(crate) struct Answers {
+    joined: Option<Outcome<Hosted>>,
+    /// Known once all ranks have come.
+    hosted: Option<Hosted>,
+    /// Units that are done.
+    units: u64,
+    is_stopped: bool,
+    /// What splits have made, by their number.
+    splits: BTreeMap<u64, Option<Child>>,
+    /// The connection has ended.
+    is_lost: bool,
+}
+
+/// Where the ranks of a unique id meet that another process has made.
+///
+/// # Errors
+/// That process has ended, is in another network namespace or does not answer; what it refuses.
+pub(crate) fn open(id: &UniqueId, ranks: usize) -> Outcome<Arc<Clique>> {
+    begin(id, &Request::Open { id: *id, ranks }, ranks, None)
+}
+
+fn open_child(id: &UniqueId, child: Child) -> Outcome<Arc<Clique>> {
+    begin(id, &Request::Child { token: child.token }, child.ranks, Some(child.hosted))
+}
+
+/// A connection by its first request, and the clique that has it.
+fn begin(id: &UniqueId, request: &Request, ranks: usize, hosted: Option<Hosted>) -> Outcome<Arc<Clique>> {
+    let (stream, sender) = connect(id).map_err(|error| lost(&error))?;
+    sender.send(&request.write());
+    match read_first(&stream).map_err(|error| lost(&error))? {
+        Some(Reply::Placed(placed)) => placed?,
+        _ => return Err(lost(&"its answer cannot be read")),
+    }
+    let link = Link { id: *id, sender, units: AtomicU64::new(0) };
+    let clique = Arc::new(Clique::with_link(ranks, link));
+    clique.change(|state| state.answers.hosted = hosted);
+    let heard = Arc::downgrade(&clique);
+    thread::spawn(move || hear(&stream, &heard));
+    Ok(clique)
+}
+
+fn connect(id: &UniqueId) -> io::Result<(UnixStream, Sender)> {
+    let stream = UnixStream::connect_addr(&unique_id::address(id)?)?;
+    let sender = Sender::new(&stream)?;
+    Ok((stream, sender))
+}
+
+/// The answer to the first request, which waits for no other rank.
+fn read_first(stream: &UnixStream) -> io::Result<Option<Reply>> {
+    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    let answer = wire::read(stream)?;
+    stream.set_read_timeout(None)?;
+    Ok(Reply::read(&answer))
+}
+
+fn lost(why: &dyn fmt::Display) -> Failure {
+    let what = "the process that has made the unique id cannot be reached";
+    Failure(Code::SYSTEM_ERROR, format!("{what}: {why}"))
+}
+
+/// Takes what the host says, until the connection ends or no one has the clique any more.
+fn hear(stream: &UnixStream, clique: &Weak<Clique>) {
+    while let Some(reply) = wire::read(stream).ok().and_then(|frame| Reply::read(&frame)) {
+        let Some(clique) = clique.upgrade() else { return };
+        take(&clique, reply);
+    }
+    if let Some(clique) = clique.upgrade() {
+        lose(&clique);
+    }
+}
+
+fn take(clique: &Clique, reply: Reply) {
+    match reply {
+        // The first answer is read before there is a thread.
+        Reply::Placed(_) => {}
+        Reply::Joined(joined) => clique.change(|state| {
+            state.answers.hosted = joined.as_ref().ok().copied();
+            state.answers.joined = Some(joined);
+        }),
+        Reply::Done => clique.change(|state| state.answers.units += 1),
+        Reply::Stopped => clique.change(|state| state.answers.is_stopped = true),
+        Reply::Split { number, child } => clique.change(|state| _ = state.answers.splits.insert(number, child)),
+        Reply::Failed(Failure(code, why)) => clique.fail(code, &why),
+        Reply::PeerAborted => clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now)),
+        Reply::AllLeft => clique.change(|state| state.has_finalized.fill(true)),
+        Reply::Asked(rank, connection) => clique.change(|state| _ = state.asked.insert((rank, connection))),
+    }
+}
+
+/// The host has ended. If it has ranks of the communicator, they are lost as those of any process are; if not, this rank has an error,
+/// since ranks of NCCL's would not need it.
+fn lose(clique: &Clique) {
+    let has_ranks = clique.change(|state| {
+        state.answers.is_lost = true;
+        state.aborted_at.get_or_insert_with(Instant::now);
+        state.has_finalized.fill(true);
+        state.answers.hosted.is_none_or(|hosted| hosted.has_ranks)
+    });
+    if !has_ranks {
+        let why = "the process that has made the unique id has ended, through which the double's ranks communicate";
+        clique.fail(Code::SYSTEM_ERROR, why);
+    }
+}
+
+impl Link {
+    /// Whether the other's ranks and this one have met by one unique id.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+
+    /// Meets the other ranks.
+    pub(crate) fn join(&self, comm: &Arc<Comm>, clique: &Clique, rank: usize) -> Outcome<()> {
+        clique.change(|state| state.members[rank] = Some(Arc::downgrade(comm)));
+        self.sender.send(&Request::Join { rank, device: comm.device.ordinal }.write());
+        let joined = clique.wait(comm, |state| {
+            let lost = || Err(remote("while ranks joined the communicator"));
+            state.answers.joined.take().or_else(|| state.answers.is_lost.then(lost))
+        });
+        joined?.map(|_| ())
+    }
+
+    /// Asks for connections.
+    pub(crate) fn ask(&self, connections: &[Connection]) {
+        self.sender.send(&Request::Connect { connections: connections.to_vec() }.write());
+    }
+
+    /// Has the host do what was launched at once, and waits until that is done or the communicator has failed.
+    pub(crate) fn communicate(
+        &self,
+        comm: &Comm,
+        clique: &Clique,
+        first_step: u64,
+        calls: &[Arc<Call>],
+    ) -> Result<(), Aborted> {
+        let Some(calls) = calls.iter().map(|call| SentCall::of(call)).collect::<Option<_>>() else {
+            clique.fail(Code::UNHANDLED_CUDA_ERROR, "memory of a call cannot be opened by other processes");
+            return Ok(());
+        };
+        let unit = self.units.fetch_add(1, SeqCst) + 1;
+        self.sender.send(&Request::Unit { first_step, calls }.write());
+        clique
+            .wait(comm, |state| (state.has_failed || state.answers.units >= unit).then_some(()))
+            .inspect_err(|_| self.stop(clique))
+    }
+
+    /// Waits until the host touches no memory of this rank. A host that does not answer is left to itself.
+    fn stop(&self, clique: &Clique) {
+        self.sender.send(&Request::Stop.write());
+        clique.wait_no_longer(ANSWER_LIMIT, |state| state.answers.is_stopped || state.answers.is_lost);
+    }
+
+    /// This rank's part in a split: the child has its seat afterwards, if it is to have one.
+    pub(crate) fn split(
+        &self,
+        parent: &Comm,
+        clique: &Clique,
+        (number, color, key): (u64, i32, i32),
+        child: Option<&Arc<Comm>>,
+    ) -> Outcome<()> {
+        self.sender.send(&Request::Split { number, color, key }.write());
+        let place = clique.wait(parent, |state| {
+            let lost = || Err(remote("in ncclCommSplit"));
+            state.answers.splits.remove(&number).map(Ok).or_else(|| state.answers.is_lost.then(lost))
+        });
+        let (Some(place), Some(child)) = (place??, child) else { return Ok(()) };
+        let clique = open_child(&self.id, place)?;
+        clique.change(|state| state.members[place.rank] = Some(Arc::downgrade(child)));
+        child.sit(clique, place.rank);
+        Ok(())
+    }
+
+    /// This rank has done all that it was given, and needs the communicator no longer.
+    pub(crate) fn leave(&self) {
+        self.sender.send(&Request::Leave.write());
+    }
+
+    /// This rank aborts the communicator.
+    pub(crate) fn abort(&self) {
+        self.sender.send(&Request::Abort.write());
+    }
+
+    /// Ends the connection.
+    pub(crate) fn shut_down(&self) {
+        self.sender.shut_down();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn remote(when: &str) -> Failure {
+    Failure(Code::REMOTE_ERROR, format!("the process that has made the unique id has ended {when}"))
+}

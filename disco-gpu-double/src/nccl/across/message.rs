@@ -1,0 +1,241 @@
+//! What a rank and the host send each other.
+
+use super::call::SentCall;
+use super::wire::{Reader, Writer};
+use crate::nccl::abi::UniqueId;
+use crate::nccl::background::Failure;
+use crate::nccl::connection::Connection;
+
+/// What a rank sends.
+pub(crate) enum Request {
+    /// First of a connection: the communicator of a unique id, of so many ranks. [`Reply::Placed`] follows.
+    Open {
+        /// The unique id.
+        id: UniqueId,
+        /// How many ranks it is to have.
+        ranks: usize,
+    },
+    /// First of a connection: a communicator that a split has made. [`Reply::Placed`] follows.
+    Child {
+        /// The number that the host has given.
+        token: u64,
+    },
+    /// Second of a connection after `Open`: which rank this is, and on which device. [`Reply::Joined`] follows.
+    Join {
+        /// The rank.
+        rank: usize,
+        /// The number of the device.
+        device: usize,
+    },
+    /// Calls that were launched at once. [`Reply::Done`] follows.
+    Unit {
+        /// The number of the first collective among those of the communicator.
+        first_step: u64,
+        /// The calls.
+        calls: Vec<SentCall>,
+    },
+    /// Connections that a launch needs.
+    Connect {
+        /// As this rank asks for them.
+        connections: Vec<Connection>,
+    },
+    /// `ncclCommSplit`. [`Reply::Split`] follows.
+    Split {
+        /// Which one of the communicator.
+        number: u64,
+        /// `color`
+        color: i32,
+        /// `key`
+        key: i32,
+    },
+    /// The unit that is under way ends without completing. [`Reply::Stopped`] follows when nothing touches its memory any more.
+    Stop,
+    /// The rank has done all that it was given, and finalizes or destroys the communicator.
+    Leave,
+    /// `ncclCommAbort`.
+    Abort,
+}
+
+/// What the host sends.
+pub(crate) enum Reply {
+    /// Whether the communicator is there.
+    Placed(Outcome<()>),
+    /// All ranks have come, or will not.
+    Joined(Outcome<Hosted>),
+    /// The unit is done.
+    Done,
+    /// The unit is not done, and touches no memory.
+    Stopped,
+    /// A split is done: what it has made for this rank, unless the rank was left out.
+    Split {
+        /// Which one.
+        number: u64,
+        /// The child.
+        child: Option<Child>,
+    },
+    /// The communicator has an error, on this rank at least.
+    Failed(Failure),
+    /// A rank has asked for a connection.
+    Asked(usize, Connection),
+    /// Some rank has aborted the communicator.
+    PeerAborted,
+    /// All ranks have left the communicator.
+    AllLeft,
+}
+
+/// What came of something that may fail.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+/// Whether the host has ranks of the communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hosted {
+    /// It has.
+    pub(crate) has_ranks: bool,
+}
+
+/// A communicator that a split has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Child {
+    /// What to ask the host for.
+    pub(crate) token: u64,
+    /// This rank there.
+    pub(crate) rank: usize,
+    /// How many ranks it has.
+    pub(crate) ranks: usize,
+    /// Whether the host has ranks of it.
+    pub(crate) hosted: Hosted,
+}
+
+impl Request {
+    /// The frame of it.
+    pub(crate) fn write(&self) -> Writer {
+        let mut frame = Writer::default();
+        match self {
+            Self::Open { id, ranks } => _ = frame.word(0_u64).bytes(&id.internal).word(*ranks as u64),
+            Self::Child { token } => _ = frame.word(1_u64).word(*token),
+            Self::Join { rank, device } => _ = frame.word(2_u64).word(*rank as u64).word(*device as u64),
+            Self::Unit { first_step, calls } => {
+                frame.word(3_u64).word(*first_step).word(calls.len() as u64);
+                calls.iter().for_each(|call| call.write(&mut frame));
+            }
+            Self::Split { number, color, key } => _ = frame.word(4_u64).word(*number).signed(*color).signed(*key),
+            Self::Stop => _ = frame.word(5_u64),
+            Self::Leave => _ = frame.word(6_u64),
+            Self::Abort => _ = frame.word(7_u64),
+            Self::Connect { connections } => {
+                frame.word(8_u64).word(connections.len() as u64);
+                connections.iter().for_each(|connection| write_connection(*connection, &mut frame));
+            }
+        }
+        frame
+    }
+
+    /// That of a frame. None: it is none.
+    pub(crate) fn read(frame: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(frame);
+        let request = match from.word()? {
+            0 => {
+                let internal = from.bytes()?.try_into().ok()?;
+                Self::Open { id: UniqueId { internal }, ranks: from.index()? }
+            }
+            1 => Self::Child { token: from.word()? },
+            2 => Self::Join { rank: from.index()?, device: from.index()? },
+            3 => {
+                let (first_step, calls) = (from.word()?, from.word()?);
+                let calls = (0..calls).map(|_| SentCall::read(&mut from)).collect::<Option<_>>()?;
+                Self::Unit { first_step, calls }
+            }
+            4 => Self::Split { number: from.word()?, color: from.signed()?, key: from.signed()? },
+            5 => Self::Stop,
+            6 => Self::Leave,
+            7 => Self::Abort,
+            8 => {
+                let count = from.word()?;
+                let connections = (0..count).map(|_| read_connection(&mut from)).collect::<Option<_>>()?;
+                Self::Connect { connections }
+            }
+            _ => return None,
+        };
+        from.is_empty().then_some(request)
+    }
+}
+
+impl Reply {
+    /// The frame of it.
+    pub(crate) fn write(&self) -> Writer {
+        let mut frame = Writer::default();
+        match self {
+            Self::Placed(Ok(())) => _ = frame.word(0_u64),
+            Self::Placed(Err(failure)) => write_failure(1, failure, &mut frame),
+            Self::Joined(Ok(hosted)) => _ = frame.word(2_u64).word(hosted.has_ranks),
+            Self::Joined(Err(failure)) => write_failure(3, failure, &mut frame),
+            Self::Done => _ = frame.word(4_u64),
+            Self::Stopped => _ = frame.word(5_u64),
+            Self::Split { number, child: None } => _ = frame.word(6_u64).word(*number),
+            Self::Split { number, child: Some(Child { token, rank, ranks, hosted }) } => {
+                frame.word(7_u64).word(*number).word(*token).word(*rank as u64).word(*ranks as u64);
+                frame.word(hosted.has_ranks);
+            }
+            Self::Failed(failure) => write_failure(8, failure, &mut frame),
+            Self::PeerAborted => _ = frame.word(9_u64),
+            Self::AllLeft => _ = frame.word(10_u64),
+            Self::Asked(rank, connection) => {
+                frame.word(11_u64).word(*rank as u64);
+                write_connection(*connection, &mut frame);
+            }
+        }
+        frame
+    }
+
+    /// That of a frame. None: it is none.
+    pub(crate) fn read(frame: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(frame);
+        let reply = match from.word()? {
+            0 => Self::Placed(Ok(())),
+            1 => Self::Placed(Err(read_failure(&mut from)?)),
+            2 => Self::Joined(Ok(Hosted { has_ranks: from.word()? != 0 })),
+            3 => Self::Joined(Err(read_failure(&mut from)?)),
+            4 => Self::Done,
+            5 => Self::Stopped,
+            6 => Self::Split { number: from.word()?, child: None },
+            7 => {
+                let number = from.word()?;
+                let (token, rank, ranks) = (from.word()?, from.index()?, from.index()?);
+                let hosted = Hosted { has_ranks: from.word()? != 0 };
+                Self::Split { number, child: Some(Child { token, rank, ranks, hosted }) }
+            }
+            8 => Self::Failed(read_failure(&mut from)?),
+            9 => Self::PeerAborted,
+            10 => Self::AllLeft,
+            11 => Self::Asked(from.index()?, read_connection(&mut from)?),
+            _ => return None,
+        };
+        from.is_empty().then_some(reply)
+    }
+}
+
+fn write_connection(connection: Connection, to: &mut Writer) {
+    match connection {
+        Connection::All => _ = to.word(0_u64).word(0_u64),
+        Connection::To(rank) => _ = to.word(1_u64).word(rank as u64),
+        Connection::From(rank) => _ = to.word(2_u64).word(rank as u64),
+    }
+}
+
+fn read_connection(from: &mut Reader<'_>) -> Option<Connection> {
+    let (tag, rank) = (from.word()?, from.index()?);
+    match tag {
+        0 => Some(Connection::All),
+        1 => Some(Connection::To(rank)),
+        2 => Some(Connection::From(rank)),
+        _ => None,
+    }
+}
+
+fn write_failure(tag: u64, Failure(code, why): &Failure, to: &mut Writer) {
+    to.word(tag).signed(code.0).bytes(why.as_bytes());
+}
+
+fn read_failure(from: &mut Reader<'_>) -> Option<Failure> {
+    Some(Failure(crate::nccl::abi::Code(from.signed()?), from.text()?))
+}

@@ -1,0 +1,181 @@
+//! Frames: a length in four bytes, little-endian, and so many bytes. They are words of eight bytes, and bytes behind a word that says
+//! how many they are.
+
+use std::io::{Error, ErrorKind, Read as _, Result};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::net::SendFlags;
+
+use crate::sync::lock;
+
+/// Longer frames are refused: a group of a million calls has less.
+const MAX_FRAME_BYTES: usize = 1 << 28;
+/// How long a process that is stopped may leave its side of a full connection unread.
+const SEND_LIMIT: Duration = Duration::from_secs(10);
+
+/// A frame that is being written.
+#[derive(Debug, Default)]
+pub(crate) struct Writer(Vec<u8>);
+
+/// The words of a frame that are not read yet.
+#[derive(Debug)]
+pub(crate) struct Reader<'a>(&'a [u8]);
+
+/// The sending side of a connection, for several threads.
+#[derive(Debug)]
+pub(crate) struct Sender(Mutex<UnixStream>);
+
+impl Writer {
+    /// Appends a number.
+    pub(crate) fn word(&mut self, word: impl Into<u64>) -> &mut Self {
+        self.0.extend(word.into().to_le_bytes());
+        self
+    }
+
+    /// Appends a number that may be negative.
+    pub(crate) fn signed(&mut self, number: i32) -> &mut Self {
+        self.word(u64::from(number.cast_unsigned()))
+    }
+
+    /// Appends bytes, and how many they are.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.word(bytes.len() as u64).0.extend(bytes);
+        self
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// The words of a frame.
+    pub(crate) fn new(frame: &'a [u8]) -> Self {
+        Self(frame)
+    }
+
+    /// The next number.
+    pub(crate) fn word(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*word))
+    }
+
+    /// The next number, as an index or a length.
+    pub(crate) fn index(&mut self) -> Option<usize> {
+        self.word()?.try_into().ok()
+    }
+
+    /// The next number, which may be negative.
+    pub(crate) fn signed(&mut self) -> Option<i32> {
+        Some(u32::try_from(self.word()?).ok()?.cast_signed())
+    }
+
+    /// The next bytes.
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let bytes = self.index()?;
+        let (bytes, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    /// The next bytes, as a text.
+    pub(crate) fn text(&mut self) -> Option<String> {
+        self.bytes().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// Whether all was read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Sender {
+    /// That of a connection.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub(crate) fn new(stream: &UnixStream) -> Result<Self> {
+        stream.set_write_timeout(Some(SEND_LIMIT))?;
+        stream.try_clone().map(|stream| Self(Mutex::new(stream)))
+    }
+
+    /// Sends a frame, whole. What cannot be sent ends the connection, and the thread that reads it acts on that.
+    pub(crate) fn send(&self, frame: &Writer) {
+        let stream = lock(&self.0);
+        let length = (frame.0.len() as u32).to_le_bytes();
+        let bytes = [&length[..], &frame.0].concat();
+        let mut left = &bytes[..];
+        while !left.is_empty() {
+            match rustix::net::send(&*stream, left, SendFlags::NOSIGNAL) {
+                Ok(sent) => left = &left[sent..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => {
+                    // Where that fails it has ended before.
+                    _ = stream.shutdown(Shutdown::Both);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends the connection for both sides.
+    pub(crate) fn shut_down(&self) {
+        // Where that fails it has ended before.
+        _ = lock(&self.0).shutdown(Shutdown::Both);
+    }
+}
+
+/// The next frame.
+///
+/// # Errors
+/// The connection has ended, or the frame is too long.
+pub(crate) fn read(mut stream: &UnixStream) -> Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_FRAME_BYTES {
+        return Err(Error::new(ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+    }
+    let mut frame = vec![0; length];
+    stream.read_exact(&mut frame)?;
+    Ok(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut frame = Writer::default();
+        frame.word(7_u64).signed(-1).bytes(b"text").word(9_u64);
+        let mut reader = Reader::new(&frame.0);
+        assert_eq!((reader.word(), reader.signed(), reader.text().as_deref()), (Some(7), Some(-1), Some("text")));
+        assert!(!reader.is_empty());
+        assert_eq!((reader.word(), reader.is_empty(), reader.word()), (Some(9), true, None));
+    }
+
+    #[test]
+    fn bytes_that_are_not_there_are_not_read() {
+        let mut frame = Writer::default();
+        frame.word(9_u64).word(1_u64);
+        assert_eq!(Reader::new(&frame.0).bytes(), None);
+        assert_eq!(Reader::new(&frame.0[..7]).word(), None);
+    }
+
+    #[test]
+    fn frames_arrive_whole_and_too_long_ones_are_refused() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let sender = Sender::new(&one).unwrap();
+        let mut frame = Writer::default();
+        frame.bytes(&[3; 1 << 20]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(&frame));
+            assert_eq!(read(&other).unwrap(), frame.0);
+        });
+        rustix::net::send(&*lock(&sender.0), &u32::MAX.to_le_bytes(), SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(read(&other).unwrap_err().kind(), ErrorKind::InvalidData);
+        sender.shut_down();
+        assert_eq!(read(&other).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,59 @@
+//! Connections: the first launch of a kind has ranks connect, which waits until the peers launch theirs.
+
+use std::collections::BTreeSet;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use super::call::{Call, Kind};
+use super::clique::{Aborted, Clique};
+use super::comm::Comm;
+use crate::settings;
+use crate::sync::lock;
+
+/// The first version of NCCL that connects for collectives with the first of them; before, a communicator is made connected.
+const LATE: c_int = 22_203;
+
+/// What a rank connects for, as it asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Connection {
+    /// Collectives with all ranks.
+    All,
+    /// Sends to a rank.
+    To(usize),
+    /// Receives from a rank.
+    From(usize),
+}
+
+/// What calls need that a communicator has not connected for. It counts as connected from then on.
+pub(crate) fn missing(comm: &Comm, calls: &[Arc<Call>]) -> Vec<Connection> {
+    let connection = |call: &Arc<Call>| match call.kind {
+        Kind::Send => Some(Connection::To(call.root)),
+        Kind::Recv => Some(Connection::From(call.root)),
+        _ => (settings::read().nccl_version() >= LATE).then_some(Connection::All),
+    };
+    let connections: BTreeSet<Connection> = calls.iter().filter_map(connection).collect();
+    let mut connected = lock(&comm.connected);
+    connections.into_iter().filter(|connection| connected.insert(*connection)).collect()
+}
+
+/// Asks for connections.
+pub(crate) fn ask(clique: &Clique, rank: usize, connections: &[Connection]) {
+    if !connections.is_empty() {
+        clique.change(|state| state.asked.extend(connections.iter().map(|connection| (rank, *connection))));
+        clique.link().into_iter().for_each(|link| link.ask(connections));
+    }
+}
+
+/// Waits until the peers have asked for their ends of connections.
+pub(crate) fn connect(comm: &Comm, clique: &Clique, rank: usize, connections: &[Connection]) -> Result<(), Aborted> {
+    if connections.is_empty() {
+        return Ok(());
+    }
+    let ends = |connection: &Connection| match *connection {
+        Connection::All => (0..clique.ranks()).map(|peer| (peer, Connection::All)).collect(),
+        Connection::To(peer) => vec![(peer, Connection::From(rank))],
+        Connection::From(peer) => vec![(peer, Connection::To(rank))],
+    };
+    let ends: Vec<_> = connections.iter().flat_map(ends).collect();
+    clique.wait(comm, |state| (state.has_failed || ends.iter().all(|end| state.asked.contains(end))).then_some(()))
+}

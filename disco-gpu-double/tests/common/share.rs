@@ -1,0 +1,89 @@
+//! Tests of this program whose ranks are in several processes: each process runs the test with its share of the ranks.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use disco_gpu_double::nccl::abi::UniqueId;
+
+use super::child::{to_bytes, to_text};
+
+const PROCESS: &str = "GPU_DOUBLE_TEST_PROCESS";
+const PROCESSES: &str = "GPU_DOUBLE_TEST_PROCESSES";
+const FOLDER: &str = "GPU_DOUBLE_TEST_FOLDER";
+/// Reached by a test that hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The part of the ranks that this process has.
+pub(crate) struct Share {
+    process: usize,
+    processes: usize,
+    folder: PathBuf,
+}
+
+impl Share {
+    /// That of this process, if it was started for one.
+    pub(crate) fn own() -> Option<Self> {
+        let number = |name| env::var(name).ok().and_then(|number| number.parse().ok());
+        let folder = env::var_os(FOLDER)?.into();
+        Some(Self { process: number(PROCESS)?, processes: number(PROCESSES)?, folder })
+    }
+
+    /// Whether a rank is of this process.
+    pub(crate) fn has(&self, rank: usize) -> bool {
+        rank % self.processes == self.process
+    }
+
+    /// The unique id of the test's n-th communicator: another process makes each.
+    pub(crate) fn unique_id(&self, n: usize, make: impl FnOnce() -> UniqueId) -> UniqueId {
+        let file = self.folder.join(n.to_string());
+        if n % self.processes == self.process {
+            let id = make();
+            let whole = file.with_extension("new");
+            fs::write(&whole, to_text(&id.internal)).unwrap();
+            fs::rename(whole, file).unwrap();
+            return id;
+        }
+        let text = super::wait_until(|| fs::read_to_string(&file).ok());
+        UniqueId { internal: to_bytes(&text).try_into().unwrap() }
+    }
+}
+
+/// Runs a test in so many processes, all of which pass it.
+pub(crate) fn passes(test: &str, processes: usize) {
+    let folder = env::temp_dir().join(format!("gpu-double-{test}-{}-{processes}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let outcomes = thread::scope(|scope| {
+        let start = |process| {
+            let folder = &folder;
+            scope.spawn(move || run(test, (process, processes), folder))
+        };
+        let running = (0..processes).map(start).collect::<Vec<_>>();
+        running.into_iter().map(|process| process.join().unwrap()).collect::<Vec<_>>()
+    });
+    fs::remove_dir_all(&folder).unwrap();
+    for (process, outcome) in outcomes.into_iter().enumerate() {
+        assert!(outcome.contains("1 passed"), "process {process} of {test}:\n{outcome}");
+    }
+}
+
+/// What a process prints. It is killed where it hangs.
+fn run(test: &str, (process, processes): (usize, usize), folder: &Path) -> String {
+    let log = folder.join(format!("log-{process}"));
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(FOLDER, folder);
+    command.env(PROCESS, process.to_string()).env(PROCESSES, processes.to_string());
+    let file = fs::File::create(&log).unwrap();
+    let outputs = (Stdio::from(file.try_clone().unwrap()), Stdio::from(file));
+    let mut child = command.stdout(outputs.0).stderr(outputs.1).spawn().unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > LIMIT {
+            child.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    fs::read_to_string(log).unwrap()
+}

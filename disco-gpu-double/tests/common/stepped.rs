@@ -1,0 +1,176 @@
+//! A rank that does single steps for a test, in this process or in another.
+
+use std::process;
+use std::ptr;
+
+use disco_gpu_double::cuda::abi::{DevicePointer, Stream};
+use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
+use disco_gpu_double::cuda::exports::stream::{cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::nccl::abi::{CommHandle, DataType, RedOp, UniqueId};
+use disco_gpu_double::nccl::config::Config;
+use disco_gpu_double::nccl::exports::collective::{ncclAllReduce, ncclBroadcast};
+use disco_gpu_double::nccl::exports::communicator::{
+    ncclCommAbort, ncclCommDestroy, ncclCommFinalize, ncclCommInitRankConfig, ncclCommSplit,
+};
+use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
+
+use super::child::{self, Child, to_bytes, to_text};
+use super::{
+    OK, allocate, async_error, at, enter, failed, last_error, new_stream, set, settled, unique_id, wait_until,
+};
+
+/// The test of a program that a child runs to be one.
+pub(crate) const CHILD: &str = "child_that_is_a_rank";
+
+/// A rank with a communicator that does not block, and one number.
+pub(crate) struct LocalRank {
+    rank: i32,
+    comm: CommHandle,
+    /// The child of a split.
+    part: CommHandle,
+    stream: Stream,
+    number: DevicePointer,
+}
+
+/// A rank of this process, or of another.
+pub(crate) enum SteppedRank {
+    Here(LocalRank),
+    There(Child),
+}
+
+impl SteppedRank {
+    /// In this process, on a device.
+    pub(crate) fn here(device: i32) -> Self {
+        Self::Here(LocalRank::new(device))
+    }
+
+    /// In a process of its own, on a device.
+    pub(crate) fn there(device: i32) -> Self {
+        let mut child = Child::start(CHILD);
+        child.tell(&device.to_string());
+        Self::There(child)
+    }
+
+    /// Has it do something, and waits for its answer.
+    pub(crate) fn ask(&mut self, wish: &str) -> String {
+        match self {
+            Self::Here(local) => local.act(wish),
+            Self::There(child) => child.ask(wish),
+        }
+    }
+
+    /// Has the other process do something, and waits for nothing.
+    pub(crate) fn tell(&mut self, wish: &str) {
+        match self {
+            Self::Here(_) => panic!("that is this process"),
+            Self::There(child) => child.tell(wish),
+        }
+    }
+
+    /// Kills its process.
+    pub(crate) fn kill(&mut self) {
+        match self {
+            Self::Here(_) => panic!("that is this process"),
+            Self::There(child) => child.kill(),
+        }
+    }
+}
+
+/// What the test of a child does.
+pub(crate) fn serve() {
+    if !child::is(CHILD) {
+        return;
+    }
+    let mut wishes = child::wishes();
+    let mut local = LocalRank::new(wishes.next().unwrap().parse().unwrap());
+    wishes.for_each(|wish| child::answer(&local.act(&wish)));
+}
+
+impl LocalRank {
+    fn new(device: i32) -> Self {
+        enter(device);
+        // Its collectives are launched at once.
+        set(c"GPU_DOUBLE_NCCL_VERSION", c"22105");
+        let (comm, part) = (ptr::null_mut(), ptr::null_mut());
+        Self { rank: device, comm, part, stream: new_stream(), number: allocate(4) }
+    }
+
+    /// Codes are answered as numbers.
+    fn act(&mut self, wish: &str) -> String {
+        enter(self.rank);
+        let words = wish.split(' ').collect::<Vec<_>>();
+        let number = |at: usize| words[at].parse::<i32>().unwrap();
+        let (comm, stream, pair, f32) = (self.comm, self.stream, at(self.number, 0), DataType::F32);
+        let code = match words[0] {
+            "id" => return to_text(&unique_id().internal),
+            // The id, how many ranks, which one.
+            "begin" => self.begin(words[1], number(2), number(3)),
+            // Settled, with what code.
+            "settle" => settled(comm),
+            "fail" => failed(comm),
+            "error" => async_error(comm),
+            "why" => return last_error(comm),
+            "sum" => ncclAllReduce(pair, pair, 1, f32, RedOp::SUM, comm, stream),
+            "largest" => ncclAllReduce(pair, pair, 1, f32, RedOp::MAX, comm, stream),
+            "broadcast" => ncclBroadcast(pair, pair, 1, f32, number(1), comm, stream),
+            "send" => ncclSend(pair, 1, f32, number(1), comm, stream),
+            "receive" => ncclRecv(pair, words.get(2).map_or(1, |_| 0), f32, number(1), comm, stream),
+            // SAFETY: there is no configuration.
+            "split" => unsafe { ncclCommSplit(comm, number(1), number(2), Some(&mut self.part), ptr::null()) },
+            // The communicator is the split's from now on.
+            "part" => {
+                self.comm = self.part;
+                return "done".to_owned();
+            }
+            "finalize" => ncclCommFinalize(comm),
+            "destroy" => ncclCommDestroy(comm),
+            "abort" => ncclCommAbort(comm),
+            // Whether the stream has nothing to do, and that it comes to have nothing to do.
+            "rest" => return wait_until(|| (cuStreamQuery(stream) == OK).then(|| "done".to_owned())),
+            "idle" => return (cuStreamQuery(stream) == OK).to_string(),
+            "put" => {
+                self.put(number(1) as f32);
+                return "done".to_owned();
+            }
+            // The number, after all of the stream.
+            "get" => return self.get().to_string(),
+            "hear" => {
+                set(c"GPU_DOUBLE_REMOTE_ERRORS", c"1");
+                return "done".to_owned();
+            }
+            // Versions of this and later finalize together.
+            "meet" => {
+                set(c"GPU_DOUBLE_NCCL_VERSION", c"23100");
+                return "done".to_owned();
+            }
+            "exit" => process::exit(0),
+            other => panic!("{other}"),
+        };
+        code.0.to_string()
+    }
+
+    fn begin(&mut self, id: &str, ranks: i32, rank: i32) -> disco_gpu_double::nccl::abi::Code {
+        let id = UniqueId { internal: to_bytes(id).try_into().unwrap() };
+        let config = Config::non_blocking();
+        self.comm = ptr::null_mut();
+        // SAFETY: the configuration is whole.
+        unsafe { ncclCommInitRankConfig(Some(&mut self.comm), ranks, id, rank, &config) }
+    }
+
+    fn put(&self, number: f32) {
+        assert_eq!(cuStreamSynchronize(self.stream), OK);
+        let bytes = number.to_le_bytes();
+        // SAFETY: there are as many bytes.
+        let code = unsafe { cuMemcpyHtoD_v2(self.number, bytes.as_ptr().cast(), 4) };
+        assert_eq!(code, OK);
+    }
+
+    fn get(&self) -> f32 {
+        wait_until(|| (cuStreamQuery(self.stream) == OK).then_some(()));
+        let mut bytes = [0; 4];
+        // SAFETY: there is room.
+        let code = unsafe { cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), self.number, 4) };
+        assert_eq!(code, OK);
+        f32::from_le_bytes(bytes)
+    }
+}

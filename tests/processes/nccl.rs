@@ -1,0 +1,129 @@
+//! Workers that die whose data plane is NCCL, on its test double.
+
+use std::env;
+use std::thread;
+use std::time::Duration;
+
+use disco::session::{Deadlines, LaneSession};
+use disco::{
+    Builder, CommunicatorExt, DType, DataPlane, Reduction, Session, SessionExt, Value, WorkerContext, WorkerId,
+};
+use disco::{Error, block_on};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::programs;
+
+crate::tests!(
+    a_worker_killed_before_an_all_reduce_of_nccl_is_named,
+    a_worker_killed_while_others_wait_for_it_in_an_all_reduce_of_nccl_is_named,
+    a_worker_killed_in_the_middle_of_all_reduces_of_nccl_is_named,
+    a_worker_stopped_before_an_all_reduce_of_nccl_is_named_with_the_operation,
+);
+
+disco::register_function!("tests.nccl.reduce", reduce);
+
+/// Sums over all workers, again and again; one worker comes late.
+fn reduce(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<()> {
+    if ctx.worker() == late.into() {
+        thread::sleep(Duration::from_secs_f64(seconds));
+    }
+    let tensor = ctx.empty(DType::F32, [1 << 12])?;
+    for _ in 0..times {
+        ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+    }
+    ctx.comm()?.synchronize()
+}
+
+/// What a session of three says whose worker 2 is killed then, in a process that finds the double.
+fn end_of(when: &str) -> String {
+    let mut command = programs::command("nccl");
+    command.arg(when).env("LD_LIBRARY_PATH", disco_gpu_double::folder()).env_remove("DISCO_NCCL_LIBRARY");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const KILLED: &str = "worker 2 lost: its process ended: signal: 9 (SIGKILL)\nworks again\n";
+
+fn a_worker_killed_before_an_all_reduce_of_nccl_is_named() {
+    assert_eq!(end_of("before"), KILLED);
+}
+
+fn a_worker_killed_while_others_wait_for_it_in_an_all_reduce_of_nccl_is_named() {
+    assert_eq!(end_of("waited for"), KILLED);
+}
+
+fn a_worker_killed_in_the_middle_of_all_reduces_of_nccl_is_named() {
+    assert_eq!(end_of("in the middle"), KILLED);
+}
+
+fn a_worker_stopped_before_an_all_reduce_of_nccl_is_named_with_the_operation() {
+    let said = end_of("stop");
+    let [waited, killed] = said.lines().collect::<Vec<_>>().try_into().unwrap();
+    assert!(waited.starts_with("worker 0: tests.nccl.reduce (") || waited.starts_with("worker 1: tests.nccl.reduce ("));
+    assert!(waited.ends_with("): all_reduce f32 x 4096: no end after 500ms: rank 2 has not come"), "{waited}");
+    assert!(killed.starts_with("not stopped after 500ms: worker 2 ("), "{killed}");
+}
+
+/// The program.
+pub(crate) fn run() {
+    disco::init();
+    let when = env::args().next_back().unwrap();
+    if when == "stop" { stop() } else { die(&when) }
+}
+
+/// Has worker 2 stop where the others wait for it no longer than half a second.
+fn stop() {
+    let limit = Duration::from_millis(500);
+    let deadlines = Deadlines { close: limit, ..Deadlines::default() };
+    let session =
+        Builder::processes(3).silence(Duration::from_secs(60)).collective_deadline(limit).deadlines(deadlines);
+    let session = session.start().unwrap();
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        kill_process(pid_of(&session).await, Signal::STOP).unwrap();
+        session.call(&session.function("tests.nccl.reduce").await.unwrap(), (1, 2, 0.0)).await.unwrap();
+        println!("{}", session.sync_worker(WorkerId::new(0)).await.unwrap_err());
+        println!("{}", session.shutdown().await.unwrap_err());
+    });
+}
+
+/// The process of worker 2.
+async fn pid_of(session: &LaneSession) -> Pid {
+    let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+    let Value::Int(pid) = session.get(&pids, WorkerId::new(2)).await.unwrap() else { panic!() };
+    Pid::from_raw(pid as i32).unwrap()
+}
+
+/// Has worker 2 die, then or while the others are in an all_reduce, and starts anew.
+fn die(when: &str) {
+    let session = || Builder::processes(3).silence(Duration::from_secs(60)).start().unwrap();
+    block_on(async {
+        let dying = session();
+        dying.init_ccl("nccl", &[]).await.unwrap();
+        let pid = pid_of(&dying).await;
+        let kill = || kill_process(pid, Signal::KILL).unwrap();
+        let reduce = dying.function("tests.nccl.reduce").await.unwrap();
+        if when == "before" {
+            kill();
+        }
+        let args = if when == "in the middle" { (1_000_000, 2, 0.0) } else { (1, 2, 1000.0) };
+        // It may be refused already.
+        _ = dying.call(&reduce, args).await;
+        if when != "before" {
+            thread::sleep(Duration::from_millis(200));
+            kill();
+        }
+        let error = dying.sync_all().await.unwrap_err();
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        println!("{error}");
+        dying.shutdown().await.unwrap();
+
+        let next = session();
+        next.init_ccl("nccl", &[]).await.unwrap();
+        next.call(&next.function("tests.nccl.reduce").await.unwrap(), (3, 2, 0.0)).await.unwrap();
+        next.sync_all().await.unwrap();
+        next.shutdown().await.unwrap();
+        println!("works again");
+    });
+}
