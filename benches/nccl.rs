@@ -191,8 +191,8 @@ fn nccl(criterion: &mut Criterion) {
         group.finish();
         if common::is_asked_for(&name) {
             let probe = disco::nccl::BACKEND.probe().expect("it was probed");
-            let id =
-                disco::nccl::BACKEND.library().and_then(|library| Ok(library.unique_id()?)).expect("it was probed");
+            let library = disco::nccl::BACKEND.library().expect("it was probed");
+            let id = library.unique_id().expect("it finds a network");
             let text = answer(&session, "benches.nccl.compare", (id.0.to_vec(),));
             println!(
                 "all_reduce of {} bytes, {ranks} ranks, launch alone, {} from {}, beside blocking launches: {text}",
