@@ -75,7 +75,7 @@ impl Communicator {
         roll: Roll,
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
-        handle.join(meeting.name());
+        handle.join(meeting.name())?;
         if let Some(blocking) = handle.blocking() {
             blocking.tell_by(roll.voice());
         }
@@ -190,8 +190,13 @@ impl Communicator {
     fn count(&mut self) {
         self.launches += 1;
         if let Some(blocking) = self.handle.blocking() {
-            blocking.begin(self.launches);
+            blocking.begin(self.number());
         }
+    }
+
+    /// The operation that this rank is in, alike on all ranks: launches of graphs count, too.
+    fn number(&self) -> u64 {
+        self.launches + self.handle.graphs().launches()
     }
 
     fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
@@ -278,7 +283,7 @@ impl Communicator {
     fn call_roll(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
         match error {
             Error::Deadline { after, .. } => {
-                Error::Deadline { operation: operation(), after, state: self.roll.call(self.launches) }
+                Error::Deadline { operation: operation(), after, state: self.roll.call(self.number()) }
             }
             error => error,
         }
@@ -286,8 +291,7 @@ impl Communicator {
 
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        let number = self.launches + self.handle.graphs().launches();
-        let waited = |waited| self.roll.go_on(number, waited, self.deadline, &operation);
+        let waited = |waited| self.roll.go_on(self.number(), waited, self.deadline, &operation);
         patience::wait(&self.handle, holds, waited).map_err(|error| match (error, self.runtime.stuck()) {
             (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
             (error, _) => error,
@@ -303,6 +307,13 @@ impl Communicator {
         self.handle.graphs().forbid(&cause);
         self.broken = Some(cause);
         self.handle.end_and_wait(std::mem::take(&mut self.registrations))
+    }
+
+    /// The communicator has ended with a call that took too long.
+    fn break_off_if_late(&mut self, error: &Error) {
+        if matches!(error, Error::Deadline { .. }) {
+            self.break_off(error);
+        }
     }
 
     fn split_off(&mut self, handle: &Arc<Handle>, color: c_int, key: i32) -> Result<Option<Self>> {
@@ -352,9 +363,7 @@ impl Communicator {
         if !child.made()? {
             return Ok(None);
         }
-        if let Some(blocking) = self.handle.blocking() {
-            child.block(blocking.child());
-        }
+        child.block_as(&self.handle);
         self.wait(|| "split".into(), || child.is_settled())?;
         child.seat().map(Some)
     }
@@ -429,7 +438,10 @@ impl disco_core::Communicator for Communicator {
         }
         let storage = tensor.storage();
         if !self.registrations.iter().any(|registration| registration.is_of(storage)) {
-            self.registrations.extend(Registration::new(self.library, &self.handle, storage)?);
+            let registered = Registration::new(self.library, &self.handle, storage);
+            let registered = registered.map_err(|error| self.call_roll(error, || "register".into()));
+            let registered = registered.inspect_err(|error| self.break_off_if_late(error))?;
+            self.registrations.extend(registered);
         }
         Ok(())
     }

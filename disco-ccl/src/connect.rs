@@ -13,17 +13,17 @@ use std::time::Duration;
 use disco_core::{Abort, DeviceKind, Error, Rendezvous, Result, Roll, Seat};
 
 use crate::abi::{Code, UniqueId};
-use crate::blocking::{Blocking, Watchdog};
+use crate::blocking::Watchdog;
 use crate::communicator::Communicator;
 use crate::config::Config;
-use crate::ending::Ending;
+use crate::ending::{Aborted, Ending};
 use crate::handle::{Handle, Owned};
 use crate::library::Library;
 use crate::meeting::Meeting;
 use crate::patience;
 use crate::queue::Queue;
 use crate::runtime::Runtime;
-use crate::table::{CommInitRankConfig, CommRevoke, CommSplit};
+use crate::table::CommInitRankConfig;
 
 /// One rank's part in making a communicator.
 #[derive(Clone, Copy)]
@@ -72,8 +72,8 @@ impl Library {
         let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
         let handle = Handle::new(self, runtime.clone());
         seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
-        if env::var_os(BLOCKING).is_some_and(|value| value == "1") {
-            let why = "has all calls wait, also those that nothing could end: unset it";
+        if !self.blocks() && env::var_os(BLOCKING).is_some_and(|value| value == "1") {
+            let why = "makes calls wait that Disco can't interrupt: unset it";
             return Err(Error::invalid(format!("{}: {BLOCKING}=1 {why}", self.backend())));
         }
         runtime.enter()?;
@@ -92,11 +92,9 @@ impl Init<'_> {
     /// # Errors
     /// [`Error::Deadline`], [`Error::Aborted`], the library's own.
     pub(crate) fn run(self) -> Result<()> {
-        let table = &self.library.table;
-        let made = match (table.comm_init_rank_config, self.library.revokes().zip(table.comm_split)) {
-            (Some(init), Some((revoke, split))) => self.init_blocking(init, split, revoke),
-            (Some(init), None) => self.init(init),
-            (None, _) => self.init_aside(),
+        let made = match self.library.table.comm_init_rank_config {
+            Some(comm_init_rank_config) => self.init(comm_init_rank_config),
+            None => self.init_aside(),
         };
         made.inspect_err(|_| _ = self.handle.end_and_wait(Vec::new()))
     }
@@ -104,42 +102,25 @@ impl Init<'_> {
     fn init(self, comm_init_rank_config: CommInitRankConfig) -> Result<()> {
         const FUNCTION: &str = "ncclCommInitRankConfig";
         let (ranks, me, mut config) = (self.size as c_int, self.rank as c_int, Config::non_blocking());
+        if self.library.blocks() {
+            config = Config::blocking();
+            self.handle.block(Watchdog::start(self.deadline.min(self.patience))?, self.deadline);
+        }
+        let state = || "the library has not connected the ranks, which have all come".to_owned();
         let code = self.handle.make(|_, place| {
             // SAFETY: the place is there, and the configuration is as the library reads it.
             unsafe { comm_init_rank_config(place, ranks, self.id, me, &mut config) }
+        });
+        let code = code.map_err(|error| match error {
+            Error::Deadline { after, .. } => Error::Deadline { operation: FUNCTION.to_owned(), after, state: state() },
+            error => error,
         })?;
         self.library.check_launched(FUNCTION, code)?;
-        let state = || "the library has not connected the ranks, which have all come".to_owned();
         patience::wait(self.handle, || self.handle.is_settled(), |waited| self.check(FUNCTION, waited, state))?;
-        self.handle.made().map(drop)
-    }
-
-    /// One that blocks is split off one that doesn't, as no call of it can be ended before it is made.
-    fn init_blocking(
-        self,
-        comm_init_rank_config: CommInitRankConfig,
-        comm_split: CommSplit,
-        comm_revoke: CommRevoke,
-    ) -> Result<()> {
-        const FUNCTION: &str = "ncclCommSplit";
-        let (library, runtime) = (self.library, self.runtime);
-        let maker = Handle::new(library, runtime.clone());
-        self.handle.tell(&(maker.clone() as Arc<dyn Abort>));
-        Init { handle: &maker, ..self }.init(comm_init_rank_config)?;
-        let (color, key, mut config) = (0, self.rank as c_int, Config::blocking());
-        let code = maker.call(|_, comm| {
-            // SAFETY: the communicator is there, and so is the place, and the configuration is as the library reads it.
-            self.handle.make(|_, place| unsafe { comm_split(comm, color, key, place, &mut config) })
-        })??;
-        library.check_launched(FUNCTION, code)?;
-        let state = || "the library has not made a blocking communicator of all ranks".to_owned();
-        patience::wait(self.handle, || maker.is_settled(), |waited| self.check(FUNCTION, waited, state))?;
-        self.handle.made()?;
-        self.handle.block(Blocking::new(library, runtime, comm_revoke, &Watchdog::start(self.patience)?));
-        if let Some(comm) = maker.take() {
-            drop(Ending::destroy(library, runtime, comm));
+        if let Some(blocking) = self.handle.blocking() {
+            blocking.set_deadline(self.patience);
         }
-        Ok(())
+        self.handle.made().map(drop)
     }
 
     /// Where the library can only wait: on a thread of its own, which is left behind at the deadline.
@@ -184,7 +165,8 @@ impl Init<'_> {
 impl Drop for Late {
     fn drop(&mut self) {
         if let Some(comm) = self.comm.take() {
-            drop(Ending::abort(self.library, &self.runtime, comm, None, Vec::new()));
+            let aborted = Aborted::new(comm, Vec::new(), self.runtime.hold());
+            drop(Ending::abort(self.library, &self.runtime, aborted));
         }
     }
 }

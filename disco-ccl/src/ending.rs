@@ -3,16 +3,17 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::abi::Code;
-use crate::blocking::Blocking;
+use crate::abi::{Code, Comm};
 use crate::handle::Owned;
 use crate::library::Library;
 use crate::memory::Registration;
-use crate::runtime::Runtime;
+use crate::runtime::{Hold, Runtime};
+use crate::siblings::Siblings;
 
 /// How long a rank waits for it.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -29,29 +30,72 @@ pub(crate) struct Ending {
     end: Option<mpsc::Receiver<()>>,
 }
 
+/// A communicator that is to be aborted, and memory that stays until nothing of it touches memory any more.
+pub(crate) struct Aborted {
+    comm: Owned,
+    memory: Held,
+}
+
+/// Registered memory stays as it is, and the device's memory is not given out again.
+struct Held {
+    kept: Vec<Registration>,
+    siblings: Option<Arc<Siblings>>,
+    _hold: Hold,
+}
+
+/// The first half of an abort: see [`crate::blocking`].
+struct Halves(&'static Library);
+
+/// A communicator's address.
+struct Pointer(Comm);
+
+// SAFETY: the library takes a communicator from any thread.
+unsafe impl Send for Pointer {}
+
+/// What came of leaving in good order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finalized {
+    InOrder,
+    /// The communicator is as it was.
+    Not,
+    /// An abort has ended it, and has freed the communicator.
+    ByAbort,
+}
+
 impl Ending {
-    /// Gives up what a communicator has under way. It is over when the library's call has returned; what is kept stays until nothing
-    /// of the communicator touches memory any more, and the device's memory is not given out again before.
-    pub(crate) fn abort(
+    /// Gives up what a communicator has under way. It is over when the library's call has returned.
+    pub(crate) fn abort(library: &'static Library, runtime: &Arc<Runtime>, aborted: Aborted) -> Self {
+        let abort = move || {
+            let Aborted { comm, memory } = aborted;
+            let memory = memory.of(&comm);
+            comm_abort(library, comm);
+            memory
+        };
+        Self::spawn_with("ncclCommAbort", runtime, abort, Held::end)
+    }
+
+    /// Has calls and kernels of a communicator give up, although its rank is in a call of the library. The communicator is freed when
+    /// it is `given`.
+    pub(crate) fn interrupt(
         library: &'static Library,
         runtime: &Arc<Runtime>,
-        comm: Owned,
-        blocking: Option<Arc<Blocking>>,
-        kept: Vec<Registration>,
+        comm: Comm,
+        given: mpsc::Receiver<Option<Aborted>>,
     ) -> Self {
-        let (siblings, hold) = (comm.siblings(), runtime.hold());
+        let pointer = Pointer(comm);
         let abort = move || {
-            if let Some(blocking) = blocking {
-                blocking.end();
-            }
-            comm_abort(library, comm);
+            let halves = Halves::begin(library, &pointer);
+            // The rank gives it when it has left its call. If it never does, the communicator is left behind.
+            let given = given.recv().ok()?;
+            let parts = given.map(|Aborted { comm, memory }| (memory.of(&comm), comm));
+            halves.end();
+            // The second half has freed the communicator.
+            parts.map(|(memory, _comm)| memory)
         };
-        Self::spawn_with("ncclCommAbort", runtime, abort, move || {
-            match siblings.is_none_or(|siblings| siblings.wait(PATIENCE)) {
-                true => drop(kept),
-                false => std::mem::forget(kept),
+        Self::spawn_with("ncclCommAbort", runtime, abort, |memory| {
+            if let Some(memory) = memory {
+                memory.end();
             }
-            drop(hold);
         })
     }
 
@@ -65,22 +109,17 @@ impl Ending {
     ) -> Self {
         let own = runtime.clone();
         Self::spawn("ncclCommDestroy", runtime, move || {
-            match finalize(library, &own, &comm, &registrations, patience) {
-                true => comm_destroy(library, comm),
-                false => {
-                    tracing::warn!(
-                        ?patience,
-                        "a communicator was dropped with work that has failed or does not end: it is aborted"
-                    );
-                    comm_abort(library, comm);
-                }
+            let finalized = finalize(library, &own, &comm, &registrations, patience);
+            if finalized != Finalized::InOrder {
+                let why = "a communicator was dropped with work that has failed or does not end: it is aborted";
+                tracing::warn!(?patience, why);
+            }
+            match finalized {
+                Finalized::InOrder => comm_destroy(library, comm),
+                Finalized::Not => comm_abort(library, comm),
+                Finalized::ByAbort => drop(comm),
             }
         })
-    }
-
-    /// Leaves one that was never used.
-    pub(crate) fn destroy(library: &'static Library, runtime: &Arc<Runtime>, comm: Owned) -> Self {
-        Self::spawn("ncclCommDestroy", runtime, move || comm_destroy(library, comm))
     }
 
     /// Waits for it, if that does not take long. Whether it is over.
@@ -94,15 +133,15 @@ impl Ending {
 
     /// Does it on a thread of its own, on which the device is current.
     pub(crate) fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
-        Self::spawn_with(what, runtime, work, || {})
+        Self::spawn_with(what, runtime, work, |()| {})
     }
 
-    /// As [`Ending::spawn`], and does `later` what nobody waits for.
-    fn spawn_with(
+    /// As [`Ending::spawn`], and runs `later` after it has reported that it is over.
+    fn spawn_with<T>(
         what: &'static str,
         runtime: &Arc<Runtime>,
-        work: impl FnOnce() + Send + 'static,
-        later: impl FnOnce() + Send + 'static,
+        work: impl FnOnce() -> T + Send + 'static,
+        later: impl FnOnce(T) + Send + 'static,
     ) -> Self {
         let (done, end) = mpsc::channel();
         let runtime = runtime.clone();
@@ -110,24 +149,65 @@ impl Ending {
             if let Err(error) = runtime.enter() {
                 tracing::warn!(%error, what, "the device can't be made current");
             }
-            work();
+            let result = work();
             // Whoever started this may wait no more.
             _ = done.send(());
-            later();
+            later(result);
         });
         let thread = thread.inspect_err(|error| tracing::warn!(%error, what, "no thread for it; it is left behind"));
         Self { what, end: thread.ok().map(|_| end) }
     }
 }
 
+impl Aborted {
+    /// From before the communicator is taken out: memory is held from now on.
+    pub(crate) fn new(comm: Owned, kept: Vec<Registration>, hold: Hold) -> Self {
+        Self { comm, memory: Held { kept, siblings: None, _hold: hold } }
+    }
+}
+
+impl Held {
+    fn of(self, comm: &Owned) -> Self {
+        Self { siblings: comm.siblings(), ..self }
+    }
+
+    /// Waits until nothing of the communicator touches memory any more, and gives back what was kept.
+    fn end(self) {
+        if !self.siblings.is_none_or(|siblings| siblings.wait(PATIENCE)) {
+            tracing::warn!(after = ?PATIENCE, "an aborted operation has not ended on all ranks: registered memory is left behind");
+            std::mem::forget(self.kept);
+        }
+    }
+}
+
+impl Halves {
+    /// Sets the flags at which calls and kernels of a communicator give up. Nothing is freed before [`Halves::end`].
+    fn begin(library: &'static Library, comm: &Pointer) -> Self {
+        // SAFETY: groups are this thread's own, and this one is ended by `end`.
+        let code = unsafe { (library.table.group_start)() };
+        report(library, "ncclGroupStart", code);
+        // SAFETY: the communicator is there until the end of the group.
+        let code = unsafe { (library.table.comm_abort)(comm.0) };
+        report(library, "ncclCommAbort", code);
+        Self(library)
+    }
+
+    /// Waits for the communicator's kernels, and frees it. Nobody is in a call of it.
+    fn end(self) {
+        // SAFETY: the group was started.
+        let code = unsafe { (self.0.table.group_end)() };
+        report(self.0, "ncclGroupEnd", code);
+    }
+}
+
 /// Whether all that was under way is done, with no error.
 fn finalize(
-    library: &Library,
-    runtime: &Runtime,
+    library: &'static Library,
+    runtime: &Arc<Runtime>,
     comm: &Owned,
     registrations: &[Registration],
     patience: Duration,
-) -> bool {
+) -> Finalized {
     let start = Instant::now();
     let until = |is_done: &dyn Fn() -> Option<bool>| {
         loop {
@@ -148,13 +228,28 @@ fn finalize(
         }
     };
     if !until(&|| runtime.is_idle().ok()) || !until(&settled) {
-        return false;
+        return Finalized::Not;
     }
     registrations.iter().for_each(|registration| registration.end(library, comm));
-    let Some(comm_finalize) = library.table.comm_finalize else { return true };
-    // SAFETY: as above.
-    let code = unsafe { comm_finalize(comm.0) };
-    matches!(code, Code::SUCCESS | Code::IN_PROGRESS) && until(&settled)
+    let Some(comm_finalize) = library.table.comm_finalize else { return Finalized::InOrder };
+    // The call may wait for other ranks, if the communicator is a blocking one.
+    let (pointer, (done, end)) = (Pointer(comm.0), mpsc::channel());
+    let call = move || {
+        let pointer = pointer;
+        // SAFETY: nobody else has the communicator, which stays until this has returned.
+        _ = done.send(unsafe { comm_finalize(pointer.0) });
+    };
+    drop(Ending::spawn("ncclCommFinalize", runtime, call));
+    match end.recv_timeout(patience.saturating_sub(start.elapsed())) {
+        Ok(Code::SUCCESS | Code::IN_PROGRESS) if until(&settled) => Finalized::InOrder,
+        Err(RecvTimeoutError::Timeout) => {
+            let halves = Halves::begin(library, &Pointer(comm.0));
+            _ = end.recv();
+            halves.end();
+            Finalized::ByAbort
+        }
+        _ => Finalized::Not,
+    }
 }
 
 fn comm_destroy(library: &Library, comm: Owned) {
@@ -171,7 +266,7 @@ fn comm_abort(library: &Library, comm: Owned) {
 
 pub(crate) fn report(library: &Library, function: &'static str, code: Code) {
     if let Err(error) = library.check_launched(function, code) {
-        tracing::warn!(%error, "a communicator is left behind");
+        tracing::warn!(%error, function, "the end of a communicator or of its memory has failed");
     }
 }
 

@@ -3,7 +3,8 @@
 //! Whoever calls the library holds the lock, for this one call. Whoever ends the communicator takes it
 //! out under the lock and calls the library afterwards: from then on nobody else has it. An abort that finds the lock taken leaves
 //! the ending to the rank inside, which looks for aborts when it has let go: each side stores, fences and looks, so that one of
-//! them sees the other. If the call may wait, the abort also [ends](Blocking::revoke) it.
+//! them sees the other. The abort also [interrupts](Blocking::interrupt) the call, if the
+//! communicator is a blocking one.
 
 #![allow(unsafe_code)]
 
@@ -12,14 +13,15 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::Duration;
 
 use disco_core::abort::Switchboard;
 use disco_core::{Abort, Error, Result};
 
 use crate::abi::{Code, Comm};
-use crate::blocking::Blocking;
+use crate::blocking::{Blocking, Watchdog};
 use crate::communicator::DROPPED;
-use crate::ending::Ending;
+use crate::ending::{Aborted, Ending};
 use crate::graph::Graphs;
 use crate::library::Library;
 use crate::memory::Registration;
@@ -36,7 +38,7 @@ pub(crate) struct Handle {
     comm: Mutex<Owned>,
     /// Where the library writes a communicator that it makes: at once, or later, from a thread of its own. Given back when it
     /// is known to be done with that.
-    place: ManuallyDrop<Box<AtomicPtr<c_void>>>,
+    place: ManuallyDrop<Arc<AtomicPtr<c_void>>>,
     is_place_free: AtomicBool,
     is_taken: AtomicBool,
     is_aborted: AtomicBool,
@@ -84,7 +86,7 @@ impl Handle {
     }
 
     fn of(library: &'static Library, runtime: Arc<Runtime>, parent: Option<Arc<Self>>) -> Arc<Self> {
-        let (comm, place) = (Mutex::new(Owned::new(ptr::null_mut())), ManuallyDrop::new(Box::default()));
+        let (comm, place) = (Mutex::new(Owned::new(ptr::null_mut())), ManuallyDrop::new(Arc::default()));
         let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);
         let (cause, blocking, children) = (OnceLock::new(), OnceLock::new(), Switchboard::default());
@@ -114,10 +116,10 @@ impl Handle {
         let mut comm = self.lock();
         self.check()?;
         self.is_place_free.store(false, Ordering::Relaxed);
-        let code = make(&self.library.table, self.place.as_ptr());
+        let code = self.enter(|| make(&self.library.table, self.place.as_ptr()));
         comm.0 = self.place.load(Ordering::Acquire);
         drop(comm);
-        self.check_left().map(|()| code)
+        self.leave(code)
     }
 
     /// The library is done with making. Whether there is a communicator.
@@ -137,11 +139,16 @@ impl Handle {
     }
 
     /// It is one of a communicator's ranks in this process from now on, if it was not taken out.
-    pub(crate) fn join(&self, name: &str) {
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub(crate) fn join(&self, name: &str) -> Result<()> {
         let mut comm = self.lock();
         if !comm.0.is_null() {
             comm.2 = Some(Sibling::new(name, &self.runtime));
         }
+        drop(comm);
+        self.check_left()
     }
 
     /// The communicator, where it was made elsewhere.
@@ -153,9 +160,17 @@ impl Handle {
         self.check_left()
     }
 
-    /// Its calls wait, as those of the communicator that is there, or will be.
-    pub(crate) fn block(&self, blocking: Arc<Blocking>) {
-        _ = self.blocking.set(blocking);
+    /// The communicator, which is there or will be, is a blocking one, as that of `parent`, or as the watchdog and the deadline say.
+    pub(crate) fn block(&self, watchdog: Arc<Watchdog>, deadline: Duration) {
+        let place = Arc::clone(&self.place);
+        self.blocking.get_or_init(|| Blocking::new(self.library, &self.runtime, watchdog, place, deadline));
+    }
+
+    /// The communicator that was split off is a blocking one, if that of the parent is.
+    pub(crate) fn block_as(&self, parent: &Self) {
+        if let Some(blocking) = parent.blocking() {
+            self.blocking.get_or_init(|| blocking.child(Arc::clone(&self.place)));
+        }
     }
 
     /// How its calls are ended, where they wait.
@@ -173,14 +188,26 @@ impl Handle {
         if comm.0.is_null() {
             return Err(self.aborted());
         }
-        let call = || call(&self.library.table, comm.0);
-        let result = match self.blocking.get() {
-            None => Some(call()),
-            Some(blocking) => blocking.call(comm.0, || self.is_aborted.load(Ordering::SeqCst), call),
-        };
+        let result = self.enter(|| call(&self.library.table, comm.0));
         drop(comm);
+        self.leave(result)
+    }
+
+    /// Makes a call of the library, unless calls are off.
+    #[inline]
+    fn enter<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+        match self.blocking.get() {
+            None => Some(call()),
+            Some(blocking) => blocking.call(|| self.is_aborted.load(Ordering::SeqCst), call),
+        }
+    }
+
+    /// What came of a call, when the lock was let go.
+    #[inline]
+    fn leave<T>(&self, result: Option<T>) -> Result<T> {
         self.check_left()?;
-        self.blocking.get().map_or(Ok(()), |blocking| blocking.check())?;
+        let Some(blocking) = self.blocking.get() else { return result.ok_or_else(|| self.aborted()) };
+        blocking.check().inspect_err(|_| drop(self.end(self.lock(), &mut Vec::new())))?;
         result.ok_or_else(|| self.aborted())
     }
 
@@ -230,9 +257,9 @@ impl Handle {
         is_there.then_some(comm)
     }
 
-    /// Ends what is under way and the communicator, and waits until the library's call has returned, as long as it is waited for; also
-    /// where somebody else has started that. Whether it has. Kernels may touch tensors for some time after that: what is `kept` is
-    /// so until then, and memory that tensors give back is not given out again.
+    /// Ends what is under way and the communicator, and waits up to 5 s for `ncclCommAbort` to return, also where somebody else has
+    /// started that. Whether it has. Kernels of other ranks may still write to tensors then: `kept` is released when they have ended,
+    /// and memory that tensors give back is not given out again before.
     pub(crate) fn end_and_wait(&self, mut kept: Vec<Registration>) -> bool {
         let ending = self.end(self.lock(), &mut kept).take();
         ending.is_none_or(Ending::wait)
@@ -276,11 +303,19 @@ impl Handle {
     /// Whoever finds it taken out finds its ending: that is locked before the communicator is let go, and held by nobody who waits.
     fn end(&self, mut place: MutexGuard<'_, Owned>, kept: &mut Vec<Registration>) -> MutexGuard<'_, Option<Ending>> {
         let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before graphs give memory back.
+        let hold = self.runtime.hold();
         let comm = self.take_from(&mut place);
         drop(place);
-        if let Some(comm) = comm {
-            let blocking = self.blocking.get().cloned();
-            *ending = Some(Ending::abort(self.library, &self.runtime, comm, blocking, std::mem::take(kept)));
+        let aborted = comm.map(|comm| Aborted::new(comm, std::mem::take(kept), hold));
+        let begun = match self.blocking.get() {
+            Some(blocking) => blocking.give(aborted),
+            None => Err(aborted),
+        };
+        match begun {
+            Ok(Some(begun)) => *ending = Some(begun),
+            Err(Some(aborted)) => *ending = Some(Ending::abort(self.library, &self.runtime, aborted)),
+            Ok(None) | Err(None) => {}
         }
         ending
     }
@@ -311,7 +346,7 @@ impl Abort for Handle {
             Err(TryLockError::Poisoned(poisoned)) => drop(self.end(poisoned.into_inner(), &mut Vec::new())),
             Err(TryLockError::WouldBlock) => {
                 if let Some(blocking) = self.blocking.get() {
-                    blocking.revoke();
+                    blocking.interrupt();
                 }
             }
         }

@@ -21,7 +21,7 @@
 //!   connect       how ranks get their communicator
 //!   meeting       what ranks tell each other beside the library
 //!   handle        the library's communicator between its rank and whoever aborts it
-//!   blocking      calls that wait inside the library, and what ends them
+//!   blocking      calls that wait inside the library, and what interrupts them
 //!   patience      waiting
 //!   memory        what the library allocates, and what is registered with it
 //!   ending        the end of a communicator
@@ -29,9 +29,8 @@
 //! p2p           what devices of one machine are to each other
 //! ```
 //!
-//! Deadlines and aborts end every wait. Communicators block where the library can end their calls from outside (2.28.7 and later);
-//! they are non-blocking where it can't (from 2.14 on): each wait of a rank is a row of looks then, and since 2.23 each launch costs a
-//! thread.
+//! Deadlines and aborts end every wait. Communicators are blocking since 2.22.3, where launches on others cost a thread each; from 2.14
+//! to 2.22 they are non-blocking, and each wait is a polling loop.
 //!
 //! Nothing here knows CUDA or HIP: who opens a [`Library`] says what it is called and where to look ([`Vendor`]).
 

@@ -11,7 +11,7 @@ use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result, Unavaila
 use disco_dl::{Candidate, python};
 
 use crate::abi::{Code, Comm, DataType, RedOp, UniqueId};
-use crate::table::{CommRevoke, Table};
+use crate::table::Table;
 
 /// Whose library, and where it may be.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +57,8 @@ const LEAST: Version = Version { major: 2, minor: 7, patch: 0 };
 const AVG: Version = Version { major: 2, minor: 10, patch: 0 };
 const BF16: Version = AVG;
 const F8: Version = Version { major: 2, minor: 24, patch: 0 };
-/// The first whose `ncclCommRevoke` ends calls.
-const REVOKE: Version = Version { major: 2, minor: 28, patch: 7 };
+/// The first that starts a thread for each launch on a communicator that does not block.
+const THREADS: Version = Version { major: 2, minor: 22, patch: 3 };
 const BLOCKING_VARIABLE: &str = "DISCO_CCL_BLOCKING";
 /// The first that takes several ranks on one device, where its variable allows it.
 const SHARING: Version = Version { major: 2, minor: 30, patch: 3 };
@@ -160,11 +160,10 @@ impl Library {
         Err(Error::invalid(format!("{found}, which DISCO_SHARE_DEVICES=1 allows, but {why}")))
     }
 
-    /// The function that ends calls of a blocking communicator, where communicators are to block: there is one, and
-    /// `DISCO_CCL_BLOCKING` is not 0.
-    pub(crate) fn revokes(&self) -> Option<CommRevoke> {
+    /// Whether communicators are blocking: launches on others cost a thread each, and `DISCO_CCL_BLOCKING` is not 0.
+    pub(crate) fn blocks(&self) -> bool {
         let is_wanted = env::var_os(BLOCKING_VARIABLE).is_none_or(|value| value != "0");
-        self.table.comm_revoke.filter(|_| is_wanted && self.version >= REVOKE)
+        is_wanted && self.version >= THREADS && self.table.comm_init_rank_config.is_some()
     }
 
     /// A new place for ranks to meet.

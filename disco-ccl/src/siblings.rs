@@ -40,7 +40,9 @@ struct State {
 enum End {
     /// The library has its communicator.
     Open,
-    /// It has not, and this is behind all that it launched.
+    /// The library has released it, and the stream can't be marked while it is captured.
+    Unmarked,
+    /// The library has released it, and the mark follows its last kernel.
     Marked(Mark),
     /// The stream has passed that.
     Over,
@@ -102,6 +104,9 @@ impl Siblings {
 impl End {
     /// What a stream that can't be asked has done counts as over.
     fn of(runtime: &Runtime) -> Self {
+        if runtime.is_capturing().unwrap_or(false) {
+            return Self::Unmarked;
+        }
         let (driver, mut end) = (runtime.driver(), Self::Over);
         driver.visit(&mut || {
             let Ok(mark) = driver.mark() else { return };
@@ -115,6 +120,9 @@ impl End {
     }
 
     fn is_over(&mut self, runtime: &Runtime) -> bool {
+        if let Self::Unmarked = *self {
+            *self = Self::of(runtime);
+        }
         if let Self::Marked(mark) = *self {
             let driver = runtime.driver();
             driver.visit(&mut || {

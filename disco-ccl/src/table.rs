@@ -16,8 +16,6 @@ type Out = *mut c_void;
 
 /// [`Table::comm_split`], where it is there.
 pub(crate) type CommSplit = unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
-/// [`Table::comm_revoke`], likewise.
-pub(crate) type CommRevoke = unsafe extern "C" fn(Comm, c_int) -> Code;
 /// [`Table::comm_init_rank_config`], likewise.
 pub(crate) type CommInitRankConfig = unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> Code;
 
@@ -70,8 +68,6 @@ disco_dl::functions! {
         comm_finalize: c"ncclCommFinalize"(Comm) -> Code;
         /// `ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t *child, ncclConfig_t *)`, since 2.18
         comm_split: c"ncclCommSplit"(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
-        /// `ncclCommRevoke(ncclComm_t, int flags)`, since 2.28.7
-        comm_revoke: c"ncclCommRevoke"(Comm, c_int) -> Code;
         /// `ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *factor, ncclDataType_t, ncclScalarResidence_t, ncclComm_t)`, since 2.11
         red_op_create_pre_mul_sum: c"ncclRedOpCreatePreMulSum"(*mut RedOp, *const c_void, DataType, c_int, Comm) -> Code;
         /// `ncclRedOpDestroy(ncclRedOp_t, ncclComm_t)`, since 2.11

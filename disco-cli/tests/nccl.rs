@@ -49,17 +49,15 @@ fn it_conforms_where_work_takes_its_time() {
     conforms("nccl", &folder, &[("GPU_DOUBLE_DELAY_US", "300")], &[("2", "i32"), ("3", "abort::")]);
 }
 
-/// As versions from 2.22.3 to 2.28.6 do, which can't end calls of a blocking communicator.
+/// As communicators do that don't block, since 2.22.3.
 #[test]
 fn it_conforms_where_each_launch_goes_on_by_itself() {
-    let folder = with("gpu-double-2.26", &NAMES, |object| hide(object, "ncclCommRevoke"));
-    let variables = [("GPU_DOUBLE_NCCL_VERSION", "22605")];
-    conforms("nccl", &folder, &variables, &[("2", "f32"), ("3", "abort::"), ("2", "split")]);
+    let variables = [("DISCO_CCL_BLOCKING", "0")];
+    conforms("nccl", &disco_gpu_double::folder(), &variables, &[("2", "f32"), ("3", "abort::"), ("2", "split")]);
 }
 
 fn hide_all_since_2_8(object: &mut [u8]) {
     let later = [
-        "ncclCommRevoke",
         "ncclGetLastError",
         "ncclCommInitRankConfig",
         "ncclCommFinalize",

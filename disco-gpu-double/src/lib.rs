@@ -29,7 +29,7 @@
 //! - buffers of a call that overlap other than in place: `ncclInvalidArgument`; of calls in a group: `ncclInvalidUsage`, or, among
 //!   sends and receives, `ncclInvalidArgument`;
 //! - memory that is no allocation of the communicator's device, or that ends before the buffer: `ncclInvalidArgument`;
-//! - two threads in calls of one communicator, and calls of one that is finalized or revoked: `ncclInvalidUsage`; of one that is in
+//! - two threads in calls of one communicator, and calls of one that is finalized: `ncclInvalidUsage`; of one that is in
 //!   progress: `ncclInvalidArgument`;
 //! - two ranks on one device, unless the version is 2.30.3 or later and `NCCL_MULTI_RANK_GPU_ENABLE=1`, and a unique id that was used before: `ncclInvalidUsage`;
 //! - work on memory that was freed since: `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays until the device's context is released;
@@ -49,7 +49,7 @@
 //!
 //! A launch of a communicator that does not block is in progress at first, each one since 2.22.3. The first collective (since
 //! 2.22.3), and the first send to or receive from a rank, connects: it waits for the launches of those ranks, in the call if the
-//! communicator blocks. `ncclCommRevoke` ends such a wait, and the work of the communicator; so does `ncclCommAbort`. The place of a
+//! communicator blocks. `ncclCommAbort` ends such a wait, and the work of the communicator; in a group it frees nothing before the end of the group. The place of a
 //! child is null until its split is done. `ncclCommAbort` and `ncclCommDestroy` return at once for all ranks of a process but the
 //! last, which waits for the work of all. Until a rank's work is called off it may write to the outputs of all ranks that have come to
 //! its collective, those of aborted ranks as well; memory of them that was freed is then an illegal address, that of a pool if the pool
@@ -161,9 +161,9 @@
 //! | a number | the call returns this code, and does nothing |
 //! | `async:CODE` | the call succeeds; when its work is reached the communicator has this error, and the work never completes |
 //! | `hang` | the call succeeds; its work never completes |
-//! | `block` | the call does not return before the communicator is aborted or revoked (`ncclInternalError`), or a minute has passed (`ncclSystemError`) |
+//! | `block` | the call does not return before the communicator is aborted (`ncclInternalError`), or a minute has passed (`ncclSystemError`) |
 //!
-//! What never completes ends with `ncclCommAbort` or `ncclCommRevoke`. NCCL functions with faults: all that communicate, `ncclGroupEnd`,
+//! What never completes ends with `ncclCommAbort`. NCCL functions with faults: all that communicate, `ncclGroupEnd`,
 //! `ncclCommInitRank`, `ncclCommInitRankConfig`, `ncclCommSplit`, `ncclCommFinalize`, `ncclCommDestroy`; `ncclMemAlloc` takes a
 //! CUDA code. A fault of `ncclAllToAll` is one of `ncclAlltoAll` too; a call of `ncclAllToAllv` is one of `ncclSend` and
 //! `ncclRecv`, to and from each rank, and of `ncclGroupEnd` besides. Functions of CUDA and HIP take numbers: all of contexts,

@@ -236,20 +236,9 @@ on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
     check_nothing_is_left();
 });
 
-on_the_double!(
-    calls_that_never_wait_are_chosen,
-    ["DISCO_CCL_BLOCKING" = "0", "GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=2"],
-    {
-        // There is no split, which only communicators that block need.
-        works_again(&session(2));
-    }
-);
-
-on_the_double!(
-    whoever_does_not_come_is_named_where_each_launch_goes_on_by_itself,
-    ["GPU_DOUBLE_NCCL_VERSION" = "22605"],
-    { whoever_does_not_come_is_named() }
-);
+on_the_double!(whoever_does_not_come_is_named_where_each_launch_goes_on_by_itself, ["DISCO_CCL_BLOCKING" = "0"], {
+    whoever_does_not_come_is_named()
+});
 
 on_the_double!(whoever_does_not_come_is_named_where_launches_return_at_once, ["GPU_DOUBLE_NCCL_VERSION" = "22105"], {
     whoever_does_not_come_is_named()
@@ -257,7 +246,7 @@ on_the_double!(whoever_does_not_come_is_named_where_launches_return_at_once, ["G
 
 on_the_double!(
     a_call_that_does_not_return_keeps_the_controller_from_nothing,
-    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block", "GPU_DOUBLE_NCCL_VERSION" = "22605"],
+    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block", "DISCO_CCL_BLOCKING" = "0"],
     {
         use disco::session::Deadlines;
         let limit = Duration::from_millis(300);
@@ -308,40 +297,27 @@ fn in_groups() -> disco::session::LaneSession {
     disco::Builder::threads(4).groups(2).collective_deadline(limit).connect_deadline(limit).start().unwrap()
 }
 
-// The first split of a rank makes the communicator of all.
-on_the_double!(a_split_that_fails_on_one_rank_ends_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:2=2"], {
-    a_failing_split_is_named();
-});
-
-on_the_double!(a_failing_split_of_the_first_communicator_is_named, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:1=2"], {
-    a_failing_split_is_named();
-});
-
-fn a_failing_split_is_named() {
+on_the_double!(a_split_that_fails_on_one_rank_ends_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:1=2"], {
     let session = in_groups();
     let error = text(block_on(session.init_ccl("nccl", &[])));
     assert!(error.contains("worker 1: ") && error.contains("ncclCommSplit returned 2: "), "{error}");
     works_again(&session);
-}
+});
 
-on_the_double!(a_split_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:2=hang"], {
+on_the_double!(a_split_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang"], {
     a_split_without_end_is_named("split: no end after 500ms: ");
 });
 
 on_the_double!(
-    a_split_that_never_ends_and_is_asked_for_ends_at_the_deadline,
-    ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang", "GPU_DOUBLE_NCCL_VERSION" = "22605"],
+    a_split_that_is_asked_for_and_never_ends_ends_at_the_deadline,
+    ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang", "DISCO_CCL_BLOCKING" = "0"],
     { a_split_without_end_is_named("split: no end after 500ms: ") }
 );
 
 on_the_double!(
-    a_first_communicator_that_is_never_made_ends_at_the_deadline,
-    ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang"],
-    {
-        a_split_without_end_is_named(
-            "ncclCommSplit: no end after 500ms: the library has not made a blocking communicator",
-        )
-    }
+    a_rank_that_does_not_come_to_connect_is_named_where_nothing_waits_inside,
+    ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang", "DISCO_CCL_BLOCKING" = "0"],
+    { a_split_without_end_is_named("ncclCommInitRankConfig: no end after 500ms: ") }
 );
 
 fn a_split_without_end_is_named(expected: &str) {

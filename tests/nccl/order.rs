@@ -101,7 +101,7 @@ on_the_double!(collectives_that_need_each_other_run_in_order, ["GPU_DOUBLE_DELAY
 
 on_the_double!(inputs_are_multiplied_before_they_are_summed, [], { scaled_sums_are_right_and_nccl_s_alone() });
 
-on_the_double!(inputs_are_multiplied_where_each_launch_goes_on_by_itself, ["GPU_DOUBLE_NCCL_VERSION" = "22605"], {
+on_the_double!(inputs_are_multiplied_where_each_launch_goes_on_by_itself, ["DISCO_CCL_BLOCKING" = "0"], {
     scaled_sums_are_right_and_nccl_s_alone()
 });
 

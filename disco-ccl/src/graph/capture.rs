@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use disco_core::tensor::Storage;
 use disco_core::{Error, Op, Result};
@@ -67,6 +67,15 @@ impl Captures {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// None while another thread has it.
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
@@ -132,7 +141,8 @@ impl Runtime {
 
     /// Queries the stream. A stream that is being captured counts as busy, since a query would invalidate the capture.
     pub(crate) fn ask(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
-        let state = self.captures.state();
+        // A free under the lock may wait for the stream.
+        let Some(state) = self.captures.try_state() else { return Ok(false) };
         if state.recording.is_some() || self.is_capturing()? {
             return Ok(false);
         }

@@ -21,7 +21,7 @@ const BACKGROUND_US: u64 = 200;
 
 impl From<Aborted> for Failure {
     fn from(Aborted: Aborted) -> Self {
-        Self(Code::INTERNAL_ERROR, "the communicator was aborted or revoked".to_owned())
+        Self(Code::INTERNAL_ERROR, "the communicator was aborted".to_owned())
     }
 }
 

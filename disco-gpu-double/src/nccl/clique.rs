@@ -52,7 +52,7 @@ pub(crate) struct State {
     waiting: usize,
 }
 
-/// The communicator was aborted, or revoked, while its rank waited.
+/// The communicator was aborted while its rank waited.
 #[derive(Debug)]
 pub(crate) struct Aborted;
 

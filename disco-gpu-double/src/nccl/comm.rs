@@ -33,7 +33,6 @@ pub(crate) struct Comm {
     /// What there is to say about the error.
     error_text: Mutex<Option<String>>,
     is_aborted: AtomicBool,
-    is_revoked: AtomicBool,
     is_finalized: AtomicBool,
     /// The peers that it has connected with.
     pub(crate) connected: Mutex<BTreeSet<Connection>>,
@@ -96,7 +95,6 @@ impl Comm {
             status: AtomicI32::new(Code::IN_PROGRESS.0),
             error_text: Mutex::default(),
             is_aborted: AtomicBool::new(false),
-            is_revoked: AtomicBool::new(false),
             is_finalized: AtomicBool::new(false),
             connected: Mutex::default(),
             launched: AtomicU64::new(0),
@@ -124,16 +122,8 @@ impl Comm {
         self.seat.get().ok_or_else(|| text::refuse(Code::INVALID_USAGE, "the communicator is still being split off"))
     }
 
-    /// Begins a call, which one thread may be in, of a communicator that has nothing in progress and no error, and was not revoked.
+    /// Begins a call, which one thread may be in, of a communicator that has nothing in progress and no error.
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, ()>, Code> {
-        if self.is_revoked() {
-            return Err(text::refuse(Code::INVALID_USAGE, "the communicator was revoked"));
-        }
-        self.enter_to_end()
-    }
-
-    /// As [`Comm::enter`], also of a communicator that was revoked.
-    pub(crate) fn enter_to_end(&self) -> Result<MutexGuard<'_, ()>, Code> {
         let turn = match self.calling.try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
@@ -206,19 +196,9 @@ impl Comm {
         self.is_finalized.swap(true, SeqCst)
     }
 
-    /// Whether its calls and its work are called off: it was aborted or revoked.
+    /// Whether its calls and its work are called off: it was aborted.
     pub(crate) fn is_off(&self) -> bool {
-        self.is_aborted.load(SeqCst) || self.is_revoked()
-    }
-
-    /// Whether it was revoked.
-    pub(crate) fn is_revoked(&self) -> bool {
-        self.is_revoked.load(SeqCst)
-    }
-
-    /// It is revoked. Whether it was before.
-    pub(crate) fn set_revoked(&self) -> bool {
-        self.is_revoked.swap(true, SeqCst)
+        self.is_aborted.load(SeqCst)
     }
 
     /// It is aborted.

@@ -8,7 +8,7 @@ use super::abi::Code;
 use super::call::{Call, Kind};
 use super::comm::Comm;
 use super::unit::{self, Unit};
-use super::{background, text};
+use super::{background, lifecycle, text};
 use crate::cuda::memory::Span;
 use crate::cuda::stream::Stream;
 use crate::faults::{self, Action};
@@ -23,6 +23,8 @@ struct Group {
     /// The first call that was refused; the whole group is, then.
     error: Option<Code>,
     parts: Vec<Part>,
+    /// What the end of the group does for communicators that were aborted.
+    aborted: Vec<Arc<Comm>>,
 }
 
 /// Calls of one communicator.
@@ -40,6 +42,17 @@ pub(crate) fn start() {
 /// Whether this thread is in a group.
 pub(crate) fn is_open() -> bool {
     GROUP.with_borrow(|group| group.depth > 0)
+}
+
+/// Leaves the second half of an abort to the end of the group. Where there is none, the communicator comes back.
+pub(crate) fn defer(comm: Arc<Comm>) -> Option<Arc<Comm>> {
+    GROUP.with_borrow_mut(|group| {
+        if group.depth == 0 {
+            return Some(comm);
+        }
+        group.aborted.push(comm);
+        None
+    })
 }
 
 /// Remembers what a call came to, for the group that it is in.
@@ -82,6 +95,7 @@ pub(crate) fn end() -> Result<(), Code> {
         group.depth = depth.ok_or_else(|| text::refuse(Code::INVALID_USAGE, "a group ends that was not started"))?;
         Ok(if group.depth == 0 { mem::take(group) } else { Group::default() })
     })?;
+    ended.aborted.iter().for_each(|comm| lifecycle::reclaim(comm));
     if let Some(code) = ended.error {
         return Err(code);
     }

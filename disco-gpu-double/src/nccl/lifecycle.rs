@@ -12,7 +12,7 @@ use super::across::link::Link;
 use super::background::{self, Failure, go_on};
 use super::clique::{Clique, State};
 use super::comm::{self, Comm, Seat};
-use super::{captured, text, unique_id};
+use super::{captured, group, text, unique_id};
 use crate::cuda::device::{self, Device};
 use crate::cuda::peer;
 use crate::faults::Action;
@@ -148,7 +148,7 @@ pub(crate) fn destroy(handle: CommHandle) -> Result<(), Code> {
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let turn = comm.enter_to_end()?;
+    let turn = comm.enter()?;
     background::with_fault(&comm, fault, |_| Ok(())).map_err(|Failure(code, why)| text::refuse(code, why))?;
     drop(turn);
     // An abort may have been faster.
@@ -166,21 +166,9 @@ fn finish(comm: &Arc<Comm>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `ncclCommRevoke`: calls and work of the communicator end without completing, and it is good for nothing but its end. From any
-/// thread, also while another one is in a call.
-pub(crate) fn revoke(handle: CommHandle, flags: c_int) -> Result<(), Code> {
-    let comm = comm::find(handle)?;
-    if flags != 0 || comm.is_finalized() || comm.set_revoked() {
-        return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommRevoke: it was finalized or revoked before"));
-    }
-    let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
-    clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now));
-    clique.wait_regardless(|state| state.finished[*rank] == comm.launched.load(SeqCst));
-    Ok(())
-}
-
 /// `ncclCommAbort`: its work ends without completing, some time after this. As [`destroy`], it returns at once for all ranks of the
-/// process but the last: only then no work of any of them touches memory any more.
+/// process but the last: only then no work of any of them touches memory any more. In a group it only calls the work off, and calls
+/// that another thread is in; the end of the group does the rest.
 pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     let comm = comm::remove(handle)?;
     comm.set_aborted();
@@ -188,12 +176,14 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
         clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now));
         clique.link().into_iter().for_each(Link::abort);
     }
-    reclaim(&comm);
+    if let Some(comm) = group::defer(comm) {
+        reclaim(&comm);
+    }
     Ok(())
 }
 
 /// A rank's handle is gone. The last one of the process waits for the work of all, and until no graph refers to any.
-fn reclaim(comm: &Comm) {
+pub(crate) fn reclaim(comm: &Comm) {
     let Some(Seat { clique, rank }) = comm.seat_if_any() else { return };
     let is_of = |other: &Arc<Comm>| other.seat_if_any().is_some_and(|seat| Arc::ptr_eq(&seat.clique, clique));
     if comm::all().iter().any(is_of) {

@@ -73,12 +73,6 @@ pub extern "C" fn ncclCommAbort(comm: CommHandle) -> Code {
     if comm.is_null() { Code::SUCCESS } else { Code::of(lifecycle::abort(comm)) }
 }
 
-/// `ncclCommRevoke(ncclComm_t, int flags)`: of none is nothing. From any thread.
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclCommRevoke(comm: CommHandle, flags: c_int) -> Code {
-    if comm.is_null() { Code::SUCCESS } else { Code::of(lifecycle::revoke(comm, flags)) }
-}
-
 /// `ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)`: from any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommGetAsyncError(comm: CommHandle, error: Option<&mut Code>) -> Code {
