@@ -1,17 +1,17 @@
 //! Calls on a blocking communicator can block inside the library until peers come. This module interrupts them.
 //!
-//! A launch on a communicator that does not block costs a thread since NCCL 2.22.3, so communicators are blocking from then on. A call
-//! is interrupted where the rank is inside and its communicator is aborted, or where the [`Watchdog`] has seen the rank in one call
-//! for longer than the deadline.
+//! Since NCCL 2.22.3 each launch on a non-blocking communicator starts a thread, so communicators are blocking from that version on.
+//! Two parties interrupt a call: an abort that finds the rank inside, and the [`Watchdog`], when the call has taken longer than the
+//! deadline.
 //!
-//! The interruption is an abort in two halves, on a thread of its own: between `ncclGroupStart` and `ncclGroupEnd`, `ncclCommAbort`
-//! only sets the flags at which calls and kernels of the communicator give up, and `ncclGroupEnd` frees the communicator. The second
-//! half begins when the rank has left its call and has given its communicator to that thread. `ncclCommRevoke` would clear the flags
-//! again before the rank has seen them, and have a later abort free the communicator without a wait for its kernels and graphs (NCCL
+//! The interruption is a two-phase abort on a separate thread. Inside a group, `ncclCommAbort` only sets the abort flags, which end
+//! calls and kernels of the communicator; `ncclGroupEnd` then frees the communicator. The thread ends the group after the rank has
+//! left its call and has handed the communicator over. `ncclCommRevoke` is not used: the function clears the flags before a waiting
+//! rank must have seen them, and a later `ncclCommAbort` then frees the communicator without waiting for kernels and graphs (NCCL
 //! 2.31, `src/init.cc`).
 //!
-//! The rank counts when it enters and when it leaves a call. It looks whether calls are off when the count says that it is inside, and
-//! who calls them off looks at the count afterwards: one of them sees the other.
+//! The rank counts `steps` when it enters and leaves a call. The rank checks for an abort after it has counted its entry, and an
+//! aborter reads the count after it has stored the abort, so at least one of them sees the other (sequentially consistent).
 
 use std::ffi::c_void;
 use std::fmt;
@@ -28,57 +28,56 @@ use crate::ending::{Aborted, Ending};
 use crate::library::Library;
 use crate::runtime::Runtime;
 
-/// The watchdog looks so often during a deadline.
-const LOOKS: u32 = 8;
-/// The longest and the shortest time between two looks.
-const RARELY: Duration = Duration::from_millis(250);
-const OFTEN: Duration = Duration::from_millis(1);
+/// Polls of the watchdog per deadline.
+const POLLS_PER_DEADLINE: u32 = 8;
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// One rank's calls.
+/// The calls of one rank on one communicator.
 pub(crate) struct Blocking {
     library: &'static Library,
     runtime: Arc<Runtime>,
     watchdog: Arc<Watchdog>,
-    /// Where the library writes the communicator, early in the call that makes it.
+    /// Holds the communicator, which the library writes early in the call that creates it.
     place: Arc<AtomicPtr<c_void>>,
-    /// How often the rank has entered and left calls: it is inside while this is odd.
+    /// Entries plus exits of the rank: odd while the rank is inside a call.
     steps: AtomicU64,
-    /// The number of the operation that the rank is in, for its peers.
+    /// The number of the current operation, reported to peers.
     operation: AtomicU64,
     voice: OnceLock<Voice>,
-    /// How long a call may take.
+    /// Time limit of one call.
     deadline: Mutex<Duration>,
-    /// A call has taken longer than that.
+    /// Whether a call has exceeded the deadline.
     is_late: AtomicBool,
-    /// Calls are to be interrupted.
+    /// Whether the watchdog retries the interruption of a running call.
     is_off: AtomicBool,
     interruption: Mutex<Option<Interruption>>,
     seen: Mutex<Seen>,
 }
 
-/// The first half of an abort, and what the second waits for.
+/// A two-phase abort whose first phase has begun.
 struct Interruption {
     give: Option<mpsc::Sender<Option<Aborted>>>,
     ending: Option<Ending>,
 }
 
-/// What the watchdog saw last.
+/// The watchdog's last observation.
 struct Seen {
     step: u64,
     since: Instant,
     has_told: bool,
 }
 
-/// A thread that looks after the calls of a communicator and of all that are split off it. It ends with the last of them.
+/// A thread that watches the calls of a communicator and of all communicators split off it. The thread ends with the last of them.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     watched: Mutex<Vec<Weak<Blocking>>>,
-    /// The thread ends when this is gone.
+    /// The thread ends when this sender is dropped.
     _life: mpsc::Sender<()>,
 }
 
 impl Blocking {
-    /// For one communicator, which the library will write to `place`, or has written there.
+    /// For the communicator in `place`, or the one that the library will write there.
     pub(crate) fn new(
         library: &'static Library,
         runtime: &Arc<Runtime>,
@@ -104,17 +103,17 @@ impl Blocking {
         blocking
     }
 
-    /// For one that is split off.
+    /// For a communicator that was split off.
     pub(crate) fn child(&self, place: Arc<AtomicPtr<c_void>>) -> Arc<Self> {
         Self::new(self.library, &self.runtime, self.watchdog.clone(), place, self.deadline())
     }
 
-    /// The rank's voice, by which it tells its peers that it waits in an operation.
+    /// Sets the channel through which the watchdog tells peers that this rank waits in an operation.
     pub(crate) fn tell_by(&self, voice: Voice) {
         _ = self.voice.set(voice);
     }
 
-    /// How long the next calls may take.
+    /// Sets the time limit of later calls.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     }
@@ -123,12 +122,12 @@ impl Blocking {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The operation that the next calls are for.
+    /// Sets the number of the operation that the next calls belong to.
     pub(crate) fn begin(&self, operation: u64) {
         self.operation.store(operation, Ordering::Relaxed);
     }
 
-    /// Makes a call, unless calls are off, or `is_aborted` says so.
+    /// Runs `call`; None after an abort (`is_aborted`) or after a call that exceeded the deadline.
     #[inline]
     pub(crate) fn call<T>(&self, is_aborted: impl FnOnce() -> bool, call: impl FnOnce() -> T) -> Option<T> {
         self.steps.fetch_add(1, Ordering::SeqCst);
@@ -138,7 +137,7 @@ impl Blocking {
         answer
     }
 
-    /// Refuses calls after one that took too long.
+    /// Fails after a call that exceeded the deadline.
     ///
     /// # Errors
     /// [`Error::Deadline`].
@@ -150,13 +149,13 @@ impl Blocking {
         Err(Error::Deadline { operation: "a call of the library".into(), after: self.deadline(), state })
     }
 
-    /// Interrupts the call that the rank is in, if it is in one, without waiting for that. The rank has been told why.
+    /// Starts to interrupt the running call, if there is one; does not wait. The cause of the abort is already stored.
     pub(crate) fn interrupt(&self) {
         self.is_off.store(true, Ordering::SeqCst);
         let mut interruption = self.interruption();
         let is_inside = is_inside(self.steps.load(Ordering::SeqCst));
         let comm = self.place.load(Ordering::SeqCst);
-        // The watchdog tries again where there is no communicator yet.
+        // Without a communicator yet, the watchdog retries.
         if interruption.is_none() && is_inside && !comm.is_null() {
             let (give, given) = mpsc::channel();
             let ending = Ending::interrupt(self.library, &self.runtime, comm, given);
@@ -164,19 +163,19 @@ impl Blocking {
         }
     }
 
-    /// Gives a communicator, if there is one, to the thread that has begun to abort it. The rank is in no call. Gives it back where there
-    /// is no such thread.
+    /// Hands the communicator to the thread that has begun to abort it, and returns that thread's teardown. The rank is in no call.
+    /// Returns the communicator if no interruption has begun.
     pub(crate) fn give(&self, aborted: Option<Aborted>) -> Result<Option<Ending>, Option<Aborted>> {
         let mut interruption = self.interruption();
         let Some(Interruption { give, ending }) = &mut *interruption else { return Err(aborted) };
         if let Some(give) = give.take() {
-            // The thread waits for it.
+            // The thread waits for this message.
             _ = give.send(aborted);
         }
         Ok(ending.take())
     }
 
-    /// Looks whether the rank has been in one call for long.
+    /// Polls once: tells peers about a long call, and interrupts a call that exceeds the deadline.
     fn look(&self) {
         let (step, deadline) = (self.steps.load(Ordering::SeqCst), self.deadline());
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,15 +207,15 @@ fn is_inside(step: u64) -> bool {
 }
 
 impl Watchdog {
-    /// Starts the thread. It interrupts a call that takes longer than its deadline at most a quarter of `shortest` or half a second
-    /// later.
+    /// Starts the thread. A call is interrupted at most a quarter of `shortest`, and at most 0.5 s, after its deadline.
     ///
     /// # Errors
     /// There is no thread.
     pub(crate) fn start(shortest: Duration) -> Result<Arc<Self>> {
         let (life, end) = mpsc::channel();
         let watchdog = Arc::new(Self { watched: Mutex::default(), _life: life });
-        let (own, pause) = (Arc::downgrade(&watchdog), (shortest / LOOKS).clamp(OFTEN, RARELY));
+        let (own, pause) =
+            (Arc::downgrade(&watchdog), (shortest / POLLS_PER_DEADLINE).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
         let work = move || {
             while end.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let watched = own.upgrade().map(|watchdog| watchdog.watched());

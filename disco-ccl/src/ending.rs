@@ -30,21 +30,21 @@ pub(crate) struct Ending {
     end: Option<mpsc::Receiver<()>>,
 }
 
-/// A communicator that is to be aborted, and memory that stays until nothing of it touches memory any more.
+/// A communicator to abort, with the memory that its kernels may still touch.
 pub(crate) struct Aborted {
     comm: Owned,
     memory: Held,
 }
 
-/// Registered memory stays as it is, and the device's memory is not given out again.
+/// Memory that is retained until no kernel of the communicator touches memory any more.
 struct Held {
     kept: Vec<Registration>,
     siblings: Option<Arc<Siblings>>,
     _hold: Hold,
 }
 
-/// The first half of an abort: see [`crate::blocking`].
-struct Halves(&'static Library);
+/// An abort between its two phases: see [`crate::blocking`].
+struct TwoPhaseAbort(&'static Library);
 
 /// A communicator's address.
 struct Pointer(Comm);
@@ -52,13 +52,13 @@ struct Pointer(Comm);
 // SAFETY: the library takes a communicator from any thread.
 unsafe impl Send for Pointer {}
 
-/// What came of leaving in good order.
+/// Result of an orderly teardown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finalized {
     InOrder,
-    /// The communicator is as it was.
+    /// The communicator is still to be aborted.
     Not,
-    /// An abort has ended it, and has freed the communicator.
+    /// A two-phase abort has freed the communicator.
     ByAbort,
 }
 
@@ -74,8 +74,7 @@ impl Ending {
         Self::spawn_with("ncclCommAbort", runtime, abort, Held::end)
     }
 
-    /// Has calls and kernels of a communicator give up, although its rank is in a call of the library. The communicator is freed when
-    /// it is `given`.
+    /// Aborts a communicator while its rank is in a call: the first phase begins at once, the second when the rank has sent `given`.
     pub(crate) fn interrupt(
         library: &'static Library,
         runtime: &Arc<Runtime>,
@@ -84,12 +83,12 @@ impl Ending {
     ) -> Self {
         let pointer = Pointer(comm);
         let abort = move || {
-            let halves = Halves::begin(library, &pointer);
-            // The rank gives it when it has left its call. If it never does, the communicator is left behind.
+            let abort = TwoPhaseAbort::begin(library, &pointer);
+            // The rank sends this after its call. If the call never returns, the communicator leaks.
             let given = given.recv().ok()?;
             let parts = given.map(|Aborted { comm, memory }| (memory.of(&comm), comm));
-            halves.end();
-            // The second half has freed the communicator.
+            abort.end();
+            // The second phase has freed the communicator.
             parts.map(|(memory, _comm)| memory)
         };
         Self::spawn_with("ncclCommAbort", runtime, abort, |memory| {
@@ -160,7 +159,7 @@ impl Ending {
 }
 
 impl Aborted {
-    /// From before the communicator is taken out: memory is held from now on.
+    /// `hold` was taken before the communicator's graphs gave memory back.
     pub(crate) fn new(comm: Owned, kept: Vec<Registration>, hold: Hold) -> Self {
         Self { comm, memory: Held { kept, siblings: None, _hold: hold } }
     }
@@ -171,7 +170,7 @@ impl Held {
         Self { siblings: comm.siblings(), ..self }
     }
 
-    /// Waits until nothing of the communicator touches memory any more, and gives back what was kept.
+    /// Waits until no kernel of the communicator touches memory any more, and releases the memory.
     fn end(self) {
         if !self.siblings.is_none_or(|siblings| siblings.wait(PATIENCE)) {
             tracing::warn!(after = ?PATIENCE, "an aborted operation has not ended on all ranks: registered memory is left behind");
@@ -180,8 +179,8 @@ impl Held {
     }
 }
 
-impl Halves {
-    /// Sets the flags at which calls and kernels of a communicator give up. Nothing is freed before [`Halves::end`].
+impl TwoPhaseAbort {
+    /// Sets the abort flags, which end calls and kernels of the communicator. [`TwoPhaseAbort::end`] frees the communicator.
     fn begin(library: &'static Library, comm: &Pointer) -> Self {
         // SAFETY: groups are this thread's own, and this one is ended by `end`.
         let code = unsafe { (library.table.group_start)() };
@@ -192,7 +191,7 @@ impl Halves {
         Self(library)
     }
 
-    /// Waits for the communicator's kernels, and frees it. Nobody is in a call of it.
+    /// Waits for the communicator's kernels, and frees the communicator. No thread is in a call on the communicator.
     fn end(self) {
         // SAFETY: the group was started.
         let code = unsafe { (self.0.table.group_end)() };
@@ -232,7 +231,7 @@ fn finalize(
     }
     registrations.iter().for_each(|registration| registration.end(library, comm));
     let Some(comm_finalize) = library.table.comm_finalize else { return Finalized::InOrder };
-    // The call may wait for other ranks, if the communicator is a blocking one.
+    // On a blocking communicator the call may wait for other ranks.
     let (pointer, (done, end)) = (Pointer(comm.0), mpsc::channel());
     let call = move || {
         let pointer = pointer;
@@ -243,9 +242,9 @@ fn finalize(
     match end.recv_timeout(patience.saturating_sub(start.elapsed())) {
         Ok(Code::SUCCESS | Code::IN_PROGRESS) if until(&settled) => Finalized::InOrder,
         Err(RecvTimeoutError::Timeout) => {
-            let halves = Halves::begin(library, &Pointer(comm.0));
+            let abort = TwoPhaseAbort::begin(library, &Pointer(comm.0));
             _ = end.recv();
-            halves.end();
+            abort.end();
             Finalized::ByAbort
         }
         _ => Finalized::Not,

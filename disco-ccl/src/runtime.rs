@@ -34,7 +34,7 @@ pub struct Runtime {
     /// The memory of tensors.
     pub(crate) heap: Heap,
     pub(crate) captures: Captures,
-    /// Communicators that were aborted, and have not ended on all ranks of this process.
+    /// Number of aborted communicators whose kernels may still run on some rank of this process.
     holds: AtomicUsize,
     /// Those who know of work what its stream does not tell.
     watches: Mutex<Vec<Weak<dyn Watch>>>,
@@ -56,7 +56,7 @@ struct Block {
     span: Span,
 }
 
-/// What keeps memory from being given out again: see [`Runtime::hold`].
+/// Guard of [`Runtime::hold`].
 pub(crate) struct Hold(Arc<Runtime>);
 
 impl Runtime {
@@ -152,8 +152,8 @@ impl Runtime {
     }
 
     /// So many bytes, with anything in them. After its drop the memory stays, or is used again in the order of the stream alone,
-    /// until the stream has got there; dropping it waits for nothing. After an abort this waits until the operation has ended on all
-    /// ranks of the process, for up to 5 s: until then they may write to each other's tensors.
+    /// until the stream has got there; dropping it waits for nothing. After an abort this waits up to 5 s
+    /// until the operation has ended on all ranks of the process: until then they may write to each other's tensors.
     ///
     /// # Errors
     /// No room; the stream is being captured.
@@ -243,13 +243,13 @@ impl Runtime {
         ))
     }
 
-    /// Memory that tensors have given back is not given out while one of these lives: peers may still write to it.
+    /// While the returned guard exists, [`Runtime::alloc`] waits: ranks of this process may still write to freed memory.
     pub(crate) fn hold(self: &Arc<Self>) -> Hold {
         self.holds.fetch_add(1, Ordering::SeqCst);
         Hold(self.clone())
     }
 
-    /// Waits until peers write to no memory any more that tensors have given back, if that does not take long.
+    /// Waits up to 5 s until no [`Hold`] exists.
     pub(crate) fn wait_for_peers(&self) {
         if !patience::until(LIMIT, || self.holds.load(Ordering::SeqCst) == 0) {
             tracing::warn!(device = %self.device(), after = ?LIMIT, "an aborted operation has not ended on all ranks");

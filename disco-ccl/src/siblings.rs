@@ -1,9 +1,8 @@
-//! The ranks of a communicator that are in this process, and when nothing of an aborted one touches memory any more.
+//! The ranks of one communicator in this process, and the point after an abort at which none of their kernels touches memory any more.
 //!
-//! `ncclCommAbort` returns at once for all ranks of a process but the last, and a rank's own kernel ends some time after it. Until the
-//! kernels of all have ended, they may still write to the tensors of each other. So what tensors of a rank give back is
-//! [not given out again](crate::Runtime::alloc) until all ranks here have ended and their streams have passed what the communicator
-//! launched.
+//! `ncclCommAbort` returns at once for all ranks of a process but the last, and a rank's own kernel ends some time after the call. Until
+//! the kernels of all these ranks have ended, they may still write to each other's tensors. Therefore [`Runtime::alloc`] waits after an
+//! abort until the library has released the communicator of each rank here and each stream has passed the communicator's kernels.
 
 #![allow(unsafe_code)]
 
@@ -16,16 +15,15 @@ use std::time::{Duration, Instant};
 use crate::driver::Mark;
 use crate::runtime::Runtime;
 
-/// By the name of the communicator.
+/// Keyed by the communicator's name.
 static COMMUNICATORS: Mutex<BTreeMap<String, Weak<Siblings>>> = Mutex::new(BTreeMap::new());
 
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Ranks of one communicator.
+/// The ranks of one communicator in this process.
 pub(crate) struct Siblings(Mutex<Vec<State>>);
 
-/// One rank's place among them, which ends when the library has ended its communicator.
+/// One rank's entry. Dropped when the library has released the rank's communicator.
 pub(crate) struct Sibling {
     all: Arc<Siblings>,
     index: usize,
@@ -36,7 +34,7 @@ struct State {
     end: End,
 }
 
-/// How far a rank's end is.
+/// Progress of one rank's teardown.
 enum End {
     /// The library has its communicator.
     Open,
@@ -49,7 +47,7 @@ enum End {
 }
 
 impl Sibling {
-    /// Another rank of a communicator.
+    /// Adds a rank of the communicator of that name.
     pub(crate) fn new(name: &str, runtime: &Arc<Runtime>) -> Self {
         let mut communicators = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner);
         communicators.retain(|_, siblings| siblings.strong_count() > 0);
@@ -87,7 +85,7 @@ impl Siblings {
             if start.elapsed() > limit {
                 return false;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
         true
     }
@@ -102,7 +100,7 @@ impl Siblings {
 }
 
 impl End {
-    /// What a stream that can't be asked has done counts as over.
+    /// A stream that can't be marked counts as over.
     fn of(runtime: &Runtime) -> Self {
         if runtime.is_capturing().unwrap_or(false) {
             return Self::Unmarked;
