@@ -5,7 +5,7 @@
 mod common;
 
 use std::ptr;
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use common::{allocate, at, failed, free, init, last_error, on_ranks, ready, settled, unique_id, use_device};
@@ -24,8 +24,15 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 const NULL: CommHandle = ptr::null_mut();
 const F32: DataType = DataType::F32;
 
+/// Has the tests wait for each other: the last error is the process's.
+fn turn() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn arguments_that_cannot_be() {
+    let _turn = turn();
     on_ranks(1, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
         let (a, b) = (at(pointer, 0), at(pointer, 32));
@@ -54,6 +61,7 @@ fn arguments_that_cannot_be() {
 
 #[test]
 fn parts_of_buffers_that_overlap_otherwise_than_in_place() {
+    let _turn = turn();
     on_ranks(2, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
         let (own, other) = (at(pointer, 4 * rank.rank), at(pointer, 4 * (1 - rank.rank)));
@@ -68,6 +76,7 @@ fn parts_of_buffers_that_overlap_otherwise_than_in_place() {
 
 #[test]
 fn memory_of_another_device() {
+    let _turn = turn();
     on_ranks(2, true, |rank| {
         use_device(1 - rank.rank as i32);
         let pointer = allocate(4);
@@ -80,6 +89,7 @@ fn memory_of_another_device() {
 
 #[test]
 fn groups_whose_calls_touch_the_same_memory() {
+    let _turn = turn();
     on_ranks(1, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
         let part = |at_bytes| at(pointer, at_bytes);
@@ -124,6 +134,7 @@ fn groups_whose_calls_touch_the_same_memory() {
 
 #[test]
 fn ranks_that_call_something_else() {
+    let _turn = turn();
     on_ranks(2, false, |rank| {
         let pointer = allocate(64);
         let (a, b) = (at(pointer, 0), at(pointer, 32));
@@ -143,6 +154,7 @@ fn ranks_that_call_something_else() {
 
 #[test]
 fn sends_that_are_received_otherwise() {
+    let _turn = turn();
     on_ranks(2, true, |rank| {
         let pointer = allocate(64);
         let code = match rank.rank {
@@ -163,6 +175,7 @@ fn sends_that_are_received_otherwise() {
 
 #[test]
 fn two_ranks_on_one_device() {
+    let _turn = turn();
     let id = unique_id();
     let run = |rank| {
         use_device(0);
@@ -176,6 +189,7 @@ fn two_ranks_on_one_device() {
 
 #[test]
 fn unique_ids_of_elsewhere_and_of_before() {
+    let _turn = turn();
     use_device(0);
     let mut comm = NULL;
     let elsewhere = UniqueId { internal: [7; 128] };
@@ -191,6 +205,7 @@ fn unique_ids_of_elsewhere_and_of_before() {
 
 #[test]
 fn configurations_that_were_not_initialized() {
+    let _turn = turn();
     use_device(0);
     let id = unique_id();
     let begin = |config: Config| {
@@ -220,6 +235,7 @@ fn configurations_that_were_not_initialized() {
 
 #[test]
 fn calls_while_something_is_in_progress() {
+    let _turn = turn();
     let begun = Barrier::new(2);
     let id = unique_id();
     let run = |rank: usize| {
