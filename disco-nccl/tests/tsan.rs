@@ -18,6 +18,8 @@ use disco_conformance::Required;
 const RACE: i32 = 66;
 /// What the harness does when something else than expected comes out.
 const WRONG: i32 = 1;
+/// Runs after which a planted fault counts as not found.
+const MOST_RUNS: usize = 10;
 
 #[test]
 fn all_ranks_get_the_same_sums_and_they_are_right() {
@@ -54,7 +56,11 @@ fn faults_that_are_planted_are_found() {
         ("FAULT_COMPARE", &[RACE, WRONG]),
     ];
     for (fault, found) in faults {
-        let output = compiler.build(fault, &[&format!("-D{fault}")]).run(&["faults"]);
+        let program = compiler.build(fault, &[&format!("-D{fault}")]);
+        // Whether a run meets the fault depends on how its threads are scheduled: one run in twelve of a busy machine misses
+        // `FAULT_COMPARE`.
+        let output = (0..MOST_RUNS).map(|_| program.run(&["faults"])).find(|output| !output.status.success());
+        let output = output.unwrap_or_else(|| panic!("{fault}: not found in {MOST_RUNS} runs"));
         assert!(output.status.code().is_some_and(|code| found.contains(&code)), "{fault}: {}", text(&output));
         let how = if output.status.code() == Some(RACE) { "a race" } else { "another result" };
         eprintln!("{fault}: found, as {how}");
