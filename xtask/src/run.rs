@@ -9,21 +9,30 @@ use anyhow::{Context, Result, bail};
 use crate::libraries;
 use crate::steps::Step;
 
+/// How many of the longest steps are listed at the end.
+const LISTED: usize = 5;
+
 /// Runs every step in the root of the workspace, up to the first that fails.
 ///
 /// # Errors
 /// A step that failed or that cargo could not be started for.
 pub(crate) fn all(steps: &[Step]) -> Result<()> {
     let start = Instant::now();
+    let mut times = Vec::new();
     for (passed, step) in steps.iter().enumerate() {
         println!("== {step}");
+        let since = Instant::now();
         let status = cargo(step).status().context("cannot start cargo")?;
+        times.push((since.elapsed(), &step.name));
         if !status.success() {
             let (of, seconds) = (steps.len(), start.elapsed().as_secs_f64());
             bail!("failed: {} ({status}); {passed} of {of} steps passed before it, {seconds:.0} s in all", step.name);
         }
     }
-    println!("== passed: {} steps in {:.0} s", steps.len(), start.elapsed().as_secs_f64());
+    times.sort_unstable();
+    let longest = times.iter().rev().take(LISTED).map(|(time, name)| format!("{name} {:.0} s", time.as_secs_f64()));
+    let longest = longest.collect::<Vec<_>>().join("; ");
+    println!("== passed: {} steps in {:.0} s, of which {longest}", steps.len(), start.elapsed().as_secs_f64());
     Ok(())
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn tests() -> Vec<Step> {
     let facades =
         facades().map(|(name, features)| step(&name, &format!("check --quiet --package disco --lib {features}")));
     let rest = [
-        step("tests, benchmarks once each", "test --quiet --workspace --all-targets"),
+        step("tests, benchmarks once each", "test --quiet --workspace --all-targets --no-fail-fast"),
         step("documentation tests", "test --quiet --workspace --doc"),
         step("example without a session", "run --quiet --package disco --example bare_communicator"),
         step("example that trains", "run --quiet --package disco --example digits -- --epochs 2 --workers 2"),
