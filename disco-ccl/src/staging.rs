@@ -1,63 +1,98 @@
-//! Copies between host tensors and a stream. A driver may wait for the stream in a copy of ordinary host memory, and so for peers
-//! that never come: so copies go by pinned memory, which it reads and writes when the stream gets there.
+//! Copies between host tensors and a stream. The driver may wait for the stream in a copy of ordinary host memory, and so for peers
+//! that never come. So copies go through pinned memory, which the driver reads and writes when the stream gets there.
+//!
+//! A copy goes in pieces through a few chunks of pinned memory, used in turn: while the stream copies one piece, the host fills or
+//! empties another chunk. If the stream does not move, because a peer holds it up, the host does not wait but takes more chunks, and
+//! gives them back when the stream is done.
 
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::mem;
 use std::slice;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use disco_core::{Result, Tensor};
 
-use crate::driver::Way;
+use crate::driver::{Mark, Way};
 use crate::pinned::Pinned;
 use crate::runtime::Runtime;
 
-/// Pinned host memory. Dropped when no stream has it.
-struct Buffer {
-    pinned: Pinned,
-    bytes: usize,
-}
+/// Bytes of a chunk.
+const CHUNK: usize = 1 << 20;
+/// Chunks that are used in turn.
+const CHUNKS: usize = 4;
+/// The smallest rest of a chunk that a part of a larger copy goes to.
+const REST: usize = CHUNK / 4;
+/// Where pieces start in a chunk.
+const ALIGNMENT: usize = 256;
+/// How long the stream may not move before the host takes another chunk.
+const STALL_LIMIT: Duration = Duration::from_millis(20);
 
-/// What is on its way.
+/// The chunks of one stream, and the copies that are under way in them.
 #[derive(Default)]
 pub(crate) struct Staging {
-    spare: Vec<Buffer>,
-    /// To the device.
-    going: Vec<Buffer>,
-    /// To host tensors, in order; they get it when the stream is known to be done.
-    coming: Vec<(Buffer, Tensor)>,
+    /// The last is in use, the first was used longest ago.
+    chunks: VecDeque<Chunk>,
+    /// The stream did not move for [`STALL_LIMIT`], and has not been seen to move since.
+    is_stalled: bool,
+}
+
+/// Pinned host memory, which copies take from its start on. Dropped when no stream has it.
+struct Chunk {
+    runtime: Arc<Runtime>,
+    pinned: Pinned,
+    taken: usize,
+    /// Recorded behind the chunk's last copy when the next chunk comes into use.
+    mark: Mark,
+    /// Pieces for host tensors, delivered once the stream has passed the mark or is done.
+    coming: Vec<Piece>,
+}
+
+/// A part of a host tensor.
+struct Piece {
+    tensor: Tensor,
+    /// Where it starts in the tensor.
+    offset: usize,
+    /// Where it is in the chunk.
+    at: usize,
+    bytes: usize,
 }
 
 impl Staging {
     /// Host to device: what is read is as it is now. The context is current.
     ///
+    /// # Errors
+    /// The driver's own.
+    ///
     /// # Safety
     /// `to` is as many bytes of the runtime's device, and stays until the stream has got there.
     pub(crate) unsafe fn copy_in(&mut self, runtime: &Arc<Runtime>, to: *mut u8, from: &[u8]) -> Result<()> {
-        if !self.going.is_empty() && runtime.is_idle()? {
-            self.spare.append(&mut self.going);
-        }
-        let mut pinned = self.take(runtime, from.len())?;
-        let bytes = pinned.slice(from.len());
-        bytes.copy_from_slice(from);
-        // SAFETY: the caller's word for `to`; the pinned memory stays until the stream has got there.
-        let copied = unsafe { runtime.driver().copy(to, bytes.as_ptr(), bytes.len(), Way::ToDevice) };
-        self.going.push(pinned);
-        copied
+        self.pieces(runtime, from.len(), |chunk, (offset, at, bytes)| {
+            let (pinned, part) = (chunk.pinned.data().wrapping_add(at), &from[offset..offset + bytes]);
+            // SAFETY: the chunk has so many bytes there, which nobody else has.
+            unsafe { pinned.copy_from_nonoverlapping(part.as_ptr(), bytes) };
+            // SAFETY: the caller's word for `to`; the chunk stays until the stream has got there.
+            unsafe { runtime.driver().copy(to.wrapping_add(offset), pinned, bytes, Way::ToDevice) }
+        })
     }
 
-    /// Device to host, by [`Staging::arrive`]. The context is current.
+    /// Device to host: complete after [`Staging::arrive`]. The context is current.
+    ///
+    /// # Errors
+    /// The driver's own.
     ///
     /// # Safety
     /// `from` is as many bytes as `to` has, of the runtime's device, and stays until the stream has got there.
     pub(crate) unsafe fn copy_out(&mut self, runtime: &Arc<Runtime>, to: &Tensor, from: *const u8) -> Result<()> {
-        let mut pinned = self.take(runtime, to.byte_len())?;
-        let bytes = pinned.slice(to.byte_len());
-        // SAFETY: the caller's word for `from`; the pinned memory stays until the stream has got there.
-        let copied = unsafe { runtime.driver().copy(bytes.as_mut_ptr(), from, bytes.len(), Way::ToHost) };
-        self.coming.push((pinned, to.clone()));
-        copied
+        self.pieces(runtime, to.byte_len(), |chunk, (offset, at, bytes)| {
+            let pinned = chunk.pinned.data().wrapping_add(at);
+            chunk.coming.push(Piece { tensor: to.clone(), offset, at, bytes });
+            // SAFETY: the caller's word for `from`; the chunk stays until the stream has got there.
+            unsafe { runtime.driver().copy(pinned, from.wrapping_add(offset), bytes, Way::ToHost) }
+        })
     }
 
     /// The stream is done: host tensors get what has come for them.
@@ -66,18 +101,19 @@ impl Staging {
     /// [`Error::Busy`](disco_core::Error::Busy) if somebody views one; the others get theirs.
     pub(crate) fn arrive(&mut self) -> Result<()> {
         let mut outcome = Ok(());
-        for (mut pinned, tensor) in self.coming.drain(..) {
-            let copied = tensor.bytes_mut().map(|mut to| to.copy_from_slice(pinned.slice(tensor.byte_len())));
-            outcome = outcome.and(copied);
-            self.spare.push(pinned);
+        for chunk in &mut self.chunks {
+            outcome = outcome.and(chunk.deliver());
+            chunk.coming.clear();
+            chunk.taken = 0;
         }
-        self.spare.append(&mut self.going);
+        self.chunks.truncate(CHUNKS);
+        self.is_stalled = false;
         outcome
     }
 
     /// Whether a stream may have some of it.
     pub(crate) fn is_lent(&self) -> bool {
-        !self.going.is_empty() || !self.coming.is_empty()
+        self.chunks.iter().any(|chunk| chunk.taken > 0)
     }
 
     /// A stream that does not end keeps it.
@@ -85,27 +121,98 @@ impl Staging {
         mem::forget(mem::take(self));
     }
 
-    /// The smallest that will do.
-    fn take(&mut self, runtime: &Arc<Runtime>, bytes: usize) -> Result<Buffer> {
-        let fits = self.spare.iter().enumerate().filter(|(_, pinned)| pinned.bytes >= bytes);
-        match fits.min_by_key(|(_, pinned)| pinned.bytes).map(|(at, _)| at) {
-            Some(at) => Ok(self.spare.swap_remove(at)),
-            None => Buffer::new(runtime, bytes),
+    /// Does something with each piece of a copy: a chunk, where the piece starts in the copy and in the chunk, and its bytes.
+    fn pieces(
+        &mut self,
+        runtime: &Arc<Runtime>,
+        all: usize,
+        mut each: impl FnMut(&mut Chunk, (usize, usize, usize)) -> Result<()>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < all {
+            let left = all - done;
+            let room = |chunk: &Chunk| CHUNK - chunk.taken;
+            if self.chunks.back().is_none_or(|chunk| room(chunk) < left.min(REST)) {
+                self.turn(runtime)?;
+            }
+            let Some(chunk) = self.chunks.back_mut() else { continue };
+            let (at, bytes) = (chunk.taken, left.min(room(chunk)));
+            chunk.taken = (at + bytes).next_multiple_of(ALIGNMENT);
+            each(chunk, (done, at, bytes))?;
+            done += bytes;
         }
+        Ok(())
+    }
+
+    /// Another chunk is in use from now on: the one that was used longest ago, if the stream has passed it.
+    fn turn(&mut self, runtime: &Arc<Runtime>) -> Result<()> {
+        if let Some(last) = self.chunks.back() {
+            // SAFETY: the mark is there for as long as the chunk.
+            unsafe { runtime.driver().record(last.mark) }?;
+        }
+        if self.chunks.len() >= CHUNKS && self.is_first_free(runtime)? {
+            self.chunks.rotate_left(1);
+        } else {
+            self.chunks.push_back(Chunk::new(runtime)?);
+        }
+        Ok(())
+    }
+
+    /// Whether the chunk that was used longest ago can be used again. Waits for it for at most [`STALL_LIMIT`], once for each time that the
+    /// stream stalls.
+    fn is_first_free(&mut self, runtime: &Runtime) -> Result<bool> {
+        let Some(first) = self.chunks.front_mut() else { return Ok(false) };
+        let start = Instant::now();
+        // SAFETY: the mark is there for as long as the chunk, and was recorded when the next one came in use.
+        while first.taken > 0 && !unsafe { runtime.driver().has_passed(first.mark) }? {
+            if self.is_stalled || start.elapsed() > STALL_LIMIT {
+                self.is_stalled = true;
+                return Ok(false);
+            }
+            thread::yield_now();
+        }
+        self.is_stalled = false;
+        // A tensor that somebody views gets its piece later.
+        let is_free = first.deliver().is_ok();
+        if is_free {
+            first.taken = 0;
+        }
+        Ok(is_free)
     }
 }
 
-impl Buffer {
-    fn new(runtime: &Arc<Runtime>, bytes: usize) -> Result<Self> {
-        let bytes = bytes.next_power_of_two().max(4096);
-        let pinned = Pinned::new(runtime, bytes)?;
-        // SAFETY: so many bytes were allocated just now.
-        unsafe { pinned.data().write_bytes(0, bytes) };
-        Ok(Self { pinned, bytes })
+impl Chunk {
+    fn new(runtime: &Arc<Runtime>) -> Result<Self> {
+        let pinned = Pinned::new(runtime, CHUNK)?;
+        let (runtime, mark) = (runtime.clone(), runtime.driver().mark()?);
+        Ok(Self { runtime, pinned, taken: 0, mark, coming: Vec::new() })
     }
 
-    fn slice(&mut self, bytes: usize) -> &mut [u8] {
-        // SAFETY: it has as many bytes, initialised, which are this one's alone while no stream has them.
-        unsafe { slice::from_raw_parts_mut(self.pinned.data(), bytes.min(self.bytes)) }
+    /// The stream has passed all copies: host tensors get their pieces.
+    ///
+    /// # Errors
+    /// [`Error::Busy`](disco_core::Error::Busy) if somebody views one, whose pieces stay; the others get theirs.
+    fn deliver(&mut self) -> Result<()> {
+        let (mut outcome, data) = (Ok(()), self.pinned.data());
+        self.coming.retain(|piece| {
+            let copied = piece.tensor.bytes_mut().map(|mut to| {
+                // SAFETY: the chunk has so many bytes there, which the stream has written.
+                let from = unsafe { slice::from_raw_parts(data.wrapping_add(piece.at), piece.bytes) };
+                to[piece.offset..piece.offset + piece.bytes].copy_from_slice(from);
+            });
+            let is_busy = copied.is_err();
+            if outcome.is_ok() {
+                outcome = copied;
+            }
+            is_busy
+        });
+        outcome
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: it was made for this chunk, and is destroyed once.
+        unsafe { self.runtime.driver().destroy(self.mark) };
     }
 }

@@ -3,35 +3,35 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{DType, Queue, Tensor};
+use disco::{DType, Tensor};
 
 use crate::driver::{self, Pinned};
 use crate::seat::{self, LIMIT, PATIENCE, Result, Row, Seat, launch, median, row, sizes, sum, times};
 
-/// Host to device and back, by the queue, and by the driver from pinned memory.
+/// Host to device and back: by the queue from ordinary memory, and by the driver from pinned memory, in turn.
 pub(crate) fn copies(size: usize) -> Result<Vec<Row>> {
     seat::ranks(size, |seat| {
         let mut rows = Vec::new();
-        for bytes in sizes([4 << 10, 1 << 20, 64 << 20, 1 << 30]) {
+        for bytes in sizes([4 << 10, 1 << 20, 8 << 20, 64 << 20, 1 << 30]) {
             let tensor = seat.tensor(bytes, 1.0)?;
             let host = Tensor::zeros(DType::F32, [(bytes / 4) as i64])?;
             let mut pinned = Pinned::new(bytes)?;
             let stream = driver::stream_of(&mut *seat.queue);
-            let mut timed = |name: &str, work: &mut dyn FnMut(&mut dyn Queue) -> Result<()>| {
-                let round = |_| {
+            let mut seconds = ["copy_in", "raw_in", "copy_out", "raw_out"].map(|name| (name, Vec::new()));
+            for _ in 0..times(9) {
+                for (name, seconds) in &mut seconds {
                     let start = Instant::now();
-                    work(&mut *seat.queue)?;
+                    match *name {
+                        "copy_in" => seat.queue.copy_in(&tensor, &host)?,
+                        "raw_in" => pinned.copy_to(&tensor, stream)?,
+                        "copy_out" => seat.queue.copy_out(&host, &tensor)?,
+                        _ => pinned.copy_from(&tensor, stream)?,
+                    }
                     seat.queue.synchronize(LIMIT)?;
-                    Ok(start.elapsed().as_secs_f64())
-                };
-                let rounds = (0..times(5)).map(round).collect::<Result<Vec<_>>>()?;
-                rows.push(row(name, bytes, median(rounds)));
-                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-            };
-            timed("copy_in", &mut |queue| Ok(queue.copy_in(&tensor, &host)?))?;
-            timed("copy_out", &mut |queue| Ok(queue.copy_out(&host, &tensor)?))?;
-            timed("raw_in", &mut |_| pinned.copy_to(&tensor, stream))?;
-            timed("raw_out", &mut |_| pinned.copy_from(&tensor, stream))?;
+                    seconds.push(start.elapsed().as_secs_f64());
+                }
+            }
+            rows.extend(seconds.map(|(name, seconds)| row(name, bytes, median(seconds))));
         }
         Ok(rows)
     })

@@ -11,6 +11,7 @@
 
 mod allocations;
 mod alone;
+mod copies;
 mod costs;
 mod devices;
 mod failure;
