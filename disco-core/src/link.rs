@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::abort::{Abort, Switchboard};
 use crate::activity::Activity;
-use crate::channel::Notice;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Arena;
+use crate::signal::Notice;
 use crate::store::{MemoryStore, SharedStore, Store, View};
 
 /// A worker's way to its peers and its controller, beside the command stream.

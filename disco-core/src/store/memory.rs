@@ -5,10 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{SharedStore, over};
+use super::{SharedStore, StoreCall, over};
 use crate::error::{Error, Result};
 use crate::value::Value;
-use crate::wire::StoreCall;
 
 /// A store in this process's memory.
 #[derive(Debug, Default)]

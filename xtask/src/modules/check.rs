@@ -10,9 +10,8 @@ use super::source::Source;
 use crate::steps::CRATES;
 
 /// Crates that may have cycles, each with the reason.
-const EXEMPT: [(&str, &str); 7] = [
+const EXEMPT: [(&str, &str); 6] = [
     ("disco", "not yet in layers"),
-    ("disco-core", "not yet in layers"),
     ("disco-local", "not yet in layers"),
     ("disco-ccl", "not yet in layers"),
     ("disco-mpi", "not yet in layers"),

@@ -1,13 +1,13 @@
-//! What a worker function sees of its worker.
+//! One worker: its place, its device and its communicators.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::WorkerConfig;
 use super::watched::Watched;
 use crate::backend::{Backend, Rendezvous, Seat};
 use crate::communicator::{Communicator, CommunicatorExt};
+use crate::config::WorkerConfig;
 use crate::device::Device;
 use crate::device_api::{self, Queue};
 use crate::dtype::DType;
@@ -33,7 +33,7 @@ pub struct WorkerContext {
 }
 
 impl WorkerContext {
-    pub(super) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<dyn Link>) -> Result<Self> {
+    pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<dyn Link>) -> Result<Self> {
         let queue = device_api::host_queue(link.arena().cloned());
         Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None })
     }
@@ -139,7 +139,7 @@ impl WorkerContext {
     }
 
     /// Joins a new data plane in place of the old one, on `device`.
-    pub(super) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
+    pub(crate) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
         self.disconnect();
         if device != self.device() {
             // The old one goes first: it is another device's, perhaps, which must not be current afterwards.
@@ -172,13 +172,13 @@ impl WorkerContext {
     }
 
     /// Leaves the data plane.
-    pub(super) fn disconnect(&mut self) {
+    pub(crate) fn disconnect(&mut self) {
         self.group_comm = None;
         self.world_comm = None;
     }
 
     /// Waits for everything enqueued on communicators and stream.
-    pub(super) fn synchronize(&mut self) -> Result<()> {
+    pub(crate) fn synchronize(&mut self) -> Result<()> {
         for comm in [&mut self.world_comm, &mut self.group_comm].into_iter().flatten() {
             comm.synchronize()?;
         }
