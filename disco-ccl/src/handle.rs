@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use disco_core::abort::Switchboard;
+use disco_core::abort::AbortRegistry;
 use disco_core::{Abort, Error, Result};
 
 use crate::abi::{Code, Comm};
@@ -48,7 +48,7 @@ pub(crate) struct Handle {
     /// The graphs of its captured operations, which end first.
     graphs: Arc<Graphs>,
     /// Those split off, which hear its abort, and keep it for that.
-    children: Switchboard,
+    children: AbortRegistry,
     _parent: Option<Arc<Handle>>,
     /// An abort of the library's that somebody has started.
     ending: Mutex<Option<Ending>>,
@@ -89,7 +89,7 @@ impl Handle {
         let (comm, place) = (Mutex::new(Owned::new(ptr::null_mut())), ManuallyDrop::new(Arc::default()));
         let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);
-        let (cause, blocking, children) = (OnceLock::new(), OnceLock::new(), Switchboard::default());
+        let (cause, blocking, children) = (OnceLock::new(), OnceLock::new(), AbortRegistry::default());
         let (ending, graphs) = (Mutex::default(), Arc::default());
         Arc::new(Self {
             library,

@@ -12,6 +12,7 @@ pub use call::StoreCall;
 pub use memory::MemoryStore;
 pub use view::View;
 
+use crate::abort::Refused;
 use crate::error::{Error, Result};
 use crate::value::Value;
 
@@ -56,5 +57,5 @@ pub trait SharedStore: Debug + Send + Sync {
 
 /// The error of calls in an epoch that is over.
 pub fn over() -> Error {
-    Error::Aborted { cause: "the session failed and has recovered since".into() }
+    Refused::Over.into()
 }
