@@ -13,6 +13,7 @@ mod command;
 mod communicator;
 mod config;
 mod context;
+mod data_plane;
 mod device;
 pub mod device_api;
 mod dtype;
