@@ -1,6 +1,5 @@
 //! One worker: its place, its device and its communicators.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,9 +158,7 @@ impl WorkerContext {
         };
         let comm = backend.connect(seat, at)?;
         // Alike on all ranks, whoever failed to connect before.
-        let mut hasher = DefaultHasher::new();
-        at.as_bytes().hash(&mut hasher);
-        let name = format!("plane {:016x}", hasher.finish());
+        let name = format!("plane {:016x}", fnv1a(at.as_bytes()));
         let mut comm = Watched::new(comm, name, self.link.clone(), self.deadline(), self.config.check);
         if world.groups() > 1 {
             let color = world.group_of(self.worker).index() as u32;
@@ -184,5 +181,24 @@ impl WorkerContext {
         }
         let deadline = self.deadline();
         self.queue.synchronize(deadline)
+    }
+}
+
+/// FNV-1a of 64 bits. `std`'s hashes may differ between builds of Rust, and so between ranks.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fnv1a;
+
+    #[test]
+    fn the_hash_of_a_rendezvous_is_the_same_in_every_build() {
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
     }
 }
