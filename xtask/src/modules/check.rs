@@ -10,10 +10,9 @@ use super::source::Source;
 use crate::steps::CRATES;
 
 /// Crates that may have cycles, each with the reason.
-const EXEMPT: [(&str, &str); 6] = [
+const EXEMPT: [(&str, &str); 5] = [
     ("disco", "not yet in layers"),
     ("disco-local", "not yet in layers"),
-    ("disco-ccl", "not yet in layers"),
     ("disco-mpi", "not yet in layers"),
     ("disco-gpu-double", "not yet in layers"),
     ("disco-cli", "not yet in layers"),
