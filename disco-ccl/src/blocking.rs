@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 use disco_core::roll::{self, Voice};
 use disco_core::{Error, Result};
 
-use crate::ending::{Aborted, Ending};
 use crate::library::Library;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, Teardown};
+use crate::teardown::Aborted;
 
 /// Polls of the watchdog per deadline.
 const POLLS_PER_DEADLINE: u32 = 8;
@@ -58,7 +58,7 @@ pub(crate) struct Blocking {
 /// A two-phase abort whose first phase has begun.
 struct Interruption {
     give: Option<mpsc::Sender<Option<Aborted>>>,
-    ending: Option<Ending>,
+    teardown: Option<Teardown>,
 }
 
 /// The watchdog's last observation.
@@ -158,21 +158,21 @@ impl Blocking {
         // Without a communicator yet, the watchdog retries.
         if interruption.is_none() && is_inside && !comm.is_null() {
             let (give, given) = mpsc::channel();
-            let ending = Ending::interrupt(self.library, &self.runtime, comm, given);
-            *interruption = Some(Interruption { give: Some(give), ending: Some(ending) });
+            let teardown = Teardown::interrupt(self.library, &self.runtime, comm, given);
+            *interruption = Some(Interruption { give: Some(give), teardown: Some(teardown) });
         }
     }
 
     /// Hands the communicator to the thread that has begun to abort it, and returns that thread's teardown. The rank is in no call.
     /// Returns the communicator if no interruption has begun.
-    pub(crate) fn give(&self, aborted: Option<Aborted>) -> Result<Option<Ending>, Option<Aborted>> {
+    pub(crate) fn give(&self, aborted: Option<Aborted>) -> Result<Option<Teardown>, Option<Aborted>> {
         let mut interruption = self.interruption();
-        let Some(Interruption { give, ending }) = &mut *interruption else { return Err(aborted) };
+        let Some(Interruption { give, teardown }) = &mut *interruption else { return Err(aborted) };
         if let Some(give) = give.take() {
             // The thread waits for this message.
             _ = give.send(aborted);
         }
-        Ok(ending.take())
+        Ok(teardown.take())
     }
 
     /// Polls once: tells peers about a long call, and interrupts a call that exceeds the deadline.

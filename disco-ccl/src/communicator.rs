@@ -13,36 +13,33 @@ use std::time::Duration;
 use disco_core::tensor::Storage;
 use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Result, Roll, Tensor, op};
 
+use crate::capture_check::CaptureCheck;
 use crate::collective::{self, Calls, Outcome};
-use crate::ending::Ending;
-use crate::graph::CaptureCheck;
-use crate::handle::Handle;
+use crate::handle::{DROPPED, Handle};
+use crate::init::Init;
 use crate::library::Library;
 use crate::meeting::Meeting;
-use crate::memory::Registration;
 use crate::p2p::{Rendezvous, Shortcut, Vendor};
 use crate::patience;
 use crate::premul::{self, Factor};
 use crate::queue::NOTHING_RUNS;
-use crate::runtime::Runtime;
+use crate::registration::Registration;
+use crate::runtime::{Runtime, Teardown};
 use crate::table::CommSplit;
 
 /// `NCCL_SPLIT_NOCOLOR`
 const NO_COLOR: c_int = -1;
 
-/// The cause that graphs of a dropped communicator report.
-pub(crate) const DROPPED: &str = "the communicator was dropped";
-
 /// One rank: all that it launches goes on its device's one stream.
 pub struct Communicator {
-    pub(crate) library: &'static Library,
-    pub(crate) runtime: Arc<Runtime>,
-    pub(crate) handle: Arc<Handle>,
+    library: &'static Library,
+    runtime: Arc<Runtime>,
+    handle: Arc<Handle>,
     rank: Rank,
     size: usize,
     capabilities: Capabilities,
     deadline: Duration,
-    pub(crate) meeting: Meeting,
+    meeting: Meeting,
     roll: Roll,
     /// Groups launched so far.
     launches: u64,
@@ -265,7 +262,7 @@ impl Communicator {
     }
 
     /// Waits until the library has done what it was called for, or has an error.
-    pub(crate) fn settle(&self, operation: impl Fn() -> String) -> Result<()> {
+    fn settle(&self, operation: impl Fn() -> String) -> Result<()> {
         self.wait(operation, || self.handle.is_settled())
     }
 
@@ -292,7 +289,7 @@ impl Communicator {
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
         let waited = |waited| self.roll.go_on(self.number(), waited, self.deadline, &operation);
-        patience::wait(&self.handle, holds, waited).map_err(|error| match (error, self.runtime.stuck()) {
+        patience::wait(|| self.handle.check(), holds, waited).map_err(|error| match (error, self.runtime.stuck()) {
             (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
             (error, _) => error,
         })
@@ -332,7 +329,7 @@ impl Communicator {
     fn child(&self, handle: &Arc<Handle>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
         let seat = match self.library.table.comm_split {
             Some(comm_split) => self.split_by_library(comm_split, handle, color, key)?,
-            None => self.meeting.split(self, handle, (split, color, key))?,
+            None => self.split_by_store(handle, (split, color, key))?,
         };
         let Some((rank, size)) = seat else { return Ok(None) };
         let roll = self.roll.child(color.cast_unsigned(), rank, size);
@@ -343,6 +340,21 @@ impl Communicator {
             child.find_shortcut(shortcut.vendor(), self.deadline)?;
         }
         Ok(Some(child))
+    }
+
+    /// This rank's place in a child whose ranks meet at the store, and how many ranks that has.
+    fn split_by_store(
+        &self,
+        child: &Handle,
+        (split, color, key): (u64, c_int, c_int),
+    ) -> Result<Option<(usize, usize)>> {
+        let (library, runtime, deadline) = (self.library, &self.runtime, self.deadline);
+        let place = (self.rank.index(), self.size);
+        let Some((rank, size, id)) = self.meeting.split(library, place, (split, color, key), deadline)? else {
+            return Ok(None);
+        };
+        Init { library, runtime, handle: child, id, rank, size, deadline, patience: deadline }.run()?;
+        Ok(Some((rank, size)))
     }
 
     /// This rank's place in a child that the library makes, and how many ranks that has.
@@ -366,11 +378,6 @@ impl Communicator {
         child.block_as(&self.handle);
         self.wait(|| "split".into(), || child.is_settled())?;
         child.seat().map(Some)
-    }
-
-    /// How long one operation may take.
-    pub(crate) fn deadline(&self) -> Duration {
-        self.deadline
     }
 }
 
@@ -438,7 +445,7 @@ impl disco_core::Communicator for Communicator {
         }
         let storage = tensor.storage();
         if !self.registrations.iter().any(|registration| registration.is_of(storage)) {
-            let registered = Registration::new(self.library, &self.handle, storage);
+            let registered = self.handle.register(storage);
             let registered = registered.map_err(|error| self.call_roll(error, || "register".into()));
             let registered = registered.inspect_err(|error| self.break_off_if_late(error))?;
             self.registrations.extend(registered);
@@ -460,10 +467,10 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         // The library waits for the communicator's graphs to be destroyed.
         let graphs = self.handle.graphs().end(&self.runtime, &DROPPED.into());
-        _ = graphs.is_none_or(Ending::wait);
+        _ = graphs.is_none_or(Teardown::wait);
         let registrations = std::mem::take(&mut self.registrations);
         _ = match self.handle.take() {
-            Some(comm) => Ending::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),
+            Some(comm) => Teardown::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),
             None => self.handle.end_and_wait(registrations),
         };
         // Who has failed waits for nobody.

@@ -2,7 +2,7 @@
 //!
 //! Whoever calls the library holds the lock, for this one call. Whoever ends the communicator takes it
 //! out under the lock and calls the library afterwards: from then on nobody else has it. An abort that finds the lock taken leaves
-//! the ending to the rank inside, which looks for aborts when it has let go: each side stores, fences and looks, so that one of
+//! the teardown to the rank inside, which looks for aborts when it has let go: each side stores, fences and looks, so that one of
 //! them sees the other. The abort also [interrupts](Blocking::interrupt) the call, if the
 //! communicator is a blocking one.
 
@@ -15,20 +15,22 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use disco_core::abort::Switchboard;
+use disco_core::abort::AbortRegistry;
+use disco_core::tensor::Storage;
 use disco_core::{Abort, Error, Result};
 
 use crate::abi::{Code, Comm};
 use crate::blocking::{Blocking, Watchdog};
-use crate::communicator::DROPPED;
-use crate::ending::{Aborted, Ending};
-use crate::graph::Graphs;
 use crate::library::Library;
-use crate::memory::Registration;
-use crate::pinned::Living;
-use crate::runtime::Runtime;
-use crate::siblings::{Sibling, Siblings};
+use crate::owned::Owned;
+use crate::registration::Registration;
+use crate::runtime::{Graphs, Runtime, Teardown};
+use crate::siblings::Sibling;
 use crate::table::Table;
+use crate::teardown::Aborted;
+
+/// The cause that graphs of a dropped communicator report.
+pub(crate) const DROPPED: &str = "the communicator was dropped";
 
 /// One rank's communicator.
 #[derive(Debug)]
@@ -48,28 +50,10 @@ pub(crate) struct Handle {
     /// The graphs of its captured operations, which end first.
     graphs: Arc<Graphs>,
     /// Those split off, which hear its abort, and keep it for that.
-    children: Switchboard,
+    children: AbortRegistry,
     _parent: Option<Arc<Handle>>,
     /// An abort of the library's that somebody has started.
-    ending: Mutex<Option<Ending>>,
-}
-
-/// A communicator, or null before it is made and after it was taken out. Pinned memory stays until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Owned(pub(crate) Comm, Living, Option<Sibling>);
-
-// SAFETY: the library takes a communicator from any thread, one at a time; it is behind a lock, or taken out from there.
-unsafe impl Send for Owned {}
-
-impl Owned {
-    pub(crate) fn new(comm: Comm) -> Self {
-        Self(comm, Living::new(), None)
-    }
-
-    /// The ranks of the communicator in this process, once it has any operations.
-    pub(crate) fn siblings(&self) -> Option<Arc<Siblings>> {
-        self.2.as_ref().map(|sibling| sibling.all().clone())
-    }
+    teardown: Mutex<Option<Teardown>>,
 }
 
 impl Handle {
@@ -89,8 +73,8 @@ impl Handle {
         let (comm, place) = (Mutex::new(Owned::new(ptr::null_mut())), ManuallyDrop::new(Arc::default()));
         let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);
-        let (cause, blocking, children) = (OnceLock::new(), OnceLock::new(), Switchboard::default());
-        let (ending, graphs) = (Mutex::default(), Arc::default());
+        let (cause, blocking, children) = (OnceLock::new(), OnceLock::new(), AbortRegistry::default());
+        let (teardown, graphs) = (Mutex::default(), Arc::default());
         Arc::new(Self {
             library,
             runtime,
@@ -104,7 +88,7 @@ impl Handle {
             graphs,
             children,
             _parent: parent,
-            ending,
+            teardown,
         })
     }
 
@@ -145,7 +129,7 @@ impl Handle {
     pub(crate) fn join(&self, name: &str) -> Result<()> {
         let mut comm = self.lock();
         if !comm.0.is_null() {
-            comm.2 = Some(Sibling::new(name, &self.runtime));
+            comm.join(Sibling::new(name, &self.runtime));
         }
         drop(comm);
         self.check_left()
@@ -241,6 +225,19 @@ impl Handle {
         Ok((rank as usize, size as usize))
     }
 
+    /// Registers all of a storage. None where the library has no use for it.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`], the library's.
+    pub(crate) fn register(&self, storage: &Arc<Storage>) -> Result<Option<Registration>> {
+        let Some(register) = self.library.table.comm_register else { return Ok(None) };
+        let (mut token, bytes) = (ptr::null_mut(), storage.byte_len());
+        // SAFETY: the communicator is there, and so are the bytes and the place.
+        let code = self.call(|_, comm| unsafe { register(comm, storage.pointer().cast(), bytes, &mut token) })?;
+        self.library.check("ncclCommRegister", code)?;
+        Ok(Some(Registration::new(storage.clone(), token)))
+    }
+
     /// Takes it out; nobody calls the library with it any more. None if somebody has.
     pub(crate) fn take(&self) -> Option<Owned> {
         self.take_from(&mut self.lock())
@@ -261,8 +258,8 @@ impl Handle {
     /// started that. Whether it has. Kernels of other ranks may still write to tensors then: `kept` is released when they have ended,
     /// and memory that tensors give back is not given out again before.
     pub(crate) fn end_and_wait(&self, mut kept: Vec<Registration>) -> bool {
-        let ending = self.end(self.lock(), &mut kept).take();
-        ending.is_none_or(Ending::wait)
+        let teardown = self.end(self.lock(), &mut kept).take();
+        teardown.is_none_or(Teardown::wait)
     }
 
     /// The graphs of its captured operations.
@@ -281,7 +278,7 @@ impl Handle {
         if self.is_aborted.load(Ordering::Relaxed) { Err(self.aborted()) } else { Ok(()) }
     }
 
-    /// An abort that found this rank inside has left the ending to it.
+    /// An abort that found this rank inside has left the teardown to it.
     fn check_left(&self) -> Result<()> {
         fence(Ordering::SeqCst);
         self.check().inspect_err(|_| {
@@ -300,9 +297,9 @@ impl Handle {
 
     /// Ends what the communicator has under way, and itself, without waiting for that, if it is there. `kept` goes along.
     ///
-    /// Whoever finds it taken out finds its ending: that is locked before the communicator is let go, and held by nobody who waits.
-    fn end(&self, mut place: MutexGuard<'_, Owned>, kept: &mut Vec<Registration>) -> MutexGuard<'_, Option<Ending>> {
-        let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The teardown is stored before `comm` is unlocked (lock order: `comm`, `teardown`); no thread waits while it holds that lock.
+    fn end(&self, mut place: MutexGuard<'_, Owned>, kept: &mut Vec<Registration>) -> MutexGuard<'_, Option<Teardown>> {
+        let mut teardown = self.teardown.lock().unwrap_or_else(PoisonError::into_inner);
         // Before graphs give memory back.
         let hold = self.runtime.hold();
         let comm = self.take_from(&mut place);
@@ -313,11 +310,11 @@ impl Handle {
             None => Err(aborted),
         };
         match begun {
-            Ok(Some(begun)) => *ending = Some(begun),
-            Err(Some(aborted)) => *ending = Some(Ending::abort(self.library, &self.runtime, aborted)),
+            Ok(Some(begun)) => *teardown = Some(begun),
+            Err(Some(aborted)) => *teardown = Some(Teardown::abort(self.library, &self.runtime, aborted)),
             Ok(None) | Err(None) => {}
         }
-        ending
+        teardown
     }
 
     fn lock(&self) -> MutexGuard<'_, Owned> {

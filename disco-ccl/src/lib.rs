@@ -7,24 +7,27 @@
 //! backend       a vendor's backend as the registry has it
 //! library       the search, the gate, what its version can do, the text of errors
 //! driver        what is asked of the vendor's device library
-//! runtime       one device with one stream on it, and the memory of tensors there
+//! runtime       one device with one stream on it, the memory of tensors there, captured work
 //!   heap          the device memory of tensors
 //!   pool          the driver's pools of device memory
 //!   pinned        pinned host memory, and how long it stays
 //!   device        which devices there are
 //!   queue         a worker's stream, and marks in it
 //!   staging       copies from and to the host
-//!   graph         captured work of the stream, and its launches
 //! communicator  one rank: launches, waits, splits, breaks
 //!   collective    operations as calls of the library
 //!   premul        sums of inputs that are multiplied first
+//!   capture_check which operations a capture refuses
 //!   connect       how ranks get their communicator
+//!   init          how the library makes one
 //!   meeting       what ranks tell each other beside the library
 //!   handle        the library's communicator between its rank and whoever aborts it
 //!   blocking      calls that wait inside the library, and what interrupts them
 //!   patience      waiting
-//!   memory        what the library allocates, and what is registered with it
-//!   ending        the end of a communicator
+//!   owned         that communicator, with what ends after it
+//!   memory        device memory of the library's own
+//!   registration  memory that is registered with a communicator
+//!   teardown      the end of a communicator
 //!   siblings      its ranks in this process, and when they have all ended
 //! p2p           what devices of one machine are to each other
 //! ```
@@ -37,40 +40,42 @@
 pub mod abi;
 mod backend;
 mod blocking;
+mod capture_check;
 mod collective;
 mod communicator;
 mod config;
 mod connect;
 mod device;
 mod driver;
-mod ending;
-mod graph;
 mod handle;
 mod heap;
+mod init;
 mod library;
 mod meeting;
 mod memory;
+mod owned;
 pub mod p2p;
 mod patience;
 mod pinned;
 mod pool;
 mod premul;
 mod queue;
+mod registration;
 mod runtime;
 mod siblings;
 mod staging;
 mod table;
+mod teardown;
 
 pub use backend::{Backend, Details};
 pub use communicator::Communicator;
 pub use config::Config;
 pub use device::{bind, details};
-pub use driver::{Driver, Mark, Way};
-pub use graph::{Graph, GraphFunctions};
+pub use driver::{Driver, GraphFunctions, Mark, Way};
 pub use heap::MemoryUse;
 pub use library::{Library, Vendor, Version};
 pub use pinned::Pinned;
 pub use pool::PoolFunctions;
 pub use queue::Queue;
-pub use runtime::Runtime;
+pub use runtime::{Graph, Runtime};
 pub use table::Table;

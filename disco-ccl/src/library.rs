@@ -194,6 +194,13 @@ impl Library {
         if code == Code::IN_PROGRESS { Ok(()) } else { self.check(function, code) }
     }
 
+    /// Logs the failure of a call that is part of a teardown.
+    pub(crate) fn report(&self, function: &'static str, code: Code) {
+        if let Err(error) = self.check_launched(function, code) {
+            tracing::warn!(%error, function, "the end of a communicator or of its memory has failed");
+        }
+    }
+
     #[cold]
     fn error(&self, function: &'static str, code: Code) -> Error {
         // SAFETY: any number may be asked for.

@@ -7,9 +7,6 @@ use std::time::Duration;
 use disco_core::{Error, Result, Store, roll};
 
 use crate::abi::UniqueId;
-use crate::communicator::Communicator;
-use crate::connect::Init;
-use crate::handle::Handle;
 use crate::library::Library;
 use crate::p2p::shares_devices;
 use crate::runtime::Runtime;
@@ -89,16 +86,16 @@ impl Meeting {
         Ok(())
     }
 
-    /// Splits where the library has no function for it: the ranks of a color meet at a place of their own. This rank's place
-    /// among them, and how many they are. `split` is its number, alike on all ranks.
+    /// Splits where the library has no function for it: the ranks of a color meet at a place of their own. This rank's place among
+    /// them, how many they are, and the library's id of that place, which the first of them makes. `split` is its number, alike on all
+    /// ranks.
     pub(crate) fn split(
         &self,
-        parent: &Communicator,
-        child: &Arc<Handle>,
+        library: &Library,
+        (own, size): (usize, usize),
         (split, color, key): (u64, i32, i32),
-    ) -> Result<Option<(usize, usize)>> {
-        use disco_core::Communicator as _;
-        let (own, size, deadline) = (parent.rank().index(), parent.size(), parent.deadline());
+        deadline: Duration,
+    ) -> Result<Option<(usize, usize, UniqueId)>> {
         let (what, words) = (format!("split {split}"), [color.to_le_bytes(), key.to_le_bytes()].concat());
         let all = self.exchange(&what, (own, size), &words, "split", deadline)?;
         if color < 0 {
@@ -115,13 +112,10 @@ impl Meeting {
         let me = members.iter().position(|(_, rank)| *rank == own).unwrap_or_default();
         let key = format!("{}, {what}: place of color {color}", self.name);
         if me == 0 {
-            self.store.set(&key, &parent.library.unique_id()?.0)?;
+            self.store.set(&key, &library.unique_id()?.0)?;
         }
         let id = self.store.wait(&key, deadline)?;
         let id = id.try_into().map_err(|_| Error::invalid("split: that is no place to meet"))?;
-        let (library, runtime, size) = (parent.library, &parent.runtime, members.len());
-        Init { library, runtime, handle: child, id: UniqueId(id), rank: me, size, deadline, patience: deadline }
-            .run()?;
-        Ok(Some((me, members.len())))
+        Ok(Some((me, members.len(), UniqueId(id))))
     }
 }

@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use disco_core::Result;
 
-use crate::handle::Handle;
-
 /// Looks in a row.
 const SPINS: u32 = 200;
 /// Looks until pauses begin; others run in between once in so many.
@@ -14,12 +12,12 @@ const YIELDS: u32 = 20_000;
 /// Between later looks.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Waits until something holds. Now and then `long` is asked, with the time since it was first, whether to go on.
+/// Waits until something holds. Now and then `check` and `long` say whether to go on; `long` gets the time since it was first asked.
 ///
 /// # Errors
-/// [`Error::Aborted`](disco_core::Error::Aborted), those of `holds` and `long`.
+/// Those of `check`, `holds` and `long`.
 pub(crate) fn wait(
-    handle: &Handle,
+    check: impl Fn() -> Result<()>,
     mut holds: impl FnMut() -> Result<bool>,
     mut long: impl FnMut(Duration) -> Result<()>,
 ) -> Result<()> {
@@ -34,7 +32,7 @@ pub(crate) fn wait(
         } else {
             thread::yield_now();
         }
-        handle.check()?;
+        check()?;
         long(start.get_or_insert_with(Instant::now).elapsed())?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use disco_core::tensor::Storage;
 use disco_core::{Device, DeviceKind, Error, Result, Tensor};
 
 use crate::driver::Mark;
-use crate::graph::Graph;
+use crate::runtime::Graph;
 use crate::runtime::Runtime;
 use crate::staging::Staging;
 

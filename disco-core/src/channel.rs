@@ -5,7 +5,7 @@
 //!             Inbox   ◀── replies, notices ──
 //! ```
 
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use crate::activity::Progress;
-use crate::error::{Error, Failure, Result};
-use crate::frame::Frame;
+use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::link::Link;
-use crate::value::Value;
-
-/// What a command that wants a reply gets from a worker: a value ([`Value::None`] for a sync), or the first failure.
-pub type Reply = Result<Value, Arc<Failure>>;
+pub use crate::signal::{Notice, Reply, Signal};
+use crate::wire::Frame;
 
 /// The controller's end of a lane.
 ///
@@ -116,40 +113,4 @@ pub trait Endpoint: Send + 'static {
 
     /// The way to peers and controller beside the commands.
     fn link(&self) -> Arc<dyn Link>;
-}
-
-/// A message to workers that does not queue behind commands.
-#[non_exhaustive]
-#[derive(Clone, Debug)]
-pub enum Signal {
-    /// Something failed: whoever waits on peers returns [`Error::Aborted`].
-    Abort {
-        /// The session's epoch; workers beyond it ignore the signal.
-        epoch: u64,
-        /// The first failure, as text.
-        cause: Arc<str>,
-    },
-    /// Leave the loop at the next opportunity, whatever is still queued.
-    Shutdown,
-}
-
-/// A message to the controller that nobody asked for.
-#[non_exhaustive]
-#[derive(Clone, Debug)]
-pub enum Notice {
-    /// A worker met its first error of this epoch, and is poisoned.
-    Failed {
-        /// The worker's epoch.
-        epoch: u64,
-        /// What failed.
-        failure: Arc<Failure>,
-    },
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Notice::Failed { failure, .. } => write!(f, "failed: {failure}"),
-        }
-    }
 }

@@ -227,4 +227,58 @@ mod tests {
         assert!(!caps.supports(OpKind::AllReduce, DType::F32, Some(Reduction::Avg)));
         assert!(!caps.supports(OpKind::Send, DType::F32, None));
     }
+
+    #[derive(Debug, Default)]
+    struct Recorder(Vec<OpKind>);
+
+    impl Communicator for Recorder {
+        fn rank(&self) -> Rank {
+            Rank::new(0)
+        }
+
+        fn size(&self) -> usize {
+            1
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::NONE
+        }
+
+        fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+            self.0.extend(group.iter().map(Op::kind));
+            Ok(())
+        }
+
+        fn split(&mut self, _: Option<u32>, _: i32) -> Result<Option<Box<dyn Communicator>>> {
+            Ok(None)
+        }
+
+        fn synchronize(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn aborter(&self) -> Arc<dyn Abort> {
+            unreachable!("nothing is aborted")
+        }
+    }
+
+    #[test]
+    fn every_operation_has_a_method() {
+        let (x, sum, root) = (&Tensor::zeros(DType::F32, [1]).unwrap(), Reduction::Sum, Rank::new(0));
+        let mut comm = Recorder::default();
+        comm.all_reduce(x, x, sum).unwrap();
+        comm.reduce(x, None, sum, root).unwrap();
+        comm.reduce_scatter(x, x, sum).unwrap();
+        comm.all_gather(x, x).unwrap();
+        comm.broadcast(x, root).unwrap();
+        comm.gather(x, None, root).unwrap();
+        comm.scatter(None, x, root).unwrap();
+        comm.all_to_all(x, x).unwrap();
+        comm.all_gather_v(x, x, &[1]).unwrap();
+        comm.all_to_all_v((x, &[1]), (x, &[1])).unwrap();
+        comm.send(x, root).unwrap();
+        comm.recv(x, root).unwrap();
+        comm.barrier().unwrap();
+        assert_eq!(comm.0, OpKind::ALL);
+    }
 }

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
-
 /// The type of a tensor's elements.
 ///
 /// Open, because vendors keep adding narrow floats. On the wire and in DLPack a type is a code, a width in bits and a
@@ -103,15 +101,18 @@ impl fmt::Display for DType {
 }
 
 impl FromStr for DType {
-    type Err = Error;
+    type Err = UnknownDType;
 
-    fn from_str(name: &str) -> Result<Self> {
-        TABLE.iter().find(|row| row.1 == name).map(|row| row.0).ok_or_else(|| {
-            let known: Vec<&str> = TABLE.iter().map(|row| row.1).collect();
-            Error::invalid(format!("unknown dtype `{name}`; known are {}", known.join(", ")))
-        })
+    fn from_str(name: &str) -> Result<Self, UnknownDType> {
+        let row = TABLE.iter().find(|row| row.1 == name);
+        row.map(|row| row.0).ok_or_else(|| UnknownDType(name.to_owned()))
     }
 }
+
+/// A name that no dtype has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown dtype `{0}`; known are {known}", known = TABLE.map(|row| row.1).join(", "))]
+pub struct UnknownDType(String);
 
 /// A Rust type that views the elements of a host tensor.
 ///

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dtype::DType;
+use crate::codec::WireError;
+use crate::dtype::{DType, UnknownDType};
 use crate::id::{RegisterId, WorkerId};
-use crate::wire::WireError;
 
 /// Result with Disco's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -209,6 +209,12 @@ impl fmt::Display for Failure {
         }
         write!(f, "): {}", self.message)?;
         self.causes.iter().try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
+impl From<UnknownDType> for Error {
+    fn from(error: UnknownDType) -> Self {
+        Self::invalid(error.to_string())
     }
 }
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::abort::{Abort, Switchboard};
+use crate::abort::{Abort, AbortRegistry};
 use crate::activity::Activity;
-use crate::channel::Notice;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Arena;
+use crate::signal::Notice;
 use crate::store::{MemoryStore, SharedStore, Store, View};
 
 /// A worker's way to its peers and its controller, beside the command stream.
@@ -148,7 +148,7 @@ impl Shared {
 pub struct ThreadLink {
     shared: Arc<Shared>,
     arena: Option<Arc<Arena>>,
-    aborts: Switchboard,
+    aborts: AbortRegistry,
     activity: Arc<Activity>,
     notify: Box<dyn Fn(Notice) + Send + Sync>,
 }
@@ -157,7 +157,7 @@ impl ThreadLink {
     /// A link to `shared`, whose notices go to `notify`.
     pub fn new(shared: Arc<Shared>, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         let arena = shared.arena.clone();
-        Self { shared, arena, aborts: Switchboard::default(), activity: Arc::default(), notify: Box::new(notify) }
+        Self { shared, arena, aborts: AbortRegistry::default(), activity: Arc::default(), notify: Box::new(notify) }
     }
 
     /// The same with an arena of its own, as a worker in another process would have it.

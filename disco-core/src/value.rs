@@ -4,12 +4,12 @@ use std::any::Any;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
+use crate::codec::Writer;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::id::RegisterId;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-use crate::wire::Writer;
 
 /// An argument or an answer. Cheap to clone.
 #[non_exhaustive]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::abort::Switchboard;
+use disco_core::abort::AbortRegistry;
 use disco_core::tensor::Access;
 use disco_core::{Abort, Error, Result};
 
@@ -26,7 +26,7 @@ pub(crate) struct Group {
     /// gone, and it is gone when the group is.
     kept: Mutex<Vec<Access>>,
     /// Groups split off from this one: they hear its abort.
-    children: Switchboard,
+    children: AbortRegistry,
     /// Links know the first group of a family only and hold it weakly: its descendants keep it.
     _parent: Option<Arc<Group>>,
 }
@@ -74,7 +74,7 @@ impl Group {
 
     fn of(board: Board, home: Home, parent: Option<Arc<Self>>) -> Self {
         let pace = Pace::new(board.size());
-        Self { board, home, pace, kept: Mutex::default(), children: Switchboard::default(), _parent: parent }
+        Self { board, home, pace, kept: Mutex::default(), children: AbortRegistry::default(), _parent: parent }
     }
 
     /// Number of ranks.

@@ -3,6 +3,7 @@
 mod fuzzing;
 mod gpu;
 mod libraries;
+mod modules;
 mod run;
 mod steps;
 
@@ -32,6 +33,8 @@ enum Command {
         #[arg(default_value = "target/gpu-bundle")]
         folder: PathBuf,
     },
+    /// Fails on a cycle between the modules of a crate, which the gate does not take
+    Modules,
     /// All parts of `gpu-evidence.sh` on the test double, with small sizes and counts
     GpuRehearsal,
 }
@@ -51,6 +54,7 @@ impl Command {
     fn run(self) -> anyhow::Result<()> {
         let steps = match self {
             Self::GpuBundle { folder } => return gpu::bundle(&folder),
+            Self::Modules => return modules::check(),
             Self::GpuRehearsal => return gpu::rehearse(),
             Self::Check => [steps::lints(), fuzzing::lints(), steps::tests(), steps::documentation()].concat(),
             Self::Test { long: false } => steps::tests(),

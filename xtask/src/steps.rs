@@ -15,7 +15,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-const CRATES: [&str; 13] = [
+pub(crate) const CRATES: [&str; 13] = [
     "disco",
     "disco-core",
     "disco-channel",
@@ -35,11 +35,12 @@ const CRATES: [&str; 13] = [
 /// which needs another crate's.
 const FEATURES: [&str; 4] = ["local", "mpi", "nccl", "rccl"];
 
-/// Format and clippy.
+/// Format, clippy and the layers of modules.
 pub(crate) fn lints() -> Vec<Step> {
     let mut steps = vec![
         step("format", "fmt --all --check"),
         step("clippy", "clippy --quiet --workspace --all-targets -- -D warnings"),
+        step("no cycles between modules", "run --quiet --package xtask -- modules"),
     ];
     steps.extend(facades().map(|(name, features)| {
         let args = format!("clippy --quiet --package disco --all-targets {features} -- -D warnings");

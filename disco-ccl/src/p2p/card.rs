@@ -2,7 +2,7 @@
 
 use disco_core::{Error, Result};
 
-use super::peers::Export;
+use crate::driver::Export;
 
 /// One rank's memory.
 pub(super) struct Card {

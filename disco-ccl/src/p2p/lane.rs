@@ -8,8 +8,8 @@ use std::sync::Arc;
 use disco_core::{Error, Rank, Result, Tensor};
 
 use super::memory::Memory;
-use super::peers::Peers;
 use super::words::{BARRIER, Held, SLOTS};
+use crate::driver::Peers;
 use crate::driver::{Driver, Way};
 
 /// One of the two streams that a [`Workspace`](super::Workspace) has: the worker's own, on which its collectives are, and one at its

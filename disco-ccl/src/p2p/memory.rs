@@ -20,9 +20,9 @@ use disco_core::{Error, Rank, Result, Store};
 
 use super::word_table::WordTable;
 use super::words::{PROOF, ROW, Words};
-use crate::ending::Ending;
 use crate::pinned::Living;
 use crate::runtime::Runtime;
+use crate::runtime::Teardown;
 
 /// Bytes that kernels have of each rank's memory, from its start on.
 pub const STATE_BYTES: usize = 96 << 10;
@@ -203,7 +203,7 @@ impl Memory {
     /// stream waits.
     pub(super) fn release(this: &Arc<Self>) {
         let memory = this.clone();
-        drop(Ending::spawn("the end of waits for peers", &this.runtime, move || {
+        drop(Teardown::spawn("the end of waits for peers", &this.runtime, move || {
             let start = Instant::now();
             let own = |from, slot| memory.word(memory.rank, from, slot);
             while memory.words.release(&memory.runtime, own) && start.elapsed() < memory.patience {
@@ -234,7 +234,7 @@ impl Drop for Memory {
         let (kept, farewell) = (mem::take(&mut self.kept), self.farewell.take());
         let (rank, patience) = (self.rank, self.patience);
         let (waiting, living) = (mem::take(&mut self.waiting), self.living.take());
-        drop(Ending::spawn("the end of peer-to-peer memory", &self.runtime, move || {
+        drop(Teardown::spawn("the end of peer-to-peer memory", &self.runtime, move || {
             if !runtime.wait_all_idle(patience) {
                 words.release(&runtime, |from, slot| bases[rank].word(from, slot));
                 if !runtime.wait_all_idle(patience) {

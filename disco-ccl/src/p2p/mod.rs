@@ -1,7 +1,6 @@
 //! What devices of one machine are to each other: whether kernels of our own can reach their peers' memory.
 //!
 //! ```text
-//! bus         where a device is on the PCI bus, which all processes of a machine call alike
 //! topology    links between devices, and the shapes that kernels are written for
 //! decision    which shape a group has, and why; what a test wants instead
 //! survey      all devices of a kind on this machine
@@ -16,19 +15,16 @@
 //! shortcut    what a communicator does over it, without its library
 //!   options   what users say of it
 //! backend     a vendor's backend that has such
-//! peers       what is asked of the vendor's device library for that
 //! ```
 //!
 //! No vendor's library is asked here: each vendor's crate walks its links and hands in where they end.
 
 mod backend;
-mod bus;
 mod card;
 mod decision;
 mod lane;
 mod memory;
 mod options;
-mod peers;
 mod proof;
 mod rendezvous;
 mod shortcut;
@@ -39,16 +35,15 @@ mod words;
 mod workspace;
 
 pub use backend::Backend;
-pub use bus::BusId;
 pub use decision::Decision;
 pub use lane::Lane;
 pub use memory::STATE_BYTES;
 pub use options::{OFF, bytes_of, is_off, shares_devices};
-pub use peers::{Export, Peers};
 pub use rendezvous::{Found, Introduction, Offer, Rendezvous};
 pub use shortcut::{Kernels, Preparation, Prepared, Shortcut, Unfit, Vendor};
 pub use survey::{Site, Survey, host};
 pub use topology::{Ends, Mesh, RANKS, Topology};
-pub use word_table::WORD_BYTES;
 pub use words::SLOTS;
 pub use workspace::{BUFFER, Met, Workspace};
+
+pub use crate::driver::{BusId, Export, Peers, WORD_BYTES};

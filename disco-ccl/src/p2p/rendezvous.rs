@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use disco_core::{Error, Rank, Result, Store, roll};
 
-use super::bus::BusId;
 use super::survey;
 use super::topology::{Mesh, Topology};
+use crate::driver::BusId;
 
 /// One meeting of ranks of one communicator.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use disco_core::{Abort, Communicator, DType, Error, Op, OpKind, Reduction, Result};
 
-use super::bus::BusId;
 use super::options;
 use super::rendezvous::{Found, Rendezvous};
 use super::topology::{Mesh, Topology};
 use super::workspace::{BUFFER, Met, Workspace};
+use crate::driver::BusId;
 use crate::runtime::{Runtime, Watch};
 
 /// What a vendor's crate knows of its devices.

@@ -2,9 +2,9 @@
 
 use disco_core::{Device, Result};
 
-use super::bus::BusId;
 use super::decision::Decision;
 use super::topology::Mesh;
+use crate::driver::BusId;
 
 /// The devices of a kind that this process sees, and what they are to each other.
 #[non_exhaustive]

@@ -5,15 +5,11 @@
 
 use disco_core::{Error, Result};
 
-use super::peers::Peers;
 use super::words::{PROOF, ROW};
-use crate::driver::Driver;
+use crate::driver::{Driver, Peers, WORD_BYTES};
 
 /// Words of each peer that are in use.
 const USED: usize = PROOF + 1;
-
-/// Bytes of memory for one word: what `hipMallocSignalMemory` has.
-pub const WORD_BYTES: usize = 8;
 
 /// Addresses of a rank's words, a row for each peer. None: they are in the memory that it shares.
 #[derive(Clone, Default)]

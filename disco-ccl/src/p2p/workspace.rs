@@ -11,7 +11,6 @@ use std::sync::{Arc, OnceLock};
 use disco_core::tensor::Storage;
 use disco_core::{DType, Error, Rank, Result, Shape, Tensor};
 
-use super::bus::BusId;
 use super::card::Card;
 use super::decision::Decision;
 use super::lane::Lane;
@@ -20,6 +19,7 @@ use super::proof;
 use super::rendezvous::{Found, Introduction, Offer, Rendezvous};
 use super::topology::{Ends, Mesh, RANKS, Topology};
 use super::word_table::WordTable;
+use crate::driver::BusId;
 use crate::patience;
 use crate::runtime::Runtime;
 

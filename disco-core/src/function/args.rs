@@ -1,10 +1,8 @@
 //! Arguments of a call, as a worker sees them.
 
-use super::FromArg;
+use super::{FromArg, Object, Registers};
 use crate::error::{Error, Result};
-use crate::object::Object;
 use crate::value::Value;
-use crate::worker::Registers;
 
 /// The arguments of one call: values, with registers standing for what the worker has in them.
 #[derive(Debug)]

@@ -4,10 +4,9 @@ use std::any::type_name;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Arg, Function};
+use super::{Arg, Function, Object, Opaque};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::object::{Object, Opaque};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::value::Value;

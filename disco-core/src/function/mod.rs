@@ -13,6 +13,8 @@
 
 mod args;
 mod convert;
+mod object;
+mod registers;
 
 use std::cell::OnceCell;
 use std::error::Error as StdError;
@@ -21,11 +23,12 @@ use std::rc::Rc;
 
 pub use args::{Arg, Args};
 pub use convert::{FromArg, IntoObject};
+pub use object::{Object, Opaque};
+pub use registers::Registers;
 
 use crate::activity::Activity;
+use crate::context::WorkerContext;
 use crate::error::{Error, Result};
-use crate::object::Object;
-use crate::worker::WorkerContext;
 
 /// What a worker function may fail with: any error, with its chain of causes.
 pub type BoxError = Box<dyn StdError + Send + Sync>;

@@ -4,8 +4,9 @@ use std::future::Future;
 
 use super::{DRef, IntoArgs, Session};
 use crate::backend;
+use crate::data_plane::PlaneFunction;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::op::Reduction;
 use crate::shape::Shape;
@@ -58,7 +59,7 @@ pub trait DataPlane: Session {
             let world = self.world();
             if !ordinals.is_empty() && ordinals.len() != world.size() {
                 let (given, workers) = (ordinals.len(), world.size());
-                return Err(crate::Error::invalid(format!("init_ccl: {given} devices for {workers} workers")));
+                return Err(Error::invalid(format!("init_ccl: {given} devices for {workers} workers")));
             }
             let backend = backend::find(backend)?;
             backend::check_reach(backend, &world)?;
@@ -66,7 +67,7 @@ pub trait DataPlane: Session {
             let at = backend.rendezvous(&world)?;
             self.recover().await?;
             let ordinals: Vec<i64> = ordinals.iter().map(|ordinal| (*ordinal).into()).collect();
-            self.plane("init_ccl", (backend.name(), at.as_bytes(), Shape::from(ordinals))).await?;
+            plane(self, PlaneFunction::InitCcl, (backend.name(), at.as_bytes(), Shape::from(ordinals))).await?;
             self.sync_all().await
         }
     }
@@ -83,13 +84,13 @@ pub trait DataPlane: Session {
             Placement::Worker0 => (true, false),
             Placement::GroupRoots => (true, true),
         };
-        self.plane("empty", (dtype, shape.into(), only_root, in_group))
+        plane(self, PlaneFunction::Empty, (dtype, shape.into(), only_root, in_group))
     }
 
     /// Every worker's `dst` becomes the controller's `src`: a copy to worker 0, then a broadcast.
     fn broadcast(&self, src: &Tensor, dst: &DRef) -> impl Future<Output = Result<()>> + Send {
         async move {
-            let entry = self.on_worker_0(src).await?;
+            let entry = on_worker_0(self, src).await?;
             self.broadcast_from_worker0(&entry, dst, Scope::World).await
         }
     }
@@ -98,24 +99,24 @@ pub trait DataPlane: Session {
     /// scatter.
     fn scatter(&self, src: &Tensor, dst: &DRef) -> impl Future<Output = Result<()>> + Send {
         async move {
-            let entry = self.on_worker_0(src).await?;
+            let entry = on_worker_0(self, src).await?;
             self.scatter_from_worker0(&entry, dst, Scope::World).await
         }
     }
 
     /// Every `dst` becomes the root's `src`.
     fn broadcast_from_worker0(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        self.collective("broadcast_from_worker0", (src, dst, scope.in_group()))
+        collective(self, PlaneFunction::BroadcastFromWorker0, (src, dst, scope.in_group()))
     }
 
     /// `dst` of the `i`-th worker becomes block `i` of the root's `src`.
     fn scatter_from_worker0(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        self.collective("scatter_from_worker0", (src, dst, scope.in_group()))
+        collective(self, PlaneFunction::ScatterFromWorker0, (src, dst, scope.in_group()))
     }
 
     /// The root's `dst` becomes all workers' `src`, in order.
     fn gather_to_worker0(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        self.collective("gather_to_worker0", (src, dst, scope.in_group()))
+        collective(self, PlaneFunction::GatherToWorker0, (src, dst, scope.in_group()))
     }
 
     /// Every `dst` becomes the reduction of all `src`; `src` and `dst` may be one handle.
@@ -126,12 +127,12 @@ pub trait DataPlane: Session {
         reduction: Reduction,
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
-        self.collective("all_reduce", (src, dst, reduction.name(), scope.in_group()))
+        collective(self, PlaneFunction::AllReduce, (src, dst, reduction.name(), scope.in_group()))
     }
 
     /// Every `dst` becomes all `src`, in order.
     fn all_gather(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        self.collective("all_gather", (src, dst, scope.in_group()))
+        collective(self, PlaneFunction::AllGather, (src, dst, scope.in_group()))
     }
 
     /// `dst` of the `i`-th worker becomes block `i` of the reduction of all `src`.
@@ -142,76 +143,78 @@ pub trait DataPlane: Session {
         reduction: Reduction,
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
-        self.collective("reduce_scatter", (src, dst, reduction.name(), scope.in_group()))
+        collective(self, PlaneFunction::ReduceScatter, (src, dst, reduction.name(), scope.in_group()))
     }
 
     /// Block `j` of the `i`-th worker's `dst` becomes block `i` of the `j`-th worker's `src`.
     fn all_to_all(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        self.collective("all_to_all", (src, dst, scope.in_group()))
+        collective(self, PlaneFunction::AllToAll, (src, dst, scope.in_group()))
     }
 
     /// Each worker sends `src` to the same seat of the next group, which must receive it; those of the last group do nothing.
     fn send_to_next_group(&self, src: &DRef) -> impl Future<Output = Result<()>> + Send {
-        self.collective("send_to_next_group", (src,))
+        collective(self, PlaneFunction::SendToNextGroup, (src,))
     }
 
     /// Each worker receives `dst` from the same seat of the previous group; those of the first group do nothing.
     fn recv_from_prev_group(&self, dst: &DRef) -> impl Future<Output = Result<()>> + Send {
-        self.collective("recv_from_prev_group", (dst,))
+        collective(self, PlaneFunction::RecvFromPrevGroup, (dst,))
     }
 
     /// Worker `from` sends its `src` to worker `to`, which must receive it; the others do nothing.
     fn send_to_worker(&self, src: &DRef, from: WorkerId, to: WorkerId) -> impl Future<Output = Result<()>> + Send {
-        self.between("send_to_worker", src, from, to)
+        between(self, PlaneFunction::SendToWorker, src, from, to)
     }
 
     /// Worker `to` receives its `dst` from worker `from`; the others do nothing.
     fn recv_from_worker(&self, dst: &DRef, from: WorkerId, to: WorkerId) -> impl Future<Output = Result<()>> + Send {
-        self.between("recv_from_worker", dst, from, to)
-    }
-
-    /// A copy of the controller's `src` on worker 0.
-    #[doc(hidden)]
-    fn on_worker_0(&self, src: &Tensor) -> impl Future<Output = Result<DRef>> + Send {
-        async move {
-            let entry = self.empty(src.dtype(), src.shape().clone(), Placement::Worker0).await?;
-            self.copy_to_worker_0(src, &entry).await?;
-            Ok(entry)
-        }
-    }
-
-    #[doc(hidden)]
-    fn between(
-        &self,
-        name: &'static str,
-        tensor: &DRef,
-        from: WorkerId,
-        to: WorkerId,
-    ) -> impl Future<Output = Result<()>> + Send {
-        async move {
-            self.world().check(from)?;
-            self.world().check(to)?;
-            if from == to {
-                return Err(crate::Error::invalid(format!("{name}: {from} can't send to itself")));
-            }
-            self.collective(name, (tensor, from.wire(), to.wire())).await
-        }
-    }
-
-    #[doc(hidden)]
-    fn collective(&self, name: &'static str, args: impl IntoArgs) -> impl Future<Output = Result<()>> + Send {
-        let call = self.plane(name, args);
-        async move { call.await.map(drop) }
-    }
-
-    #[doc(hidden)]
-    fn plane(&self, name: &'static str, args: impl IntoArgs) -> impl Future<Output = Result<DRef>> + Send {
-        let args = args.into_args();
-        async move {
-            let function = self.function(&format!("disco.{name}")).await?;
-            self.submit(&function, args).await
-        }
+        between(self, PlaneFunction::RecvFromWorker, dst, from, to)
     }
 }
 
 impl<S: Session + ?Sized> DataPlane for S {}
+
+/// A copy of the controller's `src` on worker 0.
+async fn on_worker_0<S: Session + ?Sized>(session: &S, src: &Tensor) -> Result<DRef> {
+    let entry = session.empty(src.dtype(), src.shape().clone(), Placement::Worker0).await?;
+    session.copy_to_worker_0(src, &entry).await?;
+    Ok(entry)
+}
+
+/// A transfer between two workers.
+async fn between<S: Session + ?Sized>(
+    session: &S,
+    function: PlaneFunction,
+    tensor: &DRef,
+    from: WorkerId,
+    to: WorkerId,
+) -> Result<()> {
+    session.world().check(from)?;
+    session.world().check(to)?;
+    if from == to {
+        let name = function.method();
+        return Err(Error::invalid(format!("{name}: {from} can't send to itself")));
+    }
+    collective(session, function, (tensor, from.wire(), to.wire())).await
+}
+
+fn collective<S: Session + ?Sized>(
+    session: &S,
+    function: PlaneFunction,
+    args: impl IntoArgs,
+) -> impl Future<Output = Result<()>> + Send {
+    let call = plane(session, function, args);
+    async move { call.await.map(drop) }
+}
+
+fn plane<S: Session + ?Sized>(
+    session: &S,
+    function: PlaneFunction,
+    args: impl IntoArgs,
+) -> impl Future<Output = Result<DRef>> + Send {
+    let args = args.into_args();
+    async move {
+        let function = session.function(function.name()).await?;
+        session.submit(&function, args).await
+    }
+}

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::frame::Freed;
 use crate::id::RegisterId;
+use crate::wire::Freed;
 
 /// Controller-side handle to an object that every worker has in the same register.
 ///

@@ -21,11 +21,11 @@ use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Reply, Signal};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
-use crate::frame::Frame;
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
 use crate::tensor::Tensor;
 use crate::value::Value;
+use crate::wire::Frame;
 use crate::world::World;
 
 /// How long a wait for a reply stays awake: what it takes to wake a sleeping thread on another processor.

@@ -7,9 +7,9 @@ use super::dref::Home;
 use super::registers::RegisterIds;
 use crate::command::Command;
 use crate::error::Result;
-use crate::frame::Frame;
 use crate::prefetch;
 use crate::value::Value;
+use crate::wire::Frame;
 
 /// Frames that are remembered at most; more than lanes have room for.
 const SENT: usize = 4096;

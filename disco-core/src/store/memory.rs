@@ -5,23 +5,20 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{SharedStore, over};
+use super::{SharedStore, StoreCall, over};
+use crate::abort::PerEpoch;
 use crate::error::{Error, Result};
 use crate::value::Value;
-use crate::wire::StoreCall;
 
 /// A store in this process's memory.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    state: Mutex<State>,
+    state: Mutex<PerEpoch<State>>,
 }
 
 #[derive(Default)]
 struct State {
-    epoch: u64,
     values: HashMap<String, Vec<u8>>,
-    /// The abort that was signalled, and in which epoch.
-    aborted: Option<(u64, Arc<str>)>,
     /// Who is to be told of keys.
     watchers: Vec<Watcher>,
 }
@@ -43,14 +40,12 @@ impl MemoryStore {
     /// [`Error::Aborted`]: the epoch is over, or was aborted.
     fn enter(&self, epoch: u64) -> Result<Entered<'_>> {
         self.begin(epoch);
-        let state = self.lock();
-        if let Some((_, cause)) = &state.aborted {
-            return Err(Error::Aborted { cause: cause.clone() });
-        }
-        if state.epoch == epoch { Ok(Entered { state }) } else { Err(over()) }
+        let mut state = self.lock();
+        state.admit(epoch)?;
+        Ok(Entered { state })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PerEpoch<State>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -58,23 +53,16 @@ impl MemoryStore {
 impl SharedStore for MemoryStore {
     /// It starts over, empty.
     fn begin(&self, epoch: u64) {
-        let mut state = self.lock();
-        if epoch > state.epoch {
-            let aborted = state.aborted.take().filter(|(of, _)| *of >= epoch);
-            let old = std::mem::replace(&mut *state, State { epoch, aborted, ..State::default() });
-            drop(state);
-            old.watchers.into_iter().for_each(|watcher| (watcher.tell)(Err(over())));
+        let old = self.lock().begin(epoch);
+        for watcher in old.into_iter().flat_map(|old| old.watchers) {
+            (watcher.tell)(Err(over()));
         }
     }
 
     fn abort(&self, epoch: u64, cause: &Arc<str>) {
-        let mut state = self.lock();
-        if epoch >= state.epoch && state.aborted.as_ref().is_none_or(|(known, _)| *known < epoch) {
-            state.aborted = Some((epoch, cause.clone()));
-            let watchers = std::mem::take(&mut state.watchers);
-            drop(state);
-            let aborted = || Err(Error::Aborted { cause: cause.clone() });
-            watchers.into_iter().for_each(|watcher| (watcher.tell)(aborted()));
+        let watchers = self.lock().abort(epoch, cause).map(|state| std::mem::take(&mut state.watchers));
+        for watcher in watchers.into_iter().flatten() {
+            (watcher.tell)(Err(Error::Aborted { cause: cause.clone() }));
         }
     }
 
@@ -105,7 +93,7 @@ impl SharedStore for MemoryStore {
 /// A [`MemoryStore`] that nobody else uses meanwhile, for one call.
 #[derive(Debug)]
 struct Entered<'a> {
-    state: MutexGuard<'a, State>,
+    state: MutexGuard<'a, PerEpoch<State>>,
 }
 
 impl Entered<'_> {
@@ -116,20 +104,20 @@ impl Entered<'_> {
 
     /// [`Store::get`].
     fn get(self, key: &str) -> Option<Vec<u8>> {
-        self.state.values.get(key).cloned()
+        self.state.get().values.get(key).cloned()
     }
 
     /// A wait without a thread: tells the value under `key` once there is one, now if there is, on the thread that
     /// sets it; or of the abort. Forgotten with the epoch, and after `deadline`.
     fn watch(mut self, key: &str, deadline: Duration, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
-        if let Some(value) = self.state.values.get(key).cloned() {
+        if let Some(value) = self.state.get().values.get(key).cloned() {
             drop(self);
             return tell(Ok(value));
         }
         let now = Instant::now();
-        self.state.watchers.retain(|watcher| watcher.until.is_none_or(|until| until > now));
+        self.state.get_mut().watchers.retain(|watcher| watcher.until.is_none_or(|until| until > now));
         let (key, until) = (key.to_owned(), now.checked_add(deadline));
-        self.state.watchers.push(Watcher { key, until, tell: Box::new(tell) });
+        self.state.get_mut().watchers.push(Watcher { key, until, tell: Box::new(tell) });
     }
 
     /// [`Store::add`].
@@ -138,7 +126,7 @@ impl Entered<'_> {
     /// [`Error::Invalid`].
     fn add(self, key: &str, amount: i64) -> Result<i64> {
         let old =
-            match self.state.values.get(key) {
+            match self.state.get().values.get(key) {
                 None => 0,
                 Some(bytes) => i64::from_le_bytes(bytes.as_slice().try_into().map_err(|_| {
                     Error::invalid(format!("store: `{key}` has {} bytes and is no number", bytes.len()))
@@ -151,7 +139,7 @@ impl Entered<'_> {
 
     /// [`Store::compare_and_set`].
     fn compare_and_set(self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Vec<u8> {
-        match self.state.values.get(key) {
+        match self.state.get().values.get(key) {
             found if found.map(Vec::as_slice) == expected => {
                 self.put(key, new.to_owned());
                 new.to_owned()
@@ -162,14 +150,14 @@ impl Entered<'_> {
 
     /// [`Store::delete`].
     fn delete(mut self, key: &str) -> bool {
-        self.state.values.remove(key).is_some()
+        self.state.get_mut().values.remove(key).is_some()
     }
 
     /// Puts a value there, and tells.
     fn put(self, key: &str, value: Vec<u8>) {
         let Self { mut state } = self;
-        let watchers: Vec<_> = state.watchers.extract_if(.., |watcher| watcher.key == key).collect();
-        state.values.insert(key.to_owned(), value.clone());
+        let watchers: Vec<_> = state.get_mut().watchers.extract_if(.., |watcher| watcher.key == key).collect();
+        state.get_mut().values.insert(key.to_owned(), value.clone());
         drop(state);
         watchers.into_iter().for_each(|watcher| (watcher.tell)(Ok(value.clone())));
     }
@@ -177,7 +165,7 @@ impl Entered<'_> {
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("epoch", &self.epoch).field("values", &self.values).finish_non_exhaustive()
+        f.debug_struct("State").field("values", &self.values).finish_non_exhaustive()
     }
 }
 

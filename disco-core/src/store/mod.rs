@@ -1,5 +1,6 @@
 //! Rendezvous of data planes: small values under names, shared by all workers.
 
+mod call;
 mod memory;
 mod view;
 
@@ -7,12 +8,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use call::StoreCall;
 pub use memory::MemoryStore;
 pub use view::View;
 
+use crate::abort::Refused;
 use crate::error::{Error, Result};
 use crate::value::Value;
-use crate::wire::StoreCall;
 
 /// A key-value store that every worker of a session reaches, also while a command runs.
 ///
@@ -55,5 +57,5 @@ pub trait SharedStore: Debug + Send + Sync {
 
 /// The error of calls in an epoch that is over.
 pub fn over() -> Error {
-    Error::Aborted { cause: "the session failed and has recovered since".into() }
+    Refused::Over.into()
 }

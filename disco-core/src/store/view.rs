@@ -3,10 +3,9 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use super::{MemoryStore, SharedStore, Store};
+use super::{MemoryStore, SharedStore, Store, StoreCall};
 use crate::error::{Error, Result};
 use crate::value::Value;
-use crate::wire::StoreCall;
 
 /// Limit for an answer that waits for no other worker.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::frame::{write, write_debug};
+use super::command::{write, write_debug};
 use super::{Packet, WireError, Writer, action};
-use crate::channel::{Notice, Reply};
 use crate::command::Command;
 use crate::error::{Failure, Result};
 use crate::id::{RegisterId, WorkerId};
+use crate::signal::{Notice, Reply};
 use crate::value::Value;
 
 /// The packet that answers `command`. Answers of one worker come in the order of its commands, so that none repeats the

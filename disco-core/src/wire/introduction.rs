@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::value::duration;
 use super::{Packet, VERSION, WireError};
+use crate::config::WorkerConfig;
 use crate::id::WorkerId;
 use crate::value::Value;
-use crate::worker::WorkerConfig;
 use crate::world::World;
 
 /// The first word of each connection.

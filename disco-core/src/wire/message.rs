@@ -33,14 +33,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::answer::{decode_failure, failure_args};
-use super::frame::write;
+use super::command::write;
 use super::introduction::{Assignment, Hello, Join, Welcome};
-use super::question::{self, StoreCall};
-use super::{Packet, WireError, Writer, action, progress, value};
+use super::question;
+use super::{Packet, StoreCall, WireError, Writer, action, progress, value};
 use crate::activity::Progress;
-use crate::channel::Reply;
 use crate::error::Result;
 use crate::id::WorkerId;
+use crate::signal::Reply;
 use crate::value::Value;
 
 /// Characters of a message that are shown.

@@ -35,38 +35,31 @@
 //! numbers are errors, and a packet must end where it says.
 
 mod answer;
+mod command;
 mod debug;
 mod frame;
 mod introduction;
 mod message;
 mod object;
+mod packet;
 mod progress;
 mod question;
-mod reader;
 mod value;
-mod writer;
 
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
-pub use frame::decode_frame;
-pub(crate) use frame::encode_frame;
+pub use command::decode_frame;
+pub use frame::Frame;
+pub(crate) use frame::Freed;
 pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
 pub use message::{Message, write_frame};
 pub use object::ObjectEntry;
-pub use question::StoreCall;
-pub use reader::{Packet, Reader};
-pub use writer::Writer;
+pub use packet::Packet;
+
+pub use crate::codec::{INLINE_LIMIT, PACKET_LIMIT, Reader, WireError, Writer};
+pub use crate::store::StoreCall;
 
 /// The version of everything that goes over connections: packets, messages, the ring.
 pub const VERSION: i64 = 2;
-
-/// Largest packet that is read or written, in bytes.
-pub const PACKET_LIMIT: u64 = 1 << 28;
-
-/// Largest tensor that travels inside a packet, in bytes; larger ones go over the data plane.
-pub const INLINE_LIMIT: usize = 64 << 10;
-
-/// The one packet code of Disco's lanes.
-const CODE_RETURN: i32 = 4;
 
 /// First arguments: TVM's.
 mod action {
@@ -111,62 +104,4 @@ mod action {
     pub(super) const OUTPUT: i64 = 90;
     pub(super) const LOST: i64 = 91;
     pub(super) const LEFT: i64 = 92;
-}
-
-/// Bytes that are not a packet of ours, or a value that can't become one.
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
-    /// The bytes end too early.
-    #[error("{wanted} more bytes wanted at byte {at}, {left} are left")]
-    Truncated {
-        /// Position in the packet.
-        at: usize,
-        /// Bytes wanted.
-        wanted: u64,
-        /// Bytes there.
-        left: usize,
-    },
-    /// Bytes are left after the last argument.
-    #[error("{0} bytes after the last argument")]
-    Trailing(usize),
-    /// A packet that is too large, for [`PACKET_LIMIT`] or for who sends it.
-    #[error("a packet of {bytes} bytes; the limit is {limit}")]
-    TooLarge {
-        /// How large it would be.
-        bytes: u64,
-        /// How large it may be.
-        limit: u64,
-    },
-    /// A number that means nothing.
-    #[error("unknown {what} {number}")]
-    Unknown {
-        /// What was to be numbered.
-        what: &'static str,
-        /// The number.
-        number: i64,
-    },
-    /// Something else than what the packet must have there.
-    #[error("expected {0}")]
-    Expected(&'static str),
-    /// The other end of a connection is of another version.
-    #[error("the other end speaks version {theirs}, this one {ours}: both must run the same program")]
-    Version {
-        /// The other's.
-        theirs: i64,
-        /// This one's, [`VERSION`].
-        ours: i64,
-    },
-    /// A tensor above [`INLINE_LIMIT`] as an argument.
-    #[error(
-        "a tensor of {0} bytes can't be an argument across processes (limit {INLINE_LIMIT}); \
-         use `copy_to_worker_0` and `broadcast`"
-    )]
-    TensorTooLarge(usize),
-    /// A tensor as an argument that is not a contiguous host tensor.
-    #[error("{0} can't be an argument across processes")]
-    TensorKind(String),
-    /// A debug object of TVM whose content no [`Value`](crate::Value) can hold: this type of its graph's root.
-    #[error("a debug object of type `{0}`; only strings, bytes, shapes, tensors, numbers, bools and none are read")]
-    DebugType(String),
 }

@@ -1,30 +1,11 @@
 //! What is asked of the store, and what comes back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::value::duration;
-use super::{Packet, WireError};
+use super::{Packet, StoreCall, WireError};
 use crate::error::{Error, Result};
 use crate::value::Value;
-
-/// A call of the [`Store`](crate::Store).
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreCall {
-    /// `set(key, value)`
-    Set(Arc<str>, Arc<[u8]>),
-    /// `get(key)`
-    Get(Arc<str>),
-    /// `wait(key, deadline)`; no answer comes after the deadline.
-    Wait(Arc<str>, Duration),
-    /// `add(key, amount)`
-    Add(Arc<str>, i64),
-    /// `compare_and_set(key, expected, new)`
-    CompareAndSet(Arc<str>, Option<Arc<[u8]>>, Arc<[u8]>),
-    /// `delete(key)`
-    Delete(Arc<str>),
-}
 
 impl StoreCall {
     pub(super) fn args(&self) -> Vec<Value> {

@@ -3,6 +3,7 @@
 use super::WorkerContext;
 use crate::backend::{self, Rendezvous};
 use crate::communicator::CommunicatorExt;
+use crate::data_plane::{PlaneFunction, data_plane_functions};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -15,19 +16,14 @@ use crate::tensor::Tensor;
 /// Worker 0 of the world, or the first of the group.
 const ROOT: Rank = Rank::new(0);
 
-register_function!("disco.init_ccl", init_ccl);
-register_function!("disco.empty", empty);
-register_function!("disco.broadcast_from_worker0", broadcast_from_worker0);
-register_function!("disco.scatter_from_worker0", scatter_from_worker0);
-register_function!("disco.gather_to_worker0", gather_to_worker0);
-register_function!("disco.all_reduce", all_reduce);
-register_function!("disco.all_gather", all_gather);
-register_function!("disco.reduce_scatter", reduce_scatter);
-register_function!("disco.all_to_all", all_to_all);
-register_function!("disco.send_to_next_group", send_to_next_group);
-register_function!("disco.recv_from_prev_group", recv_from_prev_group);
-register_function!("disco.send_to_worker", send_to_worker);
-register_function!("disco.recv_from_worker", recv_from_worker);
+/// Registers the functions below, of which the table has one row each.
+macro_rules! register {
+    ($($variant:ident $function:ident,)*) => {
+        $(register_function!(PlaneFunction::$variant.name(), $function);)*
+    };
+}
+
+data_plane_functions!(register);
 
 /// `ordinals` has one entry a worker, or none: then the i-th worker of a machine takes device i, and every worker the host.
 fn init_ccl(ctx: &mut WorkerContext, name: String, at: Vec<u8>, ordinals: Shape) -> Result<()> {

@@ -1,28 +1,22 @@
-//! The worker's side: register file, context, and the loop that executes commands.
+//! The worker's side: the loop that executes commands, and the data plane as worker functions.
 
-mod config;
-mod context;
 mod dataplane;
 mod failure;
-mod registers;
-mod watched;
 
 use std::sync::Arc;
 
-pub use config::WorkerConfig;
-pub use context::WorkerContext;
-pub use registers::Registers;
-
 use crate::channel::{Endpoint, Notice, Reply};
 use crate::command::{Command, Local};
+pub use crate::config::WorkerConfig;
+pub use crate::context::WorkerContext;
 use crate::error::{Error, Failure, Result};
-use crate::frame::Frame;
-use crate::function::{self, Args, BoxError};
+pub use crate::function::Registers;
+use crate::function::{self, Args, BoxError, Object};
 use crate::id::{RegisterId, WorkerId};
 use crate::link::Link;
-use crate::object::Object;
 use crate::tensor::Tensor;
 use crate::value::Value;
+use crate::wire::Frame;
 
 /// Executes what comes over `endpoint` until it says shutdown or closes. Runs on the worker's own thread.
 ///

@@ -1,4 +1,4 @@
-//! What is asked of a vendor's device library.
+//! The calls on one device with one stream.
 
 #![allow(unsafe_code)]
 
@@ -8,9 +8,8 @@ use std::fmt::Debug;
 
 use disco_core::{Device, Result};
 
+use super::{GraphFunctions, Peers};
 use crate::abi::Stream;
-use crate::graph::GraphFunctions;
-use crate::p2p::Peers;
 use crate::pool::PoolFunctions;
 
 /// The calls of a vendor's device library, on one device with one stream on it, both of which stay as long as this does.

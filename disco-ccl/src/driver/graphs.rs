@@ -38,7 +38,7 @@ type Handle = *mut c_void;
 
 /// A graph that can be launched. Its calls are made with the device current.
 #[derive(Debug)]
-pub(super) struct Exec(Handle);
+pub(crate) struct Exec(Handle);
 
 // SAFETY: the driver takes an executable graph on any thread.
 unsafe impl Send for Exec {}
@@ -84,13 +84,13 @@ impl GraphFunctions {
     ///
     /// # Errors
     /// The driver's own, as of all that follow.
-    pub(super) fn begin(&self, stream: Stream) -> Result<()> {
+    pub(crate) fn begin(&self, stream: Stream) -> Result<()> {
         // SAFETY: the stream is there.
         self.check(0, unsafe { (self.begin)(stream, THREAD_LOCAL) })
     }
 
     /// Ends a capture that began on this thread. Its graph, ready for launches.
-    pub(super) fn end(&self, stream: Stream) -> Result<Exec> {
+    pub(crate) fn end(&self, stream: Stream) -> Result<Exec> {
         let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the stream is there, and so is the place.
         self.check(1, unsafe { (self.end)(stream, &mut graph) })?;
@@ -104,20 +104,20 @@ impl GraphFunctions {
     }
 
     /// Whether a stream, which exists, is being captured. An invalidated capture counts.
-    pub(super) fn is_capturing(&self, stream: Stream) -> Result<bool> {
+    pub(crate) fn is_capturing(&self, stream: Stream) -> Result<bool> {
         let mut status = 0;
         // SAFETY: the stream is there, and so is the place.
         self.check(2, unsafe { (self.is_capturing)(stream, &mut status) }).map(|()| status != 0)
     }
 
     /// Launches a graph on a stream, which exists. The memory of the graph stays until the stream has done the launch.
-    pub(super) fn launch(&self, exec: &Exec, stream: Stream) -> Result<()> {
+    pub(crate) fn launch(&self, exec: &Exec, stream: Stream) -> Result<()> {
         // SAFETY: both are there.
         self.check(4, unsafe { (self.launch)(exec.0, stream) })
     }
 
     /// Destroys an executable. Does not wait: the driver frees the executable after its running launches.
-    pub(super) fn destroy(&self, exec: &mut Exec) {
+    pub(crate) fn destroy(&self, exec: &mut Exec) {
         // SAFETY: the executable exists, and its owner, which is being dropped, destroys it once.
         if let Err(error) = self.check(5, unsafe { (self.destroy_exec)(exec.0) }) {
             tracing::warn!(%error, "a graph is left behind");

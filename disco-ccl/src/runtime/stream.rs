@@ -13,9 +13,9 @@ use disco_core::tensor::Storage;
 use disco_core::{Device, Error, Result};
 use smallvec::SmallVec;
 
+use super::capture::Captures;
 use crate::abi::Stream;
 use crate::driver::{Driver, Way};
-use crate::graph::Captures;
 use crate::heap::{Heap, MemoryUse, Span};
 use crate::patience;
 
@@ -32,8 +32,8 @@ pub struct Runtime {
     /// Streams of the highest priority, of which the last is in use.
     urgent: Mutex<Vec<Arc<dyn Driver>>>,
     /// The memory of tensors.
-    pub(crate) heap: Heap,
-    pub(crate) captures: Captures,
+    pub(super) heap: Heap,
+    pub(super) captures: Captures,
     /// Number of aborted communicators whose kernels may still run on some rank of this process.
     holds: AtomicUsize,
     /// Those who know of work what its stream does not tell.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::Object;
 use crate::error::{Error, Failure, Result};
 use crate::id::RegisterId;
-use crate::object::Object;
 
 /// The objects of one worker, by register. Grows as ids appear, which are bounded by [`RegisterId::LIMIT`].
 #[derive(Debug, Default)]
@@ -32,15 +32,15 @@ impl Registers {
         }
     }
 
-    pub(super) fn set(&mut self, register: RegisterId, object: Object) {
+    pub(crate) fn set(&mut self, register: RegisterId, object: Object) {
         *self.slot(register) = Slot::Full(object);
     }
 
-    pub(super) fn poison(&mut self, register: RegisterId, failure: Arc<Failure>) {
+    pub(crate) fn poison(&mut self, register: RegisterId, failure: Arc<Failure>) {
         *self.slot(register) = Slot::Poisoned(failure);
     }
 
-    pub(super) fn clear(&mut self, register: RegisterId) {
+    pub(crate) fn clear(&mut self, register: RegisterId) {
         if let Some(slot) = self.0.get_mut(register.index()) {
             *slot = Slot::Empty;
         }

@@ -37,12 +37,12 @@ impl Writer {
     }
 
     /// Bytes written so far.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Makes room for `size` more bytes.
-    pub(super) fn reserve(&mut self, size: usize) {
+    pub(crate) fn reserve(&mut self, size: usize) {
         self.0.reserve(size);
     }
 
@@ -63,7 +63,7 @@ impl Writer {
     }
 
     /// Appends one packet of `count` arguments, which `args` writes.
-    pub(super) fn packet(
+    pub(crate) fn packet(
         &mut self,
         count: usize,
         args: impl FnOnce(&mut Self) -> Result<(), WireError>,

@@ -4,7 +4,7 @@ use std::any::{Any, type_name};
 use std::fmt;
 use std::rc::Rc;
 
-use crate::function::Function;
+use super::Function;
 use crate::value::Value;
 
 /// The content of a register: a value, a worker function, or any Rust value. Stays on its worker's thread; only values

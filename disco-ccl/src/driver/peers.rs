@@ -6,10 +6,13 @@ use std::fmt::Debug;
 
 use disco_core::Result;
 
-use super::bus::BusId;
+use super::BusId;
 
 /// The name of an allocation for other processes of this machine: `CUipcMemHandle`, `hipIpcMemHandle_t`.
 pub type Export = [u8; 64];
+
+/// Bytes of memory for one word: what `hipMallocSignalMemory` has.
+pub const WORD_BYTES: usize = 8;
 
 /// The calls of a vendor's device library for memory that several devices have, and for words in it that streams write and wait
 /// for. Made on a thread on which the device is current.
@@ -33,7 +36,7 @@ pub trait Peers: Debug + Send + Sync {
     /// The library's own.
     fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>>;
 
-    /// Memory of [`WORD_BYTES`](super::WORD_BYTES) for one word, in which streams can wait and which all devices of this process reach,
+    /// Memory of [`WORD_BYTES`] for one word, in which streams can wait and which all devices of this process reach,
     /// with anything in it. None: the library has no memory for words alone. [`Driver::free`](crate::Driver::free) frees it.
     ///
     /// # Errors

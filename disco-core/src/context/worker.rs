@@ -1,13 +1,12 @@
-//! What a worker function sees of its worker.
+//! One worker: its place, its device and its communicators.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::WorkerConfig;
 use super::watched::Watched;
 use crate::backend::{Backend, Rendezvous, Seat};
 use crate::communicator::{Communicator, CommunicatorExt};
+use crate::config::WorkerConfig;
 use crate::device::Device;
 use crate::device_api::{self, Queue};
 use crate::dtype::DType;
@@ -33,7 +32,7 @@ pub struct WorkerContext {
 }
 
 impl WorkerContext {
-    pub(super) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<dyn Link>) -> Result<Self> {
+    pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<dyn Link>) -> Result<Self> {
         let queue = device_api::host_queue(link.arena().cloned());
         Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None })
     }
@@ -139,7 +138,7 @@ impl WorkerContext {
     }
 
     /// Joins a new data plane in place of the old one, on `device`.
-    pub(super) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
+    pub(crate) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
         self.disconnect();
         if device != self.device() {
             // The old one goes first: it is another device's, perhaps, which must not be current afterwards.
@@ -159,9 +158,7 @@ impl WorkerContext {
         };
         let comm = backend.connect(seat, at)?;
         // Alike on all ranks, whoever failed to connect before.
-        let mut hasher = DefaultHasher::new();
-        at.as_bytes().hash(&mut hasher);
-        let name = format!("plane {:016x}", hasher.finish());
+        let name = format!("plane {:016x}", fnv1a(at.as_bytes()));
         let mut comm = Watched::new(comm, name, self.link.clone(), self.deadline(), self.config.check);
         if world.groups() > 1 {
             let color = world.group_of(self.worker).index() as u32;
@@ -172,17 +169,36 @@ impl WorkerContext {
     }
 
     /// Leaves the data plane.
-    pub(super) fn disconnect(&mut self) {
+    pub(crate) fn disconnect(&mut self) {
         self.group_comm = None;
         self.world_comm = None;
     }
 
     /// Waits for everything enqueued on communicators and stream.
-    pub(super) fn synchronize(&mut self) -> Result<()> {
+    pub(crate) fn synchronize(&mut self) -> Result<()> {
         for comm in [&mut self.world_comm, &mut self.group_comm].into_iter().flatten() {
             comm.synchronize()?;
         }
         let deadline = self.deadline();
         self.queue.synchronize(deadline)
+    }
+}
+
+/// FNV-1a of 64 bits. `std`'s hashes may differ between builds of Rust, and so between ranks.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fnv1a;
+
+    #[test]
+    fn the_hash_of_a_rendezvous_is_the_same_in_every_build() {
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
     }
 }

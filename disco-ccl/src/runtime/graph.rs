@@ -1,4 +1,9 @@
 //! A graph, its launches, and its end.
+//!
+//! The executable form of a graph is in a slot that [`Graph`] and the communicators of its operations share. A communicator that ends takes
+//! the executable out of each of its slots, since NCCL ends no communicator before its graphs are destroyed. A call that launches an
+//! executable holds a reference: the last reference destroys the executable. `cuGraphExecDestroy` does not wait, and the driver frees an
+//! executable after its running launches.
 
 use std::fmt;
 use std::mem;
@@ -8,10 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use disco_core::{Error, Result};
 
 use super::capture::{Kept, Recording};
-use super::functions::{Exec, GraphFunctions};
-use crate::ending::Ending;
+use super::{Runtime, Teardown};
+use crate::driver::{Exec, GraphFunctions};
 use crate::heap::Span;
-use crate::runtime::Runtime;
 
 /// Work of a worker's stream that was [captured](Runtime::capture), to be launched any number of times.
 ///
@@ -131,11 +135,11 @@ impl Graphs {
     }
 
     /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no graphs.
-    pub(crate) fn end(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Ending> {
+    pub(crate) fn end(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Teardown> {
         self.forbid(cause);
         let slots = mem::take(&mut self.state().slots);
         let taken: Vec<_> = slots.iter().filter_map(Weak::upgrade).filter_map(|slot| slot.place().take()).collect();
-        (!taken.is_empty()).then(|| Ending::spawn("the end of graphs", runtime, move || drop(taken)))
+        (!taken.is_empty()).then(|| Teardown::spawn("the end of graphs", runtime, move || drop(taken)))
     }
 
     /// The number of launches so far, equal on all ranks.

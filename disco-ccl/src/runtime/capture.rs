@@ -1,19 +1,16 @@
-//! Captures of a runtime's stream, and the operations that a capture refuses.
+//! Captures of a runtime's stream.
 
 use std::any::Any;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use disco_core::tensor::Storage;
-use disco_core::{Error, Op, Result};
+use disco_core::{Error, Result};
 
-use super::functions::{Exec, GraphFunctions};
-use super::replay::{Graph, Graphs};
-use crate::collective;
+use super::Runtime;
+use super::graph::{Graph, Graphs};
+use crate::driver::{Exec, GraphFunctions};
 use crate::heap::Span;
-use crate::p2p::Shortcut;
-use crate::runtime::Runtime;
 
 /// An owner of memory that a graph uses.
 pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
@@ -42,14 +39,6 @@ pub(super) struct Recording {
     pub(super) spans: Vec<Span>,
     /// The communicators of captured operations.
     pub(super) users: Vec<Arc<Graphs>>,
-}
-
-/// The parts of a communicator that decide whether its operations can be captured.
-pub(crate) struct CaptureCheck<'a> {
-    pub(crate) runtime: &'a Runtime,
-    pub(crate) graphs: &'a Arc<Graphs>,
-    pub(crate) scratch: &'a Arc<Storage>,
-    pub(crate) shortcut: Option<&'a Shortcut>,
 }
 
 /// A running capture. Drop ends the capture and discards its graph.
@@ -139,6 +128,16 @@ impl Runtime {
         }
     }
 
+    /// Adds an operation to the graph of a running [`Runtime::capture`]: the owners of its memory, and the graphs of its communicator.
+    pub(crate) fn record(&self, kept: impl IntoIterator<Item = Kept>, user: &Arc<Graphs>) {
+        let mut state = self.captures.state();
+        let Some(recording) = &mut state.recording else { return };
+        recording.kept.extend(kept);
+        if !recording.users.iter().any(|known| Arc::ptr_eq(known, user)) {
+            recording.users.push(user.clone());
+        }
+    }
+
     /// Queries the stream. A stream that is being captured counts as busy, since a query would invalidate the capture.
     pub(crate) fn ask(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
         // A free under the lock may wait for the stream.
@@ -168,55 +167,6 @@ impl Runtime {
     pub(crate) fn give_back_deferred(&self) {
         let deferred = mem::take(&mut self.captures.state().deferred);
         deferred.into_iter().for_each(|span| self.heap.give_back(self.driver(), span));
-    }
-}
-
-impl CaptureCheck<'_> {
-    /// Does nothing unless the stream is being captured. Refuses operations that can't be captured, and adds the memory of all others
-    /// to the graph.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] with the reason.
-    pub(crate) fn check(&self, group: &[Op], is_scaled: bool) -> Result<()> {
-        // If this query fails, the launch fails too, and reports the cause.
-        if !self.runtime.is_capturing().unwrap_or(false) {
-            return Ok(());
-        }
-        let refuse = |op: &Op, why: String| {
-            let kind = op.kind();
-            Err(Error::invalid(format!("{kind}: the stream is being captured; {why}")))
-        };
-        for op in group {
-            let (needed, there) = (collective::scratch(op), self.scratch.byte_len());
-            if matches!(op, Op::Barrier) {
-                return refuse(op, "a barrier makes the host wait, and a graph runs only after the capture".into());
-            }
-            if needed > there {
-                return refuse(
-                    op,
-                    format!(
-                        "the in-place form needs {needed} bytes of scratch memory, and the communicator has {there}: run the \
-                         operation once before the capture"
-                    ),
-                );
-            }
-        }
-        if let ([op], false, Some(shortcut)) = (group, is_scaled, self.shortcut)
-            && shortcut.needs_room(op)
-        {
-            let why = "the kernel needs tensors that start at a multiple of 16 bytes, and a capture can't allocate an aligned copy";
-            return refuse(op, why.into());
-        }
-        let mut state = self.runtime.captures.state();
-        let Some(recording) = &mut state.recording else { return Ok(()) };
-        let tensors = group.iter().flat_map(|op| [op.src(), op.dst()]).flatten();
-        recording.kept.extend(tensors.map(|tensor| tensor.storage().clone() as Kept));
-        recording.kept.push(self.scratch.clone());
-        recording.kept.extend(self.shortcut.and_then(Shortcut::keeper));
-        if !recording.users.iter().any(|user| Arc::ptr_eq(user, self.graphs)) {
-            recording.users.push(self.graphs.clone());
-        }
-        Ok(())
     }
 }
 

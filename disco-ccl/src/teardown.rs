@@ -1,5 +1,4 @@
-//! The end of a communicator, which no library promises to come to: it happens on a thread of its own, which is left behind if it
-//! takes too long.
+//! Teardown of a communicator, which no library promises to finish.
 
 #![allow(unsafe_code)]
 
@@ -9,26 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::abi::{Code, Comm};
-use crate::handle::Owned;
 use crate::library::Library;
-use crate::memory::Registration;
-use crate::runtime::{Hold, Runtime};
+use crate::owned::Owned;
+use crate::registration::Registration;
+use crate::runtime::{Hold, Runtime, Teardown};
 use crate::siblings::Siblings;
 
-/// How long a rank waits for it.
-const LIMIT: Duration = Duration::from_secs(5);
 /// How long memory may be waited for, by nobody.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it looks.
 const LOOK: Duration = Duration::from_micros(50);
-
-/// The end of something, under way.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    what: &'static str,
-    /// None where there was no thread for it.
-    end: Option<mpsc::Receiver<()>>,
-}
 
 /// A communicator to abort, with the memory that its kernels may still touch.
 pub(crate) struct Aborted {
@@ -62,7 +51,7 @@ enum Finalized {
     ByAbort,
 }
 
-impl Ending {
+impl Teardown {
     /// Gives up what a communicator has under way. It is over when the library's call has returned.
     pub(crate) fn abort(library: &'static Library, runtime: &Arc<Runtime>, aborted: Aborted) -> Self {
         let abort = move || {
@@ -120,42 +109,6 @@ impl Ending {
             }
         })
     }
-
-    /// Waits for it, if that does not take long. Whether it is over.
-    pub(crate) fn wait(self) -> bool {
-        let is_over = self.end.is_some_and(|end| end.recv_timeout(LIMIT).is_ok());
-        if !is_over {
-            tracing::warn!(what = self.what, after = ?LIMIT, "has not returned; it is left to itself");
-        }
-        is_over
-    }
-
-    /// Does it on a thread of its own, on which the device is current.
-    pub(crate) fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
-        Self::spawn_with(what, runtime, work, |()| {})
-    }
-
-    /// As [`Ending::spawn`], and runs `later` after it has reported that it is over.
-    fn spawn_with<T>(
-        what: &'static str,
-        runtime: &Arc<Runtime>,
-        work: impl FnOnce() -> T + Send + 'static,
-        later: impl FnOnce(T) + Send + 'static,
-    ) -> Self {
-        let (done, end) = mpsc::channel();
-        let runtime = runtime.clone();
-        let thread = thread::Builder::new().name("disco-ccl-end".into()).spawn(move || {
-            if let Err(error) = runtime.enter() {
-                tracing::warn!(%error, what, "the device can't be made current");
-            }
-            let result = work();
-            // Whoever started this may wait no more.
-            _ = done.send(());
-            later(result);
-        });
-        let thread = thread.inspect_err(|error| tracing::warn!(%error, what, "no thread for it; it is left behind"));
-        Self { what, end: thread.ok().map(|_| end) }
-    }
 }
 
 impl Aborted {
@@ -184,10 +137,10 @@ impl TwoPhaseAbort {
     fn begin(library: &'static Library, comm: &Pointer) -> Self {
         // SAFETY: groups are this thread's own, and this one is ended by `end`.
         let code = unsafe { (library.table.group_start)() };
-        report(library, "ncclGroupStart", code);
+        library.report("ncclGroupStart", code);
         // SAFETY: the communicator is there until the end of the group.
         let code = unsafe { (library.table.comm_abort)(comm.0) };
-        report(library, "ncclCommAbort", code);
+        library.report("ncclCommAbort", code);
         Self(library)
     }
 
@@ -195,7 +148,7 @@ impl TwoPhaseAbort {
     fn end(self) {
         // SAFETY: the group was started.
         let code = unsafe { (self.0.table.group_end)() };
-        report(self.0, "ncclGroupEnd", code);
+        self.0.report("ncclGroupEnd", code);
     }
 }
 
@@ -238,7 +191,7 @@ fn finalize(
         // SAFETY: nobody else has the communicator, which stays until this has returned.
         _ = done.send(unsafe { comm_finalize(pointer.0) });
     };
-    drop(Ending::spawn("ncclCommFinalize", runtime, call));
+    drop(Teardown::spawn("ncclCommFinalize", runtime, call));
     match end.recv_timeout(patience.saturating_sub(start.elapsed())) {
         Ok(Code::SUCCESS | Code::IN_PROGRESS) if until(&settled) => Finalized::InOrder,
         Err(RecvTimeoutError::Timeout) => {
@@ -254,30 +207,11 @@ fn finalize(
 fn comm_destroy(library: &Library, comm: Owned) {
     // SAFETY: nobody else has the communicator, and nothing is under way.
     let code = unsafe { (library.table.comm_destroy)(comm.0) };
-    report(library, "ncclCommDestroy", code);
+    library.report("ncclCommDestroy", code);
 }
 
 fn comm_abort(library: &Library, comm: Owned) {
     // SAFETY: nobody else has the communicator.
     let code = unsafe { (library.table.comm_abort)(comm.0) };
-    report(library, "ncclCommAbort", code);
-}
-
-pub(crate) fn report(library: &Library, function: &'static str, code: Code) {
-    if let Err(error) = library.check_launched(function, code) {
-        tracing::warn!(%error, function, "the end of a communicator or of its memory has failed");
-    }
-}
-
-/// Does what waits for the device when that has nothing to do; does not wait.
-pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &'static str, work: impl FnOnce() + Send + 'static) {
-    let own = runtime.clone();
-    let patient = move || match own.wait_all_idle(PATIENCE) {
-        true => {
-            own.wait_for_peers();
-            work();
-        }
-        false => tracing::warn!(what, after = ?PATIENCE, "a stream does not end; memory is left behind"),
-    };
-    drop(Ending::spawn(what, runtime, patient));
+    library.report("ncclCommAbort", code);
 }

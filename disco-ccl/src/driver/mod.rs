@@ -1,0 +1,19 @@
+//! What is asked of a vendor's device library.
+//!
+//! ```text
+//! calls   one device with one stream on it
+//! graphs  captures of a stream, and graphs
+//! peers   memory that devices share
+//! bus     where a device is on the PCI bus
+//! ```
+
+mod bus;
+mod calls;
+mod graphs;
+mod peers;
+
+pub use bus::BusId;
+pub use calls::{Driver, Mark, Way};
+pub(crate) use graphs::Exec;
+pub use graphs::GraphFunctions;
+pub use peers::{Export, Peers, WORD_BYTES};

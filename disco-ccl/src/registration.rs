@@ -1,0 +1,46 @@
+//! Memory that is registered with a communicator.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use disco_core::tensor::Storage;
+
+use crate::library::Library;
+use crate::owned::Owned;
+
+/// Memory that was registered, which stays until its communicator ends.
+pub(crate) struct Registration {
+    storage: Arc<Storage>,
+    token: *mut c_void,
+}
+
+// SAFETY: the token is passed back to the library only, from whatever thread has its communicator.
+unsafe impl Send for Registration {}
+
+impl Registration {
+    /// For what the library has given out for a storage.
+    pub(crate) fn new(storage: Arc<Storage>, token: *mut c_void) -> Self {
+        Self { storage, token }
+    }
+
+    pub(crate) fn is_of(&self, storage: &Arc<Storage>) -> bool {
+        Arc::ptr_eq(&self.storage, storage)
+    }
+
+    /// Takes it back, before its communicator is destroyed.
+    pub(crate) fn end(&self, library: &Library, comm: &Owned) {
+        let Some(deregister) = library.table.comm_deregister else { return };
+        // SAFETY: nobody else has the communicator, which gave this out.
+        let code = unsafe { deregister(comm.0, self.token) };
+        library.report("ncclCommDeregister", code);
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{:?}, registered>", self.storage)
+    }
+}

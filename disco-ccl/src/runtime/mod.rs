@@ -1,0 +1,20 @@
+//! One device with one stream on it.
+//!
+//! ```text
+//! stream    the stream, and the memory of tensors
+//! capture   captures of the stream
+//! graph     a graph that was captured, its launches, and its end
+//! teardown  what may wait for the device, on a thread of its own
+//! ```
+
+mod capture;
+mod graph;
+mod stream;
+mod teardown;
+
+pub(crate) use capture::Kept;
+pub use graph::Graph;
+pub(crate) use graph::Graphs;
+pub use stream::Runtime;
+pub(crate) use stream::{Hold, Watch};
+pub(crate) use teardown::{Teardown, when_idle};

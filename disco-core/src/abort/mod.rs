@@ -1,0 +1,21 @@
+//! Ending waits from outside, and the epochs that aborts belong to.
+//!
+//! An **epoch** is the time between two recoveries of a session. Signals carry their epoch, as they may come late, and also early:
+//! before a worker has begun the epoch that they are of.
+
+mod epoch;
+mod registry;
+
+use std::sync::Arc;
+
+pub use epoch::{PerEpoch, Refused};
+pub use registry::AbortRegistry;
+#[doc(hidden)]
+pub use registry::AbortRegistry as Switchboard;
+
+/// Something that waits on peers and can be told to stop.
+pub trait Abort: Send + Sync {
+    /// Makes whatever waits return [`Error::Aborted`](crate::Error::Aborted) with this cause, now and from now on.
+    /// Callable from any thread, any number of times; the first cause stays. Never blocks for ever.
+    fn abort(&self, cause: &Arc<str>);
+}

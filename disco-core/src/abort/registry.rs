@@ -1,0 +1,109 @@
+//! The aborts of one worker.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{Abort, PerEpoch};
+
+/// The aborts of one worker: the listeners to tell, and the abort that was signalled already.
+///
+/// A lane owns one for each worker and serves [`Link::on_abort`](crate::link::Link::on_abort) with it. A signal of an epoch that
+/// is over does nothing, so that a late one can't break the communicators that were made after recovery.
+#[derive(Default)]
+pub struct AbortRegistry(Mutex<PerEpoch<Vec<Weak<dyn Abort>>>>);
+
+impl AbortRegistry {
+    /// Tells `listener` of the abort to come, or at once of the one that was. Held weakly: dropping it unregisters.
+    pub fn listen(&self, listener: &Arc<dyn Abort>) {
+        let mut state = self.state();
+        let listeners = state.get_mut();
+        listeners.retain(|weak| weak.strong_count() > 0);
+        listeners.push(Arc::downgrade(listener));
+        let cause = state.cause().cloned();
+        drop(state);
+        if let Some(cause) = cause {
+            listener.abort(&cause);
+        }
+    }
+
+    /// Aborts all listeners, now and to come, unless `epoch` is over.
+    pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
+        let mut state = self.state();
+        let Some(listeners) = state.abort(epoch, cause) else { return };
+        let listeners: Vec<_> = listeners.iter().filter_map(Weak::upgrade).collect();
+        drop(state);
+        listeners.iter().for_each(|listener| listener.abort(cause));
+    }
+
+    /// Starts an epoch: forgets the aborts of earlier ones and their listeners. An abort of this epoch that came before this
+    /// worker did is kept.
+    pub fn reset(&self, epoch: u64) {
+        self.state().begin(epoch);
+    }
+
+    /// The epoch that this worker is in.
+    pub fn epoch(&self) -> u64 {
+        self.state().epoch()
+    }
+
+    fn state(&self) -> MutexGuard<'_, PerEpoch<Vec<Weak<dyn Abort>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for AbortRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut state = self.state();
+        let listeners = state.get_mut().len();
+        write!(f, "<epoch {}, {listeners} listeners, {:?}>", state.epoch(), state.cause())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<Arc<str>>>);
+
+    impl Abort for Heard {
+        fn abort(&self, cause: &Arc<str>) {
+            self.0.lock().unwrap().push(cause.clone());
+        }
+    }
+
+    #[test]
+    fn early_and_late_listeners_hear_the_first_cause_only() {
+        let registry = AbortRegistry::default();
+        let (early, late) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
+        registry.listen(&(early.clone() as Arc<dyn Abort>));
+        registry.abort(0, &"first".into());
+        registry.abort(0, &"second".into());
+        registry.listen(&(late.clone() as Arc<dyn Abort>));
+        assert_eq!(*early.0.lock().unwrap(), ["first".into()]);
+        assert_eq!(*late.0.lock().unwrap(), ["first".into()]);
+    }
+
+    #[test]
+    fn a_signal_that_overtakes_the_reset_is_kept() {
+        let registry = AbortRegistry::default();
+        registry.abort(0, &"first".into());
+        registry.abort(1, &"second".into());
+        registry.reset(1);
+        let heard = Arc::new(Heard::default());
+        registry.listen(&(heard.clone() as Arc<dyn Abort>));
+        assert_eq!(*heard.0.lock().unwrap(), ["second".into()]);
+    }
+
+    #[test]
+    fn a_signal_of_an_epoch_that_is_over_does_nothing() {
+        let registry = AbortRegistry::default();
+        registry.reset(2);
+        let heard = Arc::new(Heard::default());
+        registry.listen(&(heard.clone() as Arc<dyn Abort>));
+        registry.abort(1, &"old".into());
+        assert!(heard.0.lock().unwrap().is_empty());
+        registry.abort(2, &"new".into());
+        assert_eq!(*heard.0.lock().unwrap(), ["new".into()]);
+    }
+}

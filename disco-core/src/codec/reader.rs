@@ -1,0 +1,81 @@
+//! Bytes, taken off with checks.
+
+use super::WireError;
+
+/// The part of a packet that was not read yet.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+    at: usize,
+}
+
+macro_rules! take {
+    ($($name:ident $ty:ty),*) => {
+        $(
+            #[doc = concat!("Takes a little-endian `", stringify!($ty), "`.")]
+            ///
+            /// # Errors
+            /// The packet ends before.
+            pub fn $name(&mut self) -> Result<$ty, WireError> {
+                let (value, rest) = self.rest.split_first_chunk().ok_or_else(|| self.truncated(size_of::<$ty>() as u64))?;
+                self.at += size_of::<$ty>();
+                self.rest = rest;
+                Ok(<$ty>::from_le_bytes(*value))
+            }
+        )*
+    };
+}
+
+impl<'a> Reader<'a> {
+    /// Reads `bytes` from the start.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, at: 0 }
+    }
+
+    take!(u8 u8, u16 u16, u32 u32, i32 i32, u64 u64, i64 i64, f64 f64);
+
+    /// Takes `len` bytes.
+    ///
+    /// # Errors
+    /// Fewer are left.
+    pub fn raw(&mut self, len: u64) -> Result<&'a [u8], WireError> {
+        let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
+        let (bytes, rest) = split.ok_or_else(|| self.truncated(len))?;
+        self.at += bytes.len();
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// Takes a length and as many bytes.
+    ///
+    /// # Errors
+    /// Fewer are left.
+    pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
+        let len = self.u64()?;
+        self.raw(len)
+    }
+
+    /// Takes `count` integers. Nothing is allocated before they are known to be there.
+    ///
+    /// # Errors
+    /// Fewer are left.
+    pub fn list(&mut self, count: u64) -> Result<Vec<i64>, WireError> {
+        let bytes = self.raw(count.checked_mul(8).ok_or_else(|| self.truncated(count))?)?;
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(words.iter().map(|word| i64::from_le_bytes(*word)).collect())
+    }
+
+    /// Bytes not taken yet.
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// What was not taken yet.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
+    fn truncated(&self, wanted: u64) -> WireError {
+        WireError::Truncated { at: self.at, wanted, left: self.rest.len() }
+    }
+}

@@ -1,0 +1,51 @@
+//! The worker functions of the data plane, as one table: sessions call them by these names and workers register them under these.
+
+/// Passes all rows of the table, `Variant function_of_the_worker`, to the macro `$make`.
+macro_rules! data_plane_functions {
+    ($make:ident) => {
+        $make! {
+            InitCcl init_ccl,
+            Empty empty,
+            BroadcastFromWorker0 broadcast_from_worker0,
+            ScatterFromWorker0 scatter_from_worker0,
+            GatherToWorker0 gather_to_worker0,
+            AllReduce all_reduce,
+            AllGather all_gather,
+            ReduceScatter reduce_scatter,
+            AllToAll all_to_all,
+            SendToNextGroup send_to_next_group,
+            RecvFromPrevGroup recv_from_prev_group,
+            SendToWorker send_to_worker,
+            RecvFromWorker recv_from_worker,
+        }
+    };
+}
+pub(crate) use data_plane_functions;
+
+macro_rules! names {
+    ($($variant:ident $function:ident,)*) => {
+        /// A worker function of the data plane.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum PlaneFunction {
+            $($variant,)*
+        }
+
+        impl PlaneFunction {
+            /// The name for messages, which is that of the session's method.
+            pub(crate) const fn method(self) -> &'static str {
+                match self {
+                    $(Self::$variant => stringify!($function),)*
+                }
+            }
+
+            /// The name that it is registered under.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!("disco.", stringify!($function)),)*
+                }
+            }
+        }
+    };
+}
+
+data_plane_functions!(names);

@@ -1,0 +1,120 @@
+//! What the arguments of an operation say.
+
+use super::{Op, Reduction};
+use crate::dtype::DType;
+use crate::id::Rank;
+use crate::tensor::Tensor;
+
+impl Op {
+    /// What it reads, if not in place.
+    pub fn src(&self) -> Option<&Tensor> {
+        match self {
+            Op::AllReduce { src, .. }
+            | Op::Reduce { src, .. }
+            | Op::ReduceScatter { src, .. }
+            | Op::AllGather { src, .. }
+            | Op::Broadcast { src, .. }
+            | Op::Gather { src, .. }
+            | Op::Scatter { src, .. }
+            | Op::AllToAll { src, .. }
+            | Op::AllGatherV { src, .. }
+            | Op::AllToAllV { src, .. } => src.as_ref(),
+            Op::Send { src, .. } => Some(src),
+            Op::Recv { .. } | Op::Barrier => None,
+        }
+    }
+
+    /// What it writes (and reads, in place).
+    pub fn dst(&self) -> Option<&Tensor> {
+        match self {
+            Op::AllReduce { dst, .. }
+            | Op::ReduceScatter { dst, .. }
+            | Op::AllGather { dst, .. }
+            | Op::Broadcast { dst, .. }
+            | Op::AllToAll { dst, .. }
+            | Op::AllGatherV { dst, .. }
+            | Op::AllToAllV { dst, .. }
+            | Op::Recv { dst, .. } => Some(dst),
+            Op::Reduce { dst, .. } | Op::Gather { dst, .. } | Op::Scatter { dst, .. } => dst.as_ref(),
+            Op::Send { .. } | Op::Barrier => None,
+        }
+    }
+
+    /// The root of a rooted operation.
+    pub const fn root(&self) -> Option<Rank> {
+        match self {
+            Op::Reduce { root, .. }
+            | Op::Broadcast { root, .. }
+            | Op::Gather { root, .. }
+            | Op::Scatter { root, .. } => Some(*root),
+            _ => None,
+        }
+    }
+
+    /// The reduction of a reducing operation.
+    pub const fn reduction(&self) -> Option<Reduction> {
+        match self {
+            Op::AllReduce { reduction, .. } | Op::Reduce { reduction, .. } | Op::ReduceScatter { reduction, .. } => {
+                Some(*reduction)
+            }
+            _ => None,
+        }
+    }
+
+    /// Element type; none for a barrier.
+    pub fn dtype(&self) -> Option<DType> {
+        self.src().or(self.dst()).map(Tensor::dtype)
+    }
+
+    /// What all ranks of a collective must agree on, as text: `all_reduce sum f32 x 64`, `broadcast f32 x 64, root rank 0`.
+    /// `size` is the communicator's. V-forms leave out what may differ.
+    pub fn signature(&self, size: usize) -> String {
+        let mut text = self.kind().name().to_owned();
+        if let Some(reduction) = self.reduction() {
+            text = format!("{text} {reduction}");
+        }
+        if let Some(dtype) = self.dtype() {
+            text = format!("{text} {dtype}");
+        }
+        match self {
+            Op::AllGatherV { counts, .. } => text = format!("{text} x {counts:?}"),
+            Op::AllToAllV { .. } | Op::Barrier => {}
+            _ => text = format!("{text} x {}", self.count(size)),
+        }
+        match self.root() {
+            Some(root) => format!("{text}, root {root}"),
+            None => text,
+        }
+    }
+
+    /// Elements of one rank's block: all of them, where an operation has no blocks. Of the V-forms, what this rank sends,
+    /// which may differ from rank to rank.
+    pub fn count(&self, size: usize) -> usize {
+        let size = size.max(1);
+        let len = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::elements);
+        match self {
+            Op::ReduceScatter { src: None, dst, .. } => dst.elements() / size,
+            Op::ReduceScatter { dst, .. } => dst.elements(),
+            Op::AllGather { dst, .. } | Op::AllToAll { dst, .. } => dst.elements() / size,
+            Op::Gather { src, dst, .. } if src.is_none() => len(dst) / size,
+            Op::Scatter { src, dst, .. } if dst.is_none() => len(src) / size,
+            Op::Scatter { dst, .. } => len(dst),
+            _ => self.src().or(self.dst()).map_or(0, Tensor::elements),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_names_reduction_dtype_count_and_root() {
+        let tensor = || Tensor::zeros(DType::F32, [64]).unwrap();
+        let broadcast = Op::Broadcast { src: None, dst: tensor(), root: Rank::new(0) };
+        assert_eq!(broadcast.signature(4), "broadcast f32 x 64, root rank 0");
+        let reduce = Op::AllReduce { src: None, dst: tensor(), reduction: Reduction::Sum };
+        assert_eq!(reduce.signature(4), "all_reduce sum f32 x 64");
+        assert_eq!(Op::Barrier.signature(4), "barrier");
+    }
+}

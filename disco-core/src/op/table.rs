@@ -1,0 +1,177 @@
+//! The operations, as one table.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Reduction;
+use crate::id::Rank;
+use crate::tensor::Tensor;
+
+/// Makes [`Op`] and [`OpKind`] of one row an operation: its documentation, variant, name and arguments.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal $({ $($(#[$argument_doc:meta])* $argument:ident: $ty:ty,)* })?,)*) => {
+        /// One operation of a communicator of `n` ranks. Tensors are contiguous and share their storage with the caller's.
+        ///
+        /// A missing `src` is in place, at the offsets of `MPI_IN_PLACE`; other overlap of `src` and `dst` is refused, but for
+        /// the very same elements in `AllReduce`, `Reduce` and `Broadcast`, which is in place too. "Significant at the root" means
+        /// that other ranks pass `None`.
+        #[non_exhaustive]
+        #[derive(Clone, Debug)]
+        pub enum Op {
+            $($(#[$doc])* $kind $({ $($(#[$argument_doc])* $argument: $ty,)* })?,)*
+        }
+
+        /// Which [`Op`], without its arguments.
+        #[non_exhaustive]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "named as the variants of `Op`, which are documented")]
+        pub enum OpKind {
+            $($kind,)*
+        }
+
+        impl OpKind {
+            /// All kinds, in the order of their numbers.
+            pub const ALL: [OpKind; [$($name),*].len()] = [$(Self::$kind),*];
+
+            /// The field's name: `all_reduce`, `send`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+
+        impl Op {
+            /// Which operation it is.
+            pub const fn kind(&self) -> OpKind {
+                match self {
+                    $(Op::$kind { .. } => OpKind::$kind,)*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    /// `dst[i]` becomes the reduction of every rank's `src[i]`. In place: the input is in `dst`.
+    AllReduce = "all_reduce" {
+        /// `count` elements.
+        src: Option<Tensor>,
+        /// `count` elements.
+        dst: Tensor,
+        /// How.
+        reduction: Reduction,
+    },
+    /// As `AllReduce`, with the result on the root only. In place at the root: the input is in `dst`.
+    Reduce = "reduce" {
+        /// `count` elements; required on ranks other than the root.
+        src: Option<Tensor>,
+        /// `count` elements; significant at the root.
+        dst: Option<Tensor>,
+        /// How.
+        reduction: Reduction,
+        /// Who gets the result.
+        root: Rank,
+    },
+    /// Block `r` of the reduction over all `src` goes to rank `r`. In place: the input is all of `dst`, the result its first
+    /// `count` elements.
+    ReduceScatter = "reduce_scatter" {
+        /// `n * count` elements.
+        src: Option<Tensor>,
+        /// `count` elements; `n * count` in place.
+        dst: Tensor,
+        /// How.
+        reduction: Reduction,
+    },
+    /// `dst` becomes all ranks' `src`, by rank. In place: rank `r`'s block is already at `r * count`.
+    AllGather = "all_gather" {
+        /// `count` elements.
+        src: Option<Tensor>,
+        /// `n * count` elements.
+        dst: Tensor,
+    },
+    /// `dst` becomes the root's `src`. In place: the root's elements are in `dst`.
+    Broadcast = "broadcast" {
+        /// `count` elements; significant at the root.
+        src: Option<Tensor>,
+        /// `count` elements.
+        dst: Tensor,
+        /// Who sends.
+        root: Rank,
+    },
+    /// As `AllGather`, on the root only. In place at the root: its block is already in `dst`.
+    Gather = "gather" {
+        /// `count` elements; required on ranks other than the root.
+        src: Option<Tensor>,
+        /// `n * count` elements; significant at the root.
+        dst: Option<Tensor>,
+        /// Who receives.
+        root: Rank,
+    },
+    /// Rank `r` gets block `r` of the root's `src`. In place at the root (`dst` missing): its block stays where it is.
+    Scatter = "scatter" {
+        /// `n * count` elements; significant at the root.
+        src: Option<Tensor>,
+        /// `count` elements; required on ranks other than the root.
+        dst: Option<Tensor>,
+        /// Who sends.
+        root: Rank,
+    },
+    /// Block `s` of rank `r`'s `dst` becomes block `r` of rank `s`'s `src`. In place: `dst` is the input too.
+    AllToAll = "all_to_all" {
+        /// `n * count` elements.
+        src: Option<Tensor>,
+        /// `n * count` elements.
+        dst: Tensor,
+    },
+    /// As `AllGather`, with `counts[r]` elements from rank `r`.
+    AllGatherV = "all_gather_v" {
+        /// `counts[rank]` elements.
+        src: Option<Tensor>,
+        /// The sum of `counts` elements.
+        dst: Tensor,
+        /// One count a rank, alike on all ranks.
+        counts: Arc<[usize]>,
+    },
+    /// As `AllToAll`, with counts by peer. In place: `dst` is the input too, and both lists of counts are alike.
+    AllToAllV = "all_to_all_v" {
+        /// The sum of `send_counts` elements.
+        src: Option<Tensor>,
+        /// Elements for each rank.
+        send_counts: Arc<[usize]>,
+        /// The sum of `recv_counts` elements.
+        dst: Tensor,
+        /// Elements from each rank.
+        recv_counts: Arc<[usize]>,
+    },
+    /// Sends to one rank, which posts a matching `Recv`; operations between two ranks match in order. Outside a group
+    /// it may block until then.
+    Send = "send" {
+        /// Any number of elements.
+        src: Tensor,
+        /// To whom.
+        to: Rank,
+    },
+    /// Receives from one rank.
+    Recv = "recv" {
+        /// As many elements as were sent, of the same dtype.
+        dst: Tensor,
+        /// From whom.
+        from: Rank,
+    },
+    /// Returns when all ranks have called it.
+    Barrier = "barrier",
+}
+
+impl OpKind {
+    /// Whether it concerns two ranks only.
+    pub const fn is_point_to_point(self) -> bool {
+        matches!(self, Self::Send | Self::Recv)
+    }
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

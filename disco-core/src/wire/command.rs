@@ -1,0 +1,136 @@
+//! Commands and frames.
+
+use super::{Frame, Freed, PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
+use crate::command::{Command, Local};
+use crate::error::Result;
+use crate::id::RegisterId;
+use crate::value::Value;
+
+/// What a message takes that carries a frame.
+const ENVELOPE: u64 = 64;
+
+/// The packets of a frame.
+pub(super) fn encode_frame(frame: &Frame) -> Result<Box<[u8]>> {
+    let mut to = Writer::default();
+    if !frame.freed().is_empty() {
+        let mut args = vec![Value::Int(action::FREE)];
+        args.extend(frame.freed().iter().map(|id| Value::Int(id.wire())));
+        write(&mut to, &args, &[])?;
+    }
+    encode_command(frame.command(), &mut to)?;
+    let bytes = to.into_bytes();
+    // A message around it must not be too large either.
+    match bytes.len() as u64 {
+        bytes if bytes > PACKET_LIMIT - ENVELOPE => {
+            Err(WireError::TooLarge { bytes, limit: PACKET_LIMIT - ENVELOPE }.into())
+        }
+        _ => Ok(bytes.into()),
+    }
+}
+
+fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {
+    let int = |action| Value::Int(action);
+    let id = |register: &RegisterId| Value::Int(register.wire());
+    match command {
+        // TVM passes a register nobody looks at.
+        Command::Shutdown => write(to, &[int(action::SHUTDOWN), int(0)], &[]),
+        Command::KillReg { register } => write(to, &[int(action::KILL_REG), id(register)], &[]),
+        Command::GetGlobalFunc { register, name } => {
+            let head = [int(action::GET_GLOBAL_FUNC), id(register)];
+            to.packet(head.len() + 1, |to| {
+                head.iter().try_for_each(|arg| arg.write(to))?;
+                value::write_raw_str(name, to);
+                Ok(())
+            })
+        }
+        Command::CallPacked { register, function, args } => {
+            write(to, &[int(action::CALL_PACKED), id(register), id(function)], args)
+        }
+        Command::SyncWorker { worker } => write(to, &[int(action::SYNC_WORKER), int(worker.wire())], &[]),
+        Command::CopyFromWorker0 { register, .. } => write(to, &[int(action::COPY_FROM_WORKER_0), id(register)], &[]),
+        Command::CopyToWorker0 { register, .. } => write(to, &[int(action::COPY_TO_WORKER_0), id(register)], &[]),
+        Command::DebugGet { register, worker } => {
+            write(to, &[int(action::DEBUG_GET), id(register), int(worker.wire())], &[])
+        }
+        Command::DebugSet { register, worker, value } => {
+            write_debug(to, &[int(action::DEBUG_SET), id(register), int(worker.wire())], value)
+        }
+        Command::SyncAll => write(to, &[int(action::SYNC_ALL)], &[]),
+        Command::Recover { epoch } => write(to, &[int(action::RECOVER), int(*epoch as i64)], &[]),
+    }
+}
+
+/// One packet of two lists of arguments.
+pub(super) fn write(to: &mut Writer, head: &[Value], tail: &[Value]) -> Result<(), WireError> {
+    to.packet(head.len() + tail.len(), |to| head.iter().chain(tail).try_for_each(|arg| arg.write(to)))
+}
+
+/// One packet whose last argument is wrapped as TVM's debug commands do.
+pub(super) fn write_debug(to: &mut Writer, head: &[Value], last: &Value) -> Result<(), WireError> {
+    to.packet(head.len() + 1, |to| {
+        head.iter().try_for_each(|arg| arg.write(to))?;
+        debug::write(last, to)
+    })
+}
+
+/// The frame in these bytes, as command number `seq`.
+///
+/// # Errors
+/// Anything that [`WireError`] tells.
+pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
+    let (mut packet, mut rest) = Packet::split(bytes)?;
+    let mut action = packet.int()?;
+    let mut freed = Freed::new();
+    if action == action::FREE {
+        freed = decode_freed(packet)?;
+        (packet, rest) = Packet::split(rest)?;
+        action = packet.int()?;
+    }
+    match rest.len() {
+        0 => Ok(Frame::with(seq, freed, decode_command(action, packet)?)),
+        left => Err(WireError::Trailing(left)),
+    }
+}
+
+fn decode_freed(mut packet: Packet<'_>) -> Result<Freed, WireError> {
+    let mut freed = Freed::with_capacity(packet.left());
+    while packet.left() > 0 {
+        freed.push(register(&mut packet)?);
+    }
+    packet.end().map(|()| freed)
+}
+
+fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireError> {
+    let command = match action {
+        action::SHUTDOWN => {
+            packet.int()?;
+            Command::Shutdown
+        }
+        action::KILL_REG => Command::KillReg { register: register(&mut packet)? },
+        action::GET_GLOBAL_FUNC => Command::GetGlobalFunc { register: register(&mut packet)?, name: packet.string()? },
+        action::CALL_PACKED => {
+            let (register, function) = (register(&mut packet)?, self::register(&mut packet)?);
+            return Ok(Command::CallPacked { register, function, args: packet.rest()? });
+        }
+        action::SYNC_WORKER => Command::SyncWorker { worker: packet.id()? },
+        action::COPY_FROM_WORKER_0 => Command::CopyFromWorker0 { register: register(&mut packet)?, host: Local(None) },
+        action::COPY_TO_WORKER_0 => Command::CopyToWorker0 { register: register(&mut packet)?, host: Local(None) },
+        action::DEBUG_GET => Command::DebugGet { register: register(&mut packet)?, worker: packet.id()? },
+        action::DEBUG_SET => {
+            Command::DebugSet { register: register(&mut packet)?, worker: packet.id()?, value: packet.value()? }
+        }
+        action::SYNC_ALL => Command::SyncAll,
+        action::RECOVER => Command::Recover { epoch: packet.int()? as u64 },
+        number => return Err(WireError::Unknown { what: "command", number }),
+    };
+    packet.end()?;
+    Ok(command)
+}
+
+fn register(packet: &mut Packet<'_>) -> Result<RegisterId, WireError> {
+    let id: u32 = packet.id()?;
+    match id < RegisterId::LIMIT {
+        true => Ok(id.into()),
+        false => Err(WireError::Unknown { what: "register", number: id.into() }),
+    }
+}

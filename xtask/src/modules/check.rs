@@ -1,0 +1,51 @@
+//! The check over all crates of the workspace.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::graph::Graph;
+use super::source::Source;
+use crate::steps::CRATES;
+
+/// Crates that may have cycles, each with the reason.
+const EXEMPT: [(&str, &str); 5] = [
+    ("disco", "not yet in layers"),
+    ("disco-local", "not yet in layers"),
+    ("disco-mpi", "not yet in layers"),
+    ("disco-gpu-double", "not yet in layers"),
+    ("disco-cli", "not yet in layers"),
+];
+
+/// Reads every crate of the workspace and compares its modules.
+///
+/// # Errors
+/// A cycle between modules of a crate, with the lines that close it. An exempt crate without a cycle.
+pub(crate) fn check() -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = Vec::new();
+    for name in CRATES {
+        let cycles = cycles(&workspace, name).with_context(|| format!("cannot read the modules of {name}"))?;
+        let Some((_, reason)) = EXEMPT.iter().find(|(exempt, _)| *exempt == name) else {
+            found.extend(cycles.into_iter().map(|cycle| format!("{name}: {cycle}")));
+            continue;
+        };
+        ensure!(!cycles.is_empty(), "{name} has no cycle between modules any more: remove it from EXEMPT");
+        println!("{name}: not checked: {reason}");
+    }
+    if !found.is_empty() {
+        bail!("{}", found.join("\n"));
+    }
+    Ok(())
+}
+
+/// The cycles of one package, as text.
+fn cycles(workspace: &Path, name: &str) -> Result<Vec<String>> {
+    let package = if name == "disco" { workspace.to_owned() } else { workspace.join(name) };
+    let read = |path: &Path| fs::read_to_string(package.join(path)).ok();
+    let roots = ["src/lib.rs", "src/main.rs"].map(PathBuf::from);
+    let root = roots.iter().find(|root| package.join(root).exists()).context("no src/lib.rs and no src/main.rs")?;
+    let source = Source::read(root, &read)?;
+    Ok(Graph::of(&source).cycles().iter().map(ToString::to_string).collect())
+}

@@ -1,0 +1,192 @@
+//! The graph of a crate's modules and its cycles.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+
+use super::source::Source;
+
+/// For each module the modules that it refers to, with the first place that does.
+#[derive(Debug)]
+pub(super) struct Graph(BTreeMap<String, BTreeMap<String, String>>);
+
+/// A shortest cycle, and how many modules can all reach each other with it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Cycle {
+    /// Each module with the place where it refers to the next one; the last one refers to the first.
+    path: Vec<(String, String)>,
+    component: usize,
+}
+
+impl Graph {
+    pub(super) fn of(source: &Source) -> Self {
+        let mut edges = BTreeMap::<_, BTreeMap<_, _>>::new();
+        for (from, references) in &source.modules {
+            let to = edges.entry(from.clone()).or_default();
+            for (file, reference) in references {
+                let exported =
+                    source.exports.get(&reference.name).filter(|_| !source.modules.contains_key(&reference.name));
+                let target = exported.unwrap_or(&reference.name);
+                if target != from && source.modules.contains_key(target) {
+                    let place = || format!("{}:{}", file.display(), reference.line);
+                    to.entry(target.clone()).or_insert_with(place);
+                }
+            }
+        }
+        Self(edges)
+    }
+
+    /// A shortest cycle of each set of modules that all reach each other.
+    pub(super) fn cycles(&self) -> Vec<Cycle> {
+        let mut rest: BTreeSet<_> = self.0.keys().collect();
+        let mut found = Vec::new();
+        while let Some(module) = rest.pop_first() {
+            let below = self.reached(module);
+            let component: BTreeSet<_> =
+                below.into_iter().filter(|other| self.reached(other).contains(module)).chain([module]).collect();
+            rest.retain(|other| !component.contains(other));
+            let shortest = component.iter().filter_map(|start| self.shortest(start)).min_by_key(Vec::len);
+            found.extend(shortest.map(|path| Cycle { path, component: component.len() }));
+        }
+        found
+    }
+
+    /// All modules that `module` leads to, itself only if there is a cycle.
+    fn reached<'a>(&'a self, module: &'a String) -> BTreeSet<&'a String> {
+        let mut reached = BTreeSet::new();
+        let mut open = vec![module];
+        while let Some(module) = open.pop() {
+            open.extend(self.0[module].keys().filter(|next| reached.insert(*next)));
+        }
+        reached
+    }
+
+    /// A shortest cycle through `start`.
+    fn shortest(&self, start: &String) -> Option<Vec<(String, String)>> {
+        let mut open = VecDeque::from([(start, Vec::new())]);
+        let mut seen = BTreeSet::new();
+        while let Some((module, path)) = open.pop_front() {
+            for (next, place) in &self.0[module] {
+                let path: Vec<_> = path.iter().cloned().chain([(module.clone(), place.clone())]).collect();
+                if next == start {
+                    return Some(path);
+                }
+                if seen.insert(next) {
+                    open.push_back((next, path));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl fmt::Display for Cycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.path.iter().chain(self.path.first()).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
+        let places = self.path.iter().map(|(_, place)| place.as_str()).collect::<Vec<_>>();
+        write!(f, "cycle between modules: {} ({})", names.join(" → "), places.join(", "))?;
+        match self.component {
+            more if more > self.path.len() => write!(f, "; {more} modules reach each other"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::source::Source;
+    use super::Graph;
+
+    fn cycles(files: &[(&str, &str)]) -> Vec<String> {
+        let read =
+            |path: &Path| files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned());
+        let source = Source::read(Path::new("src/lib.rs"), &read).unwrap();
+        Graph::of(&source).cycles().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn two_modules_that_use_each_other_are_a_cycle_with_both_lines() {
+        let files = [
+            ("src/lib.rs", "mod a; mod b;"),
+            ("src/a.rs", "use crate::b::B;\npub struct A;"),
+            ("src/b/mod.rs", "pub struct B;\n\nfn f(_: crate::a::A) {}"),
+        ];
+        assert_eq!(cycles(&files), ["cycle between modules: a → b → a (src/a.rs:1, src/b/mod.rs:3)"]);
+    }
+
+    #[test]
+    fn modules_in_layers_have_no_cycle() {
+        let files = [
+            ("src/lib.rs", "mod a; mod b; mod c; use c::C;"),
+            ("src/a.rs", "use crate::{b::B, C};"),
+            ("src/b.rs", "use crate::c::{self, C};"),
+            ("src/c.rs", "pub struct C;"),
+        ];
+        assert_eq!(cycles(&files), [""; 0]);
+    }
+
+    #[test]
+    fn a_re_export_of_the_root_counts_as_the_module_that_has_it() {
+        let files = [
+            ("src/lib.rs", "mod a; mod b; pub use a::{inner::A, D as E};"),
+            ("src/a.rs", "use crate::b;"),
+            ("src/b.rs", "use crate::E;"),
+        ];
+        assert_eq!(cycles(&files), ["cycle between modules: a → b → a (src/a.rs:1, src/b.rs:1)"]);
+    }
+
+    #[test]
+    fn super_counts_only_where_it_leaves_the_module() {
+        let files = [
+            ("src/lib.rs", "mod a; mod b;"),
+            ("src/a/mod.rs", "mod inner; mod b {} use super::b::B;"),
+            ("src/a/inner.rs", "use super::b as sibling; mod deep { fn f() { super::super::super::b::f() } }"),
+            ("src/b.rs", "mod a { pub fn g() {} } fn f() { mod m { fn f() { super::a::g() } } }"),
+        ];
+        assert_eq!(cycles(&files), [""; 0]);
+        let closed =
+            [files[0], files[1], files[2], ("src/b.rs", "fn f() { mod m { fn f() { super::super::a::g() } } }")];
+        assert_eq!(cycles(&closed), ["cycle between modules: a → b → a (src/a/mod.rs:1, src/b.rs:1)"]);
+    }
+
+    #[test]
+    fn tests_and_documentation_do_not_count() {
+        let files = [
+            ("src/lib.rs", "mod a; mod b; #[cfg(test)] mod helper;"),
+            ("src/a.rs", "use crate::b::B;"),
+            (
+                "src/b.rs",
+                "/// As [`crate::a::A`].\npub struct B; mod tests; mod loom_models; #[cfg(all(test, unix))] fn f() { crate::a::f() }
+                impl B { #[cfg(test)] fn g() { crate::a::f() } }",
+            ),
+        ];
+        assert_eq!(cycles(&files), [""; 0]);
+        let built = [files[0], files[1], ("src/b.rs", "#[cfg(not(test))] use crate::a;")];
+        assert_eq!(cycles(&built).len(), 1);
+    }
+
+    #[test]
+    fn paths_in_macros_and_attributes_count() {
+        for text in [
+            "fn f() { vec![0, crate::a::F(1)]; }",
+            "m! { use crate::{b, a::A}; }",
+            "#[serde(with(crate::a))] struct S;",
+        ] {
+            let files = [("src/lib.rs", "mod a; mod b;"), ("src/a.rs", "use crate::b;"), ("src/b.rs", text)];
+            assert_eq!(cycles(&files).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_larger_cycle_is_told_by_its_shortest_part() {
+        let files = [
+            ("src/lib.rs", "mod a; mod b; mod c;"),
+            ("src/a.rs", "use crate::b;"),
+            ("src/b.rs", "use crate::c;"),
+            ("src/c.rs", "use crate::b;\nuse crate::a;"),
+        ];
+        let text = "cycle between modules: b → c → b (src/b.rs:1, src/c.rs:1); 3 modules reach each other";
+        assert_eq!(cycles(&files), [text]);
+    }
+}
