@@ -12,6 +12,8 @@ mod credit;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod ending;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod engine;
+#[cfg(all(target_os = "linux", not(loom)))]
 pub mod environment;
 #[cfg(not(loom))]
 mod exits;
