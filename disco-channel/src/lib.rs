@@ -33,6 +33,8 @@ pub mod processes;
 mod questions;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod random;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod reactor;
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;
