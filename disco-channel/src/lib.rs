@@ -12,6 +12,8 @@ mod credit;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod ending;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod engine;
+#[cfg(all(target_os = "linux", not(loom)))]
 pub mod environment;
 #[cfg(not(loom))]
 mod exits;
@@ -31,6 +33,8 @@ pub mod processes;
 mod questions;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod random;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod reactor;
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;

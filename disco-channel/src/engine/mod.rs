@@ -1,0 +1,21 @@
+//! What the ends of a remote lane decide, without a clock, a socket, a thread or a lock.
+//!
+//! ```text
+//!  lane's methods ──┐  events, now   ┌──────────────┐  writes     ┌──────────────────────┐
+//!                   ├───────────────▶│    engine    │────────────▶│ connections (sockets)│
+//!  reactor thread ──┘                │ (state only) │  actions    ├──────────────────────┤
+//!        ▲                           │              │────────────▶│ inbox, store, kills  │
+//!        └── waits until ────────────│ next_timeout │             └──────────────────────┘
+//!                                    └──────────────┘
+//! ```
+//!
+//! An engine is a state machine. Each event comes with the time at which it came; what follows from it is queued: bytes to be
+//! written, which the thread that brought the event writes, and actions, which the reactor thread carries out, in order. Between
+//! events the engine only wants to be asked again at [`controller::Controller::next_timeout`]. So a test or a simulation can drive
+//! it with times and connections that do not exist.
+
+#[allow(dead_code, reason = "lanes to processes follow")]
+pub(crate) mod controller;
+mod liveness;
+
+pub(crate) use liveness::{Attention, Liveness};
