@@ -13,9 +13,13 @@
 //! written, which the thread that brought the event writes, and actions, which the reactor thread carries out, in order. Between
 //! events the engine only wants to be asked again at its next timeout. So a test or a simulation can drive
 //! it with times and connections that do not exist.
+//!
+//! The [`member`] end is a worker process or a node.
 
-#[allow(dead_code, reason = "what uses it follows")]
+pub(crate) mod fault;
+pub(crate) mod member;
+pub(crate) mod questions;
+
 mod liveness;
 
-#[allow(unused_imports, reason = "as above")]
 pub(crate) use liveness::{Attention, Liveness};
