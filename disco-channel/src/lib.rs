@@ -34,6 +34,8 @@ pub mod processes;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod random;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod reactor;
+#[cfg(all(target_os = "linux", not(loom)))]
 mod remote_store;
 pub mod ring;
 #[cfg(target_os = "linux")]

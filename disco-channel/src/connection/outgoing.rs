@@ -124,6 +124,7 @@ impl Connection {
         let mut outbox = self.outbox();
         if outbox.bytes.saturating_add(bytes) > BACKLOG + outbox.more {
             outbox.is_full = true;
+            self.waker.wake();
             return Err(Error::invalid(format!("the other end has left {} bytes unread", outbox.bytes)));
         }
         outbox.bytes += bytes;
@@ -192,6 +193,15 @@ impl Connection {
             // A signal ends it early, as it may.
             _ = event::poll(&mut [PollFd::new(self, PollFlags::OUT)], limit.as_ref());
         }
+    }
+
+    /// Takes bytes that are no packets; none if the other end has closed.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if there are none; the other end is gone.
+    pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        let (_, received) = net::recv(&self.socket, into, RecvFlags::DONTWAIT)?;
+        Ok(received)
     }
 
     /// Whether it takes nothing any more.

@@ -11,15 +11,16 @@
 //!
 //! An engine is a state machine. Each event comes with the time at which it came; what follows from it is queued: bytes to be
 //! written, which the thread that brought the event writes, and actions, which the reactor thread carries out, in order. Between
-//! events the engine only wants to be asked again at its next timeout. So a test or a simulation can drive
+//! events the engine only wants to be asked again at [`controller::Controller::next_timeout`]. So a test or a simulation can drive
 //! it with times and connections that do not exist.
 //!
-//! The [`member`] end is a worker process or a node.
+//! The [`member`] end is a worker process or a node, the [`controller`] end one lane to all of them.
 
+#[allow(dead_code, reason = "lanes to processes follow")]
+pub(crate) mod controller;
 pub(crate) mod fault;
+mod liveness;
 pub(crate) mod member;
 pub(crate) mod questions;
-
-mod liveness;
 
 pub(crate) use liveness::{Attention, Liveness};

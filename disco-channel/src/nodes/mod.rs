@@ -36,13 +36,13 @@ pub use token::Token;
 use std::time::Duration;
 
 /// How long one may take to prove who it is, and to introduce itself.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How often a node that has introduced itself says that it is there, while others come.
-const ALIVE: Duration = Duration::from_secs(1);
+pub(crate) const ALIVE: Duration = Duration::from_secs(1);
 /// What the socket may hold of what is to be sent: an urgent packet waits for it.
 const SOCKET: usize = 512 << 10;
 /// The largest introduction: names of functions take the most of it.
-const INTRODUCTION: usize = 1 << 20;
+pub(crate) const INTRODUCTION: usize = 1 << 20;
 
 /// A connection between nodes.
 fn connection(

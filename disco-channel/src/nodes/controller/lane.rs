@@ -3,31 +3,27 @@
 use std::fmt;
 use std::net::TcpListener;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
-use disco_core::wire::{Assignment, Message};
+use disco_core::wire::Assignment;
 use disco_core::worker::WorkerConfig;
-use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
+use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId};
 
 use super::announce::{Announce, Announcement};
-use super::children::Children;
-use super::crew::Crew;
-use super::door::Door;
-use super::printer::Printer;
-use super::refused::Refused;
-use super::roster::Roster;
-use super::service::Service;
+use super::transport::Tcp;
 use crate::connection::Waker;
+use crate::ending;
+use crate::engine::controller::{Controller, Event, NodeTerms, Terms};
 use crate::nodes::token::Token;
+use crate::reactor::{Lane, Reactor};
 
-/// The largest frame that those get whom it does not concern.
-const SMALL: usize = 4 << 10;
+/// How long the reactor thread may take to end once its lane is closed: as long as nodes that the session has started may, and more.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What a [`NodeLane`] is made of.
 #[derive(Clone, Debug)]
@@ -59,7 +55,13 @@ pub struct NodeLane {
     workers: Range<WorkerId>,
     options: Options,
     shared: Arc<Shared>,
-    started: OnceLock<Crew>,
+    started: OnceLock<Started>,
+}
+
+/// A lane that has come about, and the thread that serves it. Dropping it lets the nodes go.
+struct Started {
+    lane: Arc<Lane>,
+    reactor: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Options {
@@ -87,8 +89,9 @@ impl NodeLane {
         Self { workers, options, shared, started: OnceLock::new() }
     }
 
-    fn crew(&self) -> Result<&Crew> {
-        self.started.get().ok_or_else(|| self.error("was not started"))
+    fn started(&self) -> Result<&Lane> {
+        let started = self.started.get().ok_or_else(|| self.error("was not started"))?;
+        Ok(&started.lane)
     }
 
     fn error(&self, why: &str) -> Error {
@@ -130,43 +133,40 @@ impl Channel for NodeLane {
         let listener = self.listen()?;
         let address = listener.local_addr().map_err(refused)?;
         let waker = Arc::new(Waker::new().map_err(refused)?);
-        let roster = Arc::new(Roster::new(self.workers.clone(), *nodes, names.clone(), waker));
-        let (tell, told) = mpsc::channel();
-        let service = Service {
-            roster: roster.clone(),
-            inbox,
-            shared: self.shared.clone(),
-            door: Some(Door::new(listener, token.clone(), config.world).map_err(refused)?),
-            guests: Vec::new(),
-            peers: Vec::new(),
-            refused: Refused::default(),
-            assignment: Assignment {
-                node: 0,
-                workers: self.workers.clone(),
-                processes: *processes,
-                config: *config,
-                heartbeat: *heartbeat,
-                silence: *silence,
-                start: *start,
-            },
-            since: Instant::now(),
-            ready: Some(tell),
-            children: Children::default(),
-            printer: Some(Printer::start().map_err(refused)?),
+        let transport = Tcp::new(listener, waker.clone()).map_err(refused)?;
+        let terms = NodeTerms {
+            token: token.clone(),
+            world: config.world,
+            nodes: *nodes,
+            names: names.clone(),
+            per_node: count / nodes,
+            silence: *silence,
         };
-        let thread = thread::Builder::new().name("disco-nodes".into()).spawn(|| service.run()).map_err(refused)?;
-        let crew = Crew::new(roster, thread);
+        let assignment = Assignment {
+            node: 0,
+            workers: self.workers.clone(),
+            processes: *processes,
+            config: *config,
+            heartbeat: *heartbeat,
+            silence: *silence,
+            start: *start,
+        };
+        let engine = Controller::new(Terms::Nodes(terms, assignment), Instant::now());
+        let lane = Arc::new(Lane::new(engine, waker, None));
+        let reactor = Reactor::new(lane.clone(), inbox, self.shared.clone(), *nodes, transport);
+        let thread = thread::Builder::new().name("disco-nodes".into()).spawn(|| reactor.run()).map_err(refused)?;
+        let started = Started { lane, reactor: Mutex::new(Some(thread)) };
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
-        let ready = announce.tell(&announcement).and_then(|started| {
-            *crew.roster.started() = started;
-            crew.roster.waker.wake();
-            told.recv().unwrap_or_else(|_| Err(Error::invalid("the service thread of a lane has ended")))
+        let ready = announce.tell(&announcement).and_then(|processes| {
+            started.lane.adopt(processes.into_iter().map(|process| process.0).collect());
+            started.lane.wait_for_start()
         });
         if let Err(error) = ready {
-            crew.end();
+            started.let_go();
+            started.join();
             return Err(error);
         }
-        self.started.set(crew).map_err(|_| self.error("was started before"))
+        self.started.set(started).map_err(|_| self.error("was started before"))
     }
 
     fn crosses(&self) -> bool {
@@ -174,43 +174,41 @@ impl Channel for NodeLane {
     }
 
     fn room(&self) -> usize {
-        self.started.get().map_or(0, |crew| crew.roster.room())
+        self.started().map_or(0, |lane| lane.look(Controller::room))
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
-        let roster = &self.crew()?.roster;
-        if roster.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed(self.name()));
-        }
-        if roster.room() == 0 {
-            return Err(self.error("is full"));
-        }
-        match frame.command() {
-            Command::Shutdown => roster.leaving.store(true, Ordering::Release),
-            Command::Recover { epoch } => roster.begin(*epoch),
-            _ => {}
-        }
-        pass(roster, frame)
+        // Encoded before the lock is taken: the reactor thread needs that for heartbeats.
+        let encoded = frame.bytes();
+        self.started()?.with(|engine, now| {
+            engine.check(|| self.name())?;
+            engine.note(frame.command());
+            encoded?;
+            engine.submit(frame, now)
+        })
     }
 
     fn urgent(&self, signal: Signal) -> Result<()> {
-        let crew = self.crew()?;
+        let lane = self.started()?;
         match signal {
-            Signal::Abort { epoch, cause } => crew.urge(&Message::Abort { epoch, cause }),
-            Signal::Shutdown => crew.let_go(),
+            Signal::Abort { .. } | Signal::Shutdown => {
+                lane.with(|engine, now| engine.handle(Event::Signal(signal), now));
+                Ok(())
+            }
             other => Err(self.error(&format!("can't pass on {other:?}"))),
         }
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {
-        self.started.get().map(|crew| crew.roster.progress(worker)).unwrap_or_default()
+        self.started().map(|lane| lane.look(|engine| engine.progress(worker))).unwrap_or_default()
     }
 
     /// Blocks the calling thread rather than the task: no timer here could wake a task. Nodes that have not left in time are
     /// told to end at once.
     async fn close(&self, limit: Duration) -> Result<()> {
-        let Some(crew) = self.started.get() else { return Ok(()) };
-        let stuck = crew.dismiss(limit)?;
+        let Some(started) = self.started.get() else { return Ok(()) };
+        let stuck = started.lane.close(limit);
+        started.join();
         match stuck.is_empty() {
             true => Ok(()),
             false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
@@ -218,16 +216,23 @@ impl Channel for NodeLane {
     }
 }
 
-/// Passes a frame on, for which there is room.
-fn pass(roster: &Roster, frame: &Frame) -> Result<()> {
-    match frame.command() {
-        Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
-            let node = roster.place(*worker).map(|(node, _)| node);
-            let rest = (frame.bytes()?.len() > SMALL).then(|| frame.without_command());
-            roster.post_now(frame, rest.as_ref(), |index| node == Some(index))
+impl Started {
+    fn let_go(&self) {
+        self.lane.with(|engine, now| engine.handle(Event::Dropped, now));
+    }
+
+    /// Waits for the reactor thread, which ends soon, and not for ever.
+    fn join(&self) {
+        let thread = self.reactor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(_)) = thread.and_then(|thread| ending::within(thread, JOIN_TIMEOUT)) {
+            tracing::error!("the service thread panicked");
         }
-        Command::SyncAll | Command::Shutdown | Command::Recover { .. } => roster.post_now(frame, None, |_| true),
-        _ => roster.post_soon(frame),
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 

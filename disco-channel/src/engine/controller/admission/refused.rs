@@ -11,7 +11,7 @@ const TOLD: usize = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Those who were sent away.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Refused {
     /// Some of them, and why.
     told: Vec<(String, Standing)>,
@@ -33,12 +33,12 @@ pub(super) enum Standing {
 
 impl Refused {
     /// Another one.
-    pub(super) fn add(&mut self, name: &str, error: &Error, standing: Standing) {
+    pub(super) fn add(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
         let text = format!("{name}: {error}");
         if self.told.iter().any(|(told, _)| *told == text) {
             return;
         }
-        self.log(name, error, standing);
+        self.log(name, error, standing, now);
         self.keep(text, standing);
     }
 
@@ -46,17 +46,21 @@ impl Refused {
         self.told.is_empty()
     }
 
-    fn log(&mut self, name: &str, error: &Error, standing: Standing) {
+    fn log(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
         match standing {
             Standing::Proved => tracing::warn!(from = name, %error, "sent away"),
             Standing::Stranger => tracing::debug!(from = name, %error, "sent away"),
-            Standing::Unproved if self.logged.is_some_and(|logged| logged.elapsed() < PAUSE) => self.others += 1,
+            Standing::Unproved if self.is_quiet(now) => self.others += 1,
             Standing::Unproved => {
                 let others = std::mem::take(&mut self.others);
                 tracing::warn!(from = name, %error, others, "sent away");
-                self.logged = Some(Instant::now());
+                self.logged = Some(now);
             }
         }
+    }
+
+    fn is_quiet(&self, now: Instant) -> bool {
+        self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < PAUSE)
     }
 
     /// One takes the place of another who has not come as far. Only of those with the token, the oldest makes room for the next.
@@ -88,8 +92,8 @@ mod tests {
 
     /// What is told of those who came.
     fn told(came: &[(&str, Standing)]) -> String {
-        let mut refused = Refused::default();
-        came.iter().for_each(|(name, standing)| refused.add(name, &Error::invalid("no"), *standing));
+        let (mut refused, now) = (Refused::default(), Instant::now());
+        came.iter().for_each(|(name, standing)| refused.add(name, &Error::invalid("no"), *standing, now));
         refused.to_string()
     }
 
@@ -108,12 +112,12 @@ mod tests {
 
     #[test]
     fn of_a_flood_one_a_second_is_logged_and_the_rest_are_counted() {
-        let mut refused = Refused::default();
+        let (mut refused, now) = (Refused::default(), Instant::now());
         let names: Vec<String> = (0..100).map(|index| format!("127.0.0.1:{index}")).collect();
-        names.iter().for_each(|name| refused.add(name, &Error::invalid("its token is another"), Standing::Unproved));
+        let error = Error::invalid("its token is another");
+        names.iter().for_each(|name| refused.add(name, &error, Standing::Unproved, now));
         assert_eq!(refused.others, 99);
-        refused.logged = refused.logged.and_then(|logged| logged.checked_sub(PAUSE));
-        refused.add("another", &Error::invalid("its token is another"), Standing::Unproved);
+        refused.add("another", &error, Standing::Unproved, now + PAUSE);
         assert_eq!(refused.others, 0);
     }
 }

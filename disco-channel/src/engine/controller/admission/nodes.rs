@@ -1,0 +1,341 @@
+//! Who may be a node: whoever proves to know the session's token, runs the same program and asks for a place that is free.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use disco_core::wire::{Join, Message};
+use disco_core::{Error, Result, World, function};
+
+use super::pending::{HANDSHAKE, LIMIT, Pending};
+use super::refused::{Refused, Standing};
+use crate::engine::Liveness;
+use crate::engine::controller::event::{Action, Conn, Order};
+use crate::engine::controller::outbox::Outbox;
+use crate::nodes::handshake::{ANSWER, Host, Judgement, Nonce, Request, may_begin};
+use crate::nodes::{ALIVE, INTRODUCTION, Token};
+
+/// How long nobody is let in where the system could not.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Connections that are given up then, so that fewer descriptors are open.
+const GIVEN_UP: usize = 64;
+
+/// What nodes have to match.
+#[derive(Debug)]
+pub(crate) struct NodeTerms {
+    /// What nodes prove to have.
+    pub(crate) token: Token,
+    pub(crate) world: World,
+    /// Number of nodes.
+    pub(crate) nodes: usize,
+    /// What nodes are called; without a name, by their number.
+    pub(crate) names: Vec<String>,
+    pub(crate) per_node: usize,
+    /// How long each end may be silent.
+    pub(crate) silence: Duration,
+}
+
+/// Connections that may be nodes, and nodes that wait for the others.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    terms: NodeTerms,
+    pending: Pending<Stranger>,
+    joined: Vec<Joined>,
+    refused: Refused,
+    /// When the system let nobody in.
+    paused: Option<Instant>,
+}
+
+/// A connection that may be a node's.
+#[derive(Debug)]
+struct Stranger {
+    address: SocketAddr,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// It is to prove that it has the token.
+    Proof { host: Host, answer: Vec<u8> },
+    /// It has, and is to introduce itself.
+    Introduction(Request),
+}
+
+/// A node that has introduced itself.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) conn: Conn,
+    pub(crate) join: Join,
+    address: SocketAddr,
+    request: Request,
+    liveness: Liveness,
+}
+
+impl Nodes {
+    pub(crate) fn new(terms: NodeTerms) -> Self {
+        Self { terms, pending: Pending::new(), joined: Vec::new(), refused: Refused::default(), paused: None }
+    }
+
+    pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
+        if self.pending.count(|_| true) >= LIMIT {
+            self.give_up_oldest(out);
+        }
+        if self.pending.count(|_| true) >= LIMIT {
+            tracing::debug!(%address, "too many");
+            return out.act(Action::Close(conn));
+        }
+        let host = Host::new(nonce);
+        out.write(conn, &host.greeting()[..], Order::Urgent);
+        self.pending.push(conn, now, Stranger { address, phase: Phase::Proof { host, answer: Vec::new() } });
+    }
+
+    /// The system lets nobody in: fewer connections may help.
+    pub(crate) fn pause(&mut self, why: &str, now: Instant, out: &mut Outbox) {
+        self.paused = Some(now);
+        (0..GIVEN_UP).for_each(|_| self.give_up_oldest(out));
+        let error = Error::invalid(format!("nobody can connect: {why}"));
+        self.refused.add("the system", &error, Standing::Proved, now);
+    }
+
+    /// Whether connections are to be accepted.
+    pub(crate) fn accepts(&self) -> bool {
+        self.paused.is_none()
+    }
+
+    pub(crate) fn bytes(&mut self, conn: Conn, bytes: &[u8], now: Instant, out: &mut Outbox) {
+        let Some(Stranger { address, phase: Phase::Proof { host, answer } }) = self.pending.find(conn) else { return };
+        let address = *address;
+        answer.extend_from_slice(bytes);
+        if !may_begin(answer) {
+            let error = Error::invalid("it speaks another language");
+            return self.send_away(conn, address, &error, Standing::Stranger, now, out);
+        }
+        let Ok(answer) = <&[u8; ANSWER]>::try_from(&answer[..]) else { return };
+        let Judgement { request, verdict } = host.judge(&self.terms.token, &self.terms.world, answer);
+        let standing = if verdict.is_some() { Standing::Unproved } else { Standing::Stranger };
+        if let Some(verdict) = verdict {
+            out.write(conn, &verdict[..], Order::Urgent);
+        }
+        match request {
+            Err(error) => self.send_away(conn, address, &error, standing, now, out),
+            Ok(request) => {
+                self.pending.find(conn).into_iter().for_each(|it| it.phase = Phase::Introduction(request));
+                out.act(Action::Listen(conn, INTRODUCTION));
+            }
+        }
+    }
+
+    /// A message came. Some: all nodes are here, in the order of their places.
+    ///
+    /// # Errors
+    /// A node with the token is of another program or size. That ends the start: its user waits for it.
+    pub(crate) fn message(
+        &mut self,
+        conn: Conn,
+        message: Message,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Result<Option<Vec<Joined>>> {
+        if let Some(index) = self.joined.iter().position(|joined| joined.conn == conn) {
+            match message {
+                Message::Alive => self.joined[index].liveness.heard(now),
+                // It may come again.
+                _ => self.forget(conn, out),
+            }
+            return Ok(None);
+        }
+        match (message, self.pending.find(conn)) {
+            (Message::Join(join), Some(Stranger { address, phase: Phase::Introduction(request) })) => {
+                let (address, request) = (*address, *request);
+                self.pending.remove(conn);
+                let liveness = Liveness::new(ALIVE / 2, self.terms.silence.max(ALIVE * 5), now);
+                self.take(Joined { conn, join, address, request, liveness }, now, out)?;
+                Ok((self.joined.len() == self.terms.nodes).then(|| self.places()))
+            }
+            (message, Some(stranger)) => {
+                let (address, error) = (stranger.address, Error::invalid(format!("it says {message} instead of join")));
+                self.send_away(conn, address, &error, Standing::Proved, now, out);
+                Ok(None)
+            }
+            (_, None) => Ok(None),
+        }
+    }
+
+    /// The connection is of no use any more.
+    pub(crate) fn lose(&mut self, conn: Conn, why: &Error, now: Instant, out: &mut Outbox) {
+        match self.pending.find(conn) {
+            Some(Stranger { address, phase }) => {
+                let (address, standing) = (*address, phase.standing());
+                self.send_away(conn, address, why, standing, now, out);
+            }
+            None => self.forget(conn, out),
+        }
+    }
+
+    /// What depends on time.
+    pub(crate) fn look(&mut self, now: Instant, out: &mut Outbox) {
+        self.paused = self.paused.filter(|paused| now.saturating_duration_since(*paused) < PAUSE);
+        while let Some((conn, Stranger { address, phase })) = self.pending.expire(now) {
+            let error = Error::invalid(format!("it has not introduced itself for {HANDSHAKE:?}"));
+            out.act(Action::Close(conn));
+            self.refused.add(&address.to_string(), &error, phase.standing(), now);
+        }
+        self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
+        for Joined { conn, liveness, .. } in &mut self.joined {
+            if liveness.must_say(now) {
+                liveness.said(now);
+                out.send(*conn, &Message::Alive);
+            }
+        }
+    }
+
+    /// Nodes could not be heard until now.
+    pub(crate) fn excuse(&mut self, now: Instant) {
+        self.joined.iter_mut().for_each(|joined| joined.liveness.excuse(now));
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let joined = self.joined.iter().filter_map(|joined| joined.liveness.next_timeout());
+        let paused = self.paused.and_then(|paused| paused.checked_add(PAUSE));
+        joined.chain(self.pending.next_timeout()).chain(paused).min()
+    }
+
+    /// Ends: nodes are told why, if they are not needed.
+    pub(crate) fn end(mut self, why: Option<&Error>, out: &mut Outbox) {
+        self.pending.drain().for_each(|conn| out.act(Action::Close(conn)));
+        for Joined { conn, .. } in self.joined {
+            match why {
+                Some(why) => out.refuse(conn, why),
+                None => out.act(Action::Close(conn)),
+            }
+        }
+    }
+
+    /// Which nodes have not come.
+    pub(crate) fn missing(&self) -> String {
+        let taken: Vec<u32> = self.joined.iter().filter_map(|joined| joined.request.node).collect();
+        let free = (0..self.terms.nodes).filter(|index| !taken.contains(&(*index as u32 + 1)));
+        let free: Vec<String> = free.map(|index| self.name(index, None)).collect();
+        let missing = self.terms.nodes.saturating_sub(self.joined.len());
+        let mut text = match missing == free.len() {
+            true => format!("{} did not join", free.join(", ")),
+            // Others did not say which they are.
+            false => format!("{missing} of {} did not join", free.join(", ")),
+        };
+        if !self.refused.is_empty() {
+            text += &format!("; sent away: {}", self.refused);
+        }
+        text
+    }
+
+    /// What a node is called; `host` is what it says itself, once it is there.
+    pub(crate) fn name(&self, index: usize, host: Option<&str>) -> String {
+        match (self.terms.names.get(index), host) {
+            (Some(name), _) => name.clone(),
+            (None, Some(host)) => format!("node {} ({host})", index + 1),
+            (None, None) => format!("node {}", index + 1),
+        }
+    }
+
+    /// A node has introduced itself.
+    fn take(&mut self, joined: Joined, now: Instant, out: &mut Outbox) -> Result<()> {
+        let name = format!("{} at {}", joined.join.name, joined.address);
+        let ours = self.terms.per_node;
+        let wrong = match joined.request.per_node {
+            Some(theirs) if theirs as usize != ours => {
+                Err(Error::invalid(format!("it was told to have {theirs} workers, and nodes here have {ours}")))
+            }
+            _ => function::compare(&joined.join.functions),
+        };
+        if let Err(error) = wrong {
+            out.refuse(joined.conn, &error);
+            return Err(Error::Lost { workers: name, why: error.to_string() });
+        }
+        if joined.request.node.is_some() {
+            // One that froze and came back finds its place free.
+            let is_other = |it: &Joined| it.request.node != joined.request.node;
+            self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE * 2);
+        }
+        let nodes = self.terms.nodes;
+        let taken = |id| self.joined.iter().find(|other| other.request.node == Some(id));
+        let refused = match joined.request.node {
+            Some(id) if !(1..=nodes as u32).contains(&id) => {
+                Some(format!("nodes here are 1 to {nodes}, and it is {id}"))
+            }
+            Some(id) => taken(id).map(|other| format!("node {id} is here already: {}", other.join.name)),
+            None => None,
+        };
+        match refused {
+            Some(why) => {
+                let error = Error::Invalid(why);
+                out.refuse(joined.conn, &error);
+                self.refused.add(&name, &error, Standing::Proved, now);
+            }
+            None => {
+                tracing::info!(node = name, "has come");
+                self.joined.push(joined);
+            }
+        }
+        Ok(())
+    }
+
+    /// All nodes, each in its place. Those that did not say which they are fill what is left, in the order of their names, so that who
+    /// came first matters little.
+    fn places(&mut self) -> Vec<Joined> {
+        let mut joined = std::mem::take(&mut self.joined);
+        joined.sort_by(|a, b| (&a.join.name, a.address).cmp(&(&b.join.name, b.address)));
+        let (named, others): (Vec<_>, Vec<_>) = joined.into_iter().partition(|joined| joined.request.node.is_some());
+        let mut places: Vec<Option<Joined>> = (0..self.terms.nodes).map(|_| None).collect();
+        for joined in named {
+            // Checked when it came.
+            if let Some(place) = joined.request.node.and_then(|id| places.get_mut(id as usize - 1)) {
+                *place = Some(joined);
+            }
+        }
+        let mut others = others.into_iter();
+        places.into_iter().filter_map(|place| place.or_else(|| others.next())).collect()
+    }
+
+    /// A node is done in no time: of those that have proved nothing, the oldest is the least likely to be one.
+    fn give_up_oldest(&mut self, out: &mut Outbox) {
+        if let Some((conn, _)) = self.pending.take_oldest(|it| it.phase.standing() == Standing::Stranger) {
+            out.act(Action::Close(conn));
+        }
+    }
+
+    fn send_away(
+        &mut self,
+        conn: Conn,
+        address: SocketAddr,
+        error: &Error,
+        standing: Standing,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        self.pending.remove(conn);
+        out.act(Action::Close(conn));
+        self.refused.add(&address.to_string(), error, standing, now);
+    }
+
+    fn forget(&mut self, conn: Conn, out: &mut Outbox) {
+        self.retain(out, |joined| joined.conn != conn);
+    }
+
+    fn retain(&mut self, out: &mut Outbox, stays: impl Fn(&Joined) -> bool) {
+        self.joined.retain(|joined| {
+            let stays = stays(joined);
+            if !stays {
+                out.act(Action::Close(joined.conn));
+            }
+            stays
+        });
+    }
+}
+
+impl Phase {
+    fn standing(&self) -> Standing {
+        match self {
+            Phase::Proof { .. } => Standing::Stranger,
+            Phase::Introduction(_) => Standing::Proved,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Connections that have not been let in yet, each for a limited time.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::engine::controller::event::Conn;
+
+/// Time for a connection to prove what it is and to introduce itself.
+pub(super) const HANDSHAKE: Duration = crate::nodes::HANDSHAKE;
+/// Connections that may wait at a time.
+pub(super) const LIMIT: usize = 256;
+
+/// Connections, the oldest first, and what is known of each.
+#[derive(Debug)]
+pub(super) struct Pending<T>(VecDeque<(Conn, Instant, T)>);
+
+impl<T> Pending<T> {
+    pub(super) fn new() -> Self {
+        Self(VecDeque::new())
+    }
+
+    pub(super) fn push(&mut self, conn: Conn, now: Instant, what: T) {
+        self.0.push_back((conn, now, what));
+    }
+
+    pub(super) fn find(&mut self, conn: Conn) -> Option<&mut T> {
+        self.0.iter_mut().find(|(other, ..)| *other == conn).map(|(.., what)| what)
+    }
+
+    pub(super) fn remove(&mut self, conn: Conn) -> Option<T> {
+        let index = self.0.iter().position(|(other, ..)| *other == conn)?;
+        self.0.remove(index).map(|(.., what)| what)
+    }
+
+    /// Takes the oldest connection of which this holds.
+    pub(super) fn take_oldest(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<(Conn, T)> {
+        let index = self.0.iter().position(|(.., what)| is_meant(what))?;
+        self.0.remove(index).map(|(conn, _, what)| (conn, what))
+    }
+
+    pub(super) fn count(&self, is_meant: impl Fn(&T) -> bool) -> usize {
+        self.0.iter().filter(|(.., what)| is_meant(what)).count()
+    }
+
+    /// Takes a connection whose time is up.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<(Conn, T)> {
+        let is_late = self.0.front().is_some_and(|(_, since, _)| now.saturating_duration_since(*since) >= HANDSHAKE);
+        if !is_late {
+            return None;
+        }
+        self.0.pop_front().map(|(conn, _, what)| (conn, what))
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.0.front().and_then(|(_, since, _)| since.checked_add(HANDSHAKE))
+    }
+
+    /// Takes all connections.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Conn> {
+        self.0.drain(..).map(|(conn, ..)| conn)
+    }
+}

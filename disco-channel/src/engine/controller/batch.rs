@@ -1,0 +1,194 @@
+//! Frames that go to all nodes with one write, and how many may be under way.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::wire::{self, Writer};
+use disco_core::{Frame, Result};
+
+use crate::connection::CHUNK;
+use crate::credit::{CAPACITY, UNREAD};
+
+/// Linger time of frames that nobody waits for, for each node that is to be written to and woken, and at least.
+const LINGER: Duration = Duration::from_micros(50);
+const MIN_LINGER: Duration = Duration::from_micros(100);
+/// Bytes that do not wait for more.
+const ENOUGH: usize = 16 << 10;
+
+/// Frames that have not gone yet.
+#[derive(Debug)]
+pub(super) struct Batch {
+    linger: Duration,
+    packets: Writer,
+    /// How many, and their own bytes.
+    frames: u64,
+    bytes: usize,
+    /// When other frames have gone.
+    sent: Option<Instant>,
+    /// When frames that linger go. Set as long as frames keep coming, so that nobody need be told of each.
+    deadline: Option<Instant>,
+}
+
+/// Packets of frames, how many these are, and their own bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    pub(super) packets: Arc<[u8]>,
+    pub(super) frames: u64,
+    pub(super) bytes: usize,
+}
+
+/// Frames and bytes that went to one peer, and how many of them it has taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Credit {
+    posted: (u64, u64),
+    taken: (u64, u64),
+}
+
+impl Batch {
+    /// For so many nodes.
+    pub(super) fn new(nodes: usize) -> Self {
+        let linger = (LINGER * u32::try_from(nodes).unwrap_or(u32::MAX)).max(MIN_LINGER);
+        Self { linger, packets: Writer::default(), frames: 0, bytes: 0, sent: None, deadline: None }
+    }
+
+    /// Adds a frame.
+    ///
+    /// # Errors
+    /// A value that can't leave the process.
+    pub(super) fn add(&mut self, frame: &Frame) -> Result<()> {
+        let bytes = frame.bytes()?;
+        wire::write_frame(frame.seq(), bytes, &mut self.packets)?;
+        self.frames += 1;
+        self.bytes += bytes.len();
+        Ok(())
+    }
+
+    /// Whether a frame can go with those that are here: a batch is small, so that it need not go in parts.
+    pub(super) fn has_place_for(&self, frame: &Frame) -> Result<bool> {
+        Ok(self.frames == 0 || frame.bytes()?.len() < ENOUGH)
+    }
+
+    /// Whether the frames here go now: none has just gone, or they are enough.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.bytes >= ENOUGH || self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= self.linger)
+    }
+
+    /// The frames here linger. Returns whether there is a deadline that was not there before.
+    pub(super) fn wait(&mut self, now: Instant) -> bool {
+        let is_new = self.deadline.is_none();
+        self.deadline = self.deadline.or(now.checked_add(self.linger));
+        is_new
+    }
+
+    /// When frames that linger go.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Takes the frames that have lingered long enough. Without any, there is no deadline any more.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<Load> {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return None;
+        }
+        let load = self.take(now);
+        self.deadline = load.as_ref().and_then(|_| now.checked_add(self.linger));
+        load
+    }
+
+    /// Frames that are here, and their own bytes.
+    pub(super) fn size(&self) -> (u64, usize) {
+        (self.frames, self.bytes)
+    }
+
+    /// Takes all frames.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Load> {
+        if self.frames == 0 {
+            return None;
+        }
+        self.sent = Some(now);
+        let (frames, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
+        let packets = self.packets.take();
+        debug_assert!(frames == 1 || packets.len() <= CHUNK, "what goes in parts is one packet");
+        Some(Load { packets, frames, bytes })
+    }
+}
+
+impl Credit {
+    /// Frames go.
+    pub(super) fn use_up(&mut self, frames: u64, bytes: usize) {
+        self.posted = (self.posted.0 + frames, self.posted.1 + bytes as u64);
+    }
+
+    /// The peer has taken so many frames and bytes in all.
+    pub(super) fn acknowledge(&mut self, frames: u64, bytes: u64) {
+        self.taken = (self.taken.0.max(frames), self.taken.1.max(bytes));
+    }
+
+    /// Frames that may go, where so many and their bytes are about to; none while too many bytes are unread.
+    pub(super) fn left(&self, (frames, bytes): (u64, usize)) -> u64 {
+        match self.posted.1.saturating_sub(self.taken.1) + bytes as u64 {
+            bytes if bytes >= UNREAD => 0,
+            _ => CAPACITY.saturating_sub(self.posted.0.saturating_sub(self.taken.0) + frames),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use disco_core::{Command, RegisterId};
+
+    use super::*;
+
+    fn frame(seq: u64) -> Frame {
+        Frame::new(seq, [], Command::KillReg { register: RegisterId::new(1) })
+    }
+
+    #[test]
+    fn the_first_frame_goes_at_once_and_those_behind_it_together() {
+        let (mut batch, now) = (Batch::new(1), Instant::now());
+        batch.add(&frame(1)).unwrap();
+        assert!(batch.is_due(now));
+        let first = batch.take(now).unwrap();
+        assert_eq!((first.frames, first.bytes), (1, frame(1).bytes().unwrap().len()));
+        assert!(batch.take(now).is_none());
+        let mut seq = 1;
+        while !{
+            seq += 1;
+            batch.add(&frame(seq)).unwrap();
+            batch.is_due(now)
+        } {
+            assert_eq!(batch.wait(now), seq == 2, "told once");
+        }
+        let rest = batch.take(now).unwrap();
+        assert!(rest.bytes >= ENOUGH && rest.frames == seq - 1);
+        assert!(rest.packets.len() > rest.bytes);
+    }
+
+    #[test]
+    fn frames_that_linger_go_at_the_deadline() {
+        let (mut batch, start) = (Batch::new(1), Instant::now());
+        batch.add(&frame(1)).unwrap();
+        assert!(batch.wait(start) && batch.expire(start).is_none());
+        let deadline = batch.deadline().unwrap();
+        assert_eq!(deadline, start + MIN_LINGER);
+        assert_eq!(batch.expire(deadline).unwrap().frames, 1);
+        // It looks once more, and no more without frames.
+        let deadline = batch.deadline().unwrap();
+        assert!(batch.expire(deadline).is_none() && batch.deadline().is_none());
+    }
+
+    #[test]
+    fn credit_counts_what_was_not_acknowledged() {
+        let mut credit = Credit::default();
+        credit.use_up(CAPACITY - 1, 10);
+        assert_eq!([credit.left((0, 0)), credit.left((1, 1))], [1, 0]);
+        credit.acknowledge(CAPACITY / 4, 5);
+        // A late or a hostile acknowledgement changes nothing.
+        credit.acknowledge(1, 1);
+        assert_eq!(credit.left((0, 0)), CAPACITY / 4 + 1);
+        credit.acknowledge(u64::MAX, u64::MAX);
+        assert_eq!(credit.left((0, 0)), CAPACITY);
+        credit.use_up(1, UNREAD as usize);
+        assert_eq!(Credit { taken: (0, 0), ..credit }.left((0, 0)), 0);
+    }
+}

@@ -1,0 +1,144 @@
+//! Messages of peers.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use disco_core::channel::Notice;
+use disco_core::link::SharedFd;
+use disco_core::wire::{self, Message, Packet};
+use disco_core::{Error, Result, WorkerId};
+
+use super::event::{Action, Conn};
+use super::machine::Controller;
+use super::peer::Kind;
+
+/// What a peer says last; why, if it does not just leave.
+struct Farewell(Option<String>);
+
+impl Controller {
+    /// A peer says something.
+    pub(super) fn hear(&mut self, index: usize, conn: Conn, message: Message, now: Instant) {
+        self.peers[index].liveness.heard(now);
+        match self.hear_peer(index, conn, message) {
+            Ok(None) => {}
+            Ok(Some(Farewell(why))) => self.close(index, why, now),
+            Err(error) => self.close(index, Some(format!("it sent garbage: {error}")), now),
+        }
+    }
+
+    fn hear_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Farewell>> {
+        let (kind, peer) = (self.kind, &mut self.peers[index]);
+        let worker = peer.workers.start;
+        match message {
+            Message::Room { frames, bytes } => {
+                peer.credit.acknowledge(frames, bytes);
+                if self.room() > 0 {
+                    self.out.act(Action::Room);
+                }
+            }
+            Message::Ask { epoch, .. } if epoch > self.epoch => {
+                return Err(Error::invalid(format!("a question in epoch {epoch}, which nobody has begun")));
+            }
+            Message::Ask { id, epoch, call } => self.out.act(Action::Ask { conn, id, epoch, call }),
+            Message::Bye(why) => return Ok(Some(Farewell(Some(why)))),
+            Message::Alive if kind == Kind::Node => {}
+            Message::Ready if kind == Kind::Node => {
+                peer.is_ready = true;
+                if self.starting.is_some() && self.peers.iter().all(|peer| peer.is_ready) {
+                    self.starting = None;
+                    self.out.act(Action::Started(Ok(())));
+                }
+            }
+            Message::From { worker, message } if kind == Kind::Node => {
+                if !peer.workers.contains(&worker) {
+                    return Err(Error::invalid(format!("{worker} is none of its workers")));
+                }
+                self.hear_node(index, worker, *message)?;
+            }
+            Message::Left(stuck) if kind == Kind::Node => {
+                peer.left.get_or_insert(stuck);
+                return Ok(Some(Farewell(None)));
+            }
+            message if kind == Kind::Process => return self.hear_process(index, conn, worker, message),
+            other => return Err(Error::invalid(other.to_string())),
+        }
+        Ok(None)
+    }
+
+    /// What a node says of one of its workers.
+    fn hear_node(&mut self, index: usize, worker: WorkerId, message: Message) -> Result<()> {
+        match message {
+            Message::Output { is_err, line } => {
+                self.out.act(Action::Output { from: format!("node {} {worker}", index + 1), is_err, line });
+            }
+            Message::Lost(why) => {
+                let why = format!("on {}: {why}", self.peers[index].name);
+                self.out.act(Action::Lost(one(worker), Error::Lost { workers: worker.to_string(), why }));
+            }
+            Message::Shutdown if self.expected || self.leaving => self.out.act(Action::Left(one(worker))),
+            message => self.hear_worker(worker, message)?,
+        }
+        Ok(())
+    }
+
+    /// What only the process of a worker says.
+    fn hear_process(
+        &mut self,
+        index: usize,
+        conn: Conn,
+        worker: WorkerId,
+        message: Message,
+    ) -> Result<Option<Farewell>> {
+        match message {
+            Message::Share { name, .. } | Message::Unshare(name)
+                if SharedFd::from_bits(name).owner() != Some(worker) =>
+            {
+                return Err(Error::invalid(format!("another worker's name of a descriptor: {name:#x}")));
+            }
+            Message::Share { id, name } => self.out.act(Action::Share { conn, id, name: SharedFd::from_bits(name) }),
+            Message::Unshare(name) => self.out.act(Action::Unshare(SharedFd::from_bits(name))),
+            Message::Receive { id, name } => {
+                self.out.act(Action::Receive { conn, id, name: SharedFd::from_bits(name) });
+            }
+            Message::Shutdown => {
+                self.peers[index].left = Some(String::new());
+                return Ok(Some(Farewell(None)));
+            }
+            message => self.hear_worker(worker, message)?,
+        }
+        Ok(None)
+    }
+
+    /// What a worker says, wherever it is.
+    fn hear_worker(&mut self, worker: WorkerId, message: Message) -> Result<()> {
+        match message {
+            Message::Progress(progress) => {
+                if let Some((peer, at)) = self.place(worker) {
+                    self.peers[peer].progress[at] = progress;
+                }
+            }
+            Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {
+                return Err(Error::invalid(format!("a failure of {}", failure.worker)));
+            }
+            Message::Reply { seq, reply } => self.out.act(Action::Reply { worker, seq, reply }),
+            Message::Notice(packet) => {
+                let notice = wire::decode_notice(Packet::split(&packet)?.0)?;
+                let is_possible = match &notice {
+                    Notice::Failed { epoch, failure } => failure.worker == worker && *epoch <= self.epoch,
+                    _ => true,
+                };
+                if !is_possible {
+                    return Err(Error::invalid(format!("the notice of another worker or epoch: {notice}")));
+                }
+                self.out.act(Action::Notice { worker, notice });
+            }
+            other => return Err(Error::invalid(other.to_string())),
+        }
+        Ok(())
+    }
+}
+
+/// A worker alone.
+fn one(worker: WorkerId) -> Range<WorkerId> {
+    worker..WorkerId::new(worker.index() as u32 + 1)
+}

@@ -1,0 +1,125 @@
+//! Frames, on their way down.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use disco_core::{Command, Frame, Result};
+
+use super::batch::Load;
+use super::event::Order;
+use super::machine::Controller;
+use crate::credit::CAPACITY;
+
+/// The largest frame that peers get that it does not concern.
+const SMALL: usize = 4 << 10;
+
+impl Controller {
+    /// Frames that would be taken now: as many as the slowest peer has credit for.
+    pub(crate) fn room(&self) -> usize {
+        let here = self.peers.iter().filter(|peer| !peer.is_gone);
+        here.map(|peer| peer.credit.left(self.batch.size())).min().unwrap_or(CAPACITY) as usize
+    }
+
+    /// A command goes.
+    pub(crate) fn note(&mut self, command: &Command) {
+        match command {
+            Command::Shutdown => self.leaving = true,
+            Command::Recover { epoch } => self.epoch = self.epoch.max(*epoch),
+            _ => {}
+        }
+    }
+
+    /// Passes a frame on, for which there is room: at once if somebody waits for its effect; else it may linger for others to go with
+    /// it.
+    ///
+    /// # Errors
+    /// A value that can't leave the process.
+    pub(crate) fn submit(&mut self, frame: &Frame, now: Instant) -> Result<()> {
+        match frame.command() {
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
+                let peer = self.place(*worker).map(|(peer, _)| peer);
+                let rest = (frame.bytes()?.len() > SMALL).then(|| frame.without_command());
+                self.submit_to(frame, rest.as_ref(), peer, now)
+            }
+            Command::SyncAll | Command::Shutdown | Command::Recover { .. } => {
+                self.add(frame, now)?;
+                self.go(now);
+                Ok(())
+            }
+            _ => {
+                self.add(frame, now)?;
+                if self.batch.is_due(now) {
+                    self.go(now);
+                } else if self.batch.wait(now) {
+                    self.has_new_timeout = true;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a packet with one frame, of so many bytes, to a peer or to all.
+    pub(crate) fn post(&mut self, packet: &Arc<[u8]>, bytes: usize, to: Option<usize>) {
+        let load = Load { packets: packet.clone(), frames: 1, bytes };
+        let peers = to.map_or(0..self.peers.len(), |peer| peer..peer + 1);
+        peers.for_each(|index| self.load(index, &load, Order::Last));
+    }
+
+    /// Passes on what has lingered.
+    pub(super) fn linger(&mut self, now: Instant) {
+        if let Some(load) = self.batch.expire(now)
+            // Else peers were told to leave, ahead of it.
+            && !self.closed
+        {
+            self.load_all(&load);
+        }
+    }
+
+    /// Passes a frame on at once, behind those that linger, to the peer of which somebody waits; the others may get `rest` in its place,
+    /// and that when something else goes to them.
+    fn submit_to(&mut self, frame: &Frame, rest: Option<&Frame>, peer: Option<usize>, now: Instant) -> Result<()> {
+        if peer.is_none() || self.peers.len() > 1 {
+            self.go(now);
+        }
+        self.add(frame, now)?;
+        let load = self.batch.take(now);
+        let others = match rest {
+            None => load.clone(),
+            Some(rest) => {
+                self.batch.add(rest)?;
+                self.batch.take(now)
+            }
+        };
+        for index in 0..self.peers.len() {
+            let (load, order) = if peer == Some(index) { (&load, Order::Last) } else { (&others, Order::Held) };
+            load.iter().for_each(|load| self.load(index, load, order));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, frame: &Frame, now: Instant) -> Result<()> {
+        if !self.batch.has_place_for(frame)? {
+            self.go(now);
+        }
+        self.batch.add(frame)
+    }
+
+    /// Passes on what lingers.
+    fn go(&mut self, now: Instant) {
+        if let Some(load) = self.batch.take(now) {
+            self.load_all(&load);
+        }
+    }
+
+    fn load_all(&mut self, load: &Load) {
+        (0..self.peers.len()).for_each(|index| self.load(index, load, Order::Last));
+    }
+
+    fn load(&mut self, index: usize, load: &Load, order: Order) {
+        let peer = &mut self.peers[index];
+        peer.credit.use_up(load.frames, load.bytes);
+        if let Some(conn) = peer.conn {
+            self.out.write(conn, load.packets.clone(), order);
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Peers that exist only here: no clock, no socket.
+
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::channel::Signal;
+use disco_core::wire::{Assignment, Hello, Join, Message, Packet, Welcome};
+use disco_core::worker::WorkerConfig;
+use disco_core::{Command, Frame, RegisterId, WorkerId, World, function};
+
+use super::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
+use crate::nodes::Token;
+use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT};
+
+const MS: Duration = Duration::from_millis(1);
+const SILENCE: Duration = Duration::from_secs(5);
+const TOKEN: &str = "a secret of many words";
+
+/// An engine, and what it did so far.
+struct Bench {
+    engine: Controller,
+    start: Instant,
+    now: Instant,
+    /// Bytes that were written, which only one peer reads at a time.
+    written: Vec<(Conn, Vec<u8>, Order)>,
+    done: Vec<Action>,
+}
+
+fn conn(slot: u32) -> Conn {
+    Conn { slot, generation: 0 }
+}
+
+fn functions() -> Vec<String> {
+    function::names().into_iter().map(str::to_owned).collect()
+}
+
+impl Bench {
+    /// A lane to so many nodes with two workers each.
+    fn nodes(nodes: usize) -> Self {
+        let world = World::new(2 * nodes, 1).unwrap();
+        let workers = WorkerId::new(0)..WorkerId::new(2 * nodes as u32);
+        let (token, names) = (Token::new(TOKEN).unwrap(), Vec::new());
+        let terms = NodeTerms { token, world, nodes, names, per_node: 2, silence: SILENCE };
+        let (heartbeat, start) = (1000 * MS, 30_000 * MS);
+        let config = WorkerConfig::new(world);
+        let assignment = Assignment { node: 0, workers, processes: true, config, heartbeat, silence: SILENCE, start };
+        Self::new(Terms::Nodes(terms, assignment))
+    }
+
+    /// A lane to two processes that were started here.
+    fn processes() -> Self {
+        let config = WorkerConfig::new(World::new(2, 1).unwrap());
+        let welcome = Welcome { config, ring: None, heartbeat: 1000 * MS };
+        let workers = WorkerId::new(0)..WorkerId::new(2);
+        let (token, start) = (TOKEN.as_bytes().into(), 30_000 * MS);
+        let mut bench = Self::new(Terms::Processes { workers, token, welcome, start, silence: SILENCE });
+        (0..2).for_each(|peer| bench.on(Event::Started(peer, Some(100 + peer as u32))));
+        bench
+    }
+
+    fn new(terms: Terms) -> Self {
+        let start = Instant::now();
+        let engine = Controller::new(terms, start);
+        Self { engine, start, now: start, written: Vec::new(), done: Vec::new() }
+    }
+
+    fn on(&mut self, event: Event) {
+        self.engine.handle(event, self.now);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(write) = self.engine.next_write() {
+            self.written.push((write.conn, write.bytes.to_vec(), write.order));
+        }
+        while let Some(action) = self.engine.next_action() {
+            self.done.push(action);
+        }
+    }
+
+    fn say(&mut self, slot: u32, message: Message) {
+        self.on(Event::Message(conn(slot), message));
+    }
+
+    /// Lets time pass, with all timers in between.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(timeout) = self.engine.next_timeout().filter(|timeout| *timeout <= end) {
+            self.now = self.now.max(timeout);
+            self.on(Event::Timer);
+        }
+        self.now = end;
+    }
+
+    /// What was written to a connection since this was asked last, as messages.
+    fn heard(&mut self, slot: u32) -> Vec<String> {
+        let (mine, others) = std::mem::take(&mut self.written).into_iter().partition(|(to, ..)| *to == conn(slot));
+        self.written = others;
+        mine.into_iter()
+            .map(|(_, bytes, _)| {
+                let (packet, _) = Packet::split(&bytes).unwrap();
+                let text = Message::decode(packet).unwrap().to_string();
+                text.split([' ', '(']).next().unwrap().to_owned()
+            })
+            .collect()
+    }
+
+    /// What was done since this was asked last, but for what only concerns connections.
+    fn done(&mut self) -> Vec<String> {
+        let done = std::mem::take(&mut self.done).into_iter();
+        let is_shown =
+            |action: &Action| !matches!(action, Action::Listen(..) | Action::Close(_) | Action::StopAccepting);
+        done.filter(is_shown)
+            .map(|action| match action {
+                Action::Started(Err(error)) => format!("failed: {error}"),
+                Action::Lost(_, why) => why.to_string(),
+                other => format!("{other:?}"),
+            })
+            .collect()
+    }
+
+    fn is_closed(&self, slot: u32) -> bool {
+        self.done.iter().any(|action| matches!(action, Action::Close(closed) if *closed == conn(slot)))
+    }
+
+    fn connect(&mut self, slot: u32) {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1000 + slot as u16));
+        self.on(Event::Opened(conn(slot), Origin::Tcp { address, nonce: [slot as u8; 32] }));
+    }
+
+    /// Proves to have a token, in pieces.
+    fn prove(&mut self, slot: u32, token: &str, request: Request) {
+        self.connect(slot);
+        let greeting: [u8; GREETING] = self.written.pop().unwrap().1.try_into().unwrap();
+        let token = Token::new(token).unwrap();
+        let (guest, answer) = Guest::answer(&token, &greeting, [9; 32], request).unwrap();
+        answer.chunks(10).for_each(|piece| self.on(Event::Bytes(conn(slot), piece.to_vec())));
+        let verdict: [u8; VERDICT] = self.written.pop().unwrap().1.try_into().unwrap();
+        let is_taken = guest.judge(&token, &verdict).is_ok();
+        assert_eq!(is_taken, self.done.iter().any(|action| matches!(action, Action::Listen(..))));
+    }
+
+    fn join(&mut self, slot: u32, node: Option<u32>) {
+        self.prove(slot, TOKEN, Request { node, per_node: None });
+        self.say(slot, Message::Join(Join { name: "host".into(), functions: functions() }));
+    }
+
+    /// The engine after all its nodes have started.
+    fn running(nodes: usize) -> Self {
+        let mut bench = Self::nodes(nodes);
+        (0..nodes as u32).for_each(|slot| bench.join(slot, None));
+        (0..nodes as u32).for_each(|slot| bench.say(slot, Message::Ready));
+        assert_eq!(bench.done(), ["Started(Ok(()))"]);
+        bench.written.clear();
+        bench
+    }
+
+    fn hello(&mut self, slot: u32, worker: u32) {
+        self.on(Event::Opened(conn(slot), Origin::Unix { pid: Some(100 + worker) }));
+        let token: Arc<[u8]> = TOKEN.as_bytes().into();
+        self.say(slot, Message::Hello(Hello { token, worker: WorkerId::new(worker), functions: functions() }));
+    }
+
+    /// The engine after both processes have come.
+    fn working() -> Self {
+        let mut bench = Self::processes();
+        (0..2).for_each(|worker| bench.hello(worker, worker));
+        assert_eq!(bench.done(), ["Started(Ok(()))"]);
+        assert_eq!([bench.heard(0), bench.heard(1)], [["Welcome"], ["Welcome"]]);
+        bench
+    }
+}
+
+fn frame(seq: u64, command: Command) -> Frame {
+    Frame::new(seq, [], command)
+}
+
+fn call(seq: u64) -> Frame {
+    frame(seq, Command::KillReg { register: RegisterId::new(1) })
+}
+
+#[test]
+fn nodes_are_assigned_when_all_have_joined_and_the_lane_starts_when_all_are_ready() {
+    let mut bench = Bench::nodes(2);
+    bench.join(5, Some(2));
+    assert!(bench.heard(5).is_empty() && bench.engine.accepts());
+    bench.join(3, None);
+    assert_eq!([bench.heard(5), bench.heard(3)], [["Assign"], ["Assign"]]);
+    assert!(!bench.engine.accepts());
+    bench.say(3, Message::Ready);
+    assert!(bench.done().is_empty());
+    bench.say(5, Message::Ready);
+    assert_eq!(bench.done(), ["Started(Ok(()))"]);
+    bench.on(Event::Hung(conn(5), None));
+    assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: its connection was closed"]);
+}
+
+#[test]
+fn a_connection_without_the_token_is_sent_away_and_named_when_nodes_are_missing() {
+    let mut bench = Bench::nodes(1);
+    bench.prove(1, "another secret of many words", Request::default());
+    assert!(bench.is_closed(1));
+    bench.connect(2);
+    bench.on(Event::Bytes(conn(2), b"GET".to_vec()));
+    assert!(bench.is_closed(2));
+    bench.done();
+    bench.pass(31_000 * MS);
+    let failed = bench.done().remove(0);
+    assert_eq!(
+        failed,
+        "failed: start: no end after 30s: node 1 did not join; sent away: 127.0.0.1:1001: its token is another; \
+         127.0.0.1:1002: it speaks another language"
+    );
+}
+
+#[test]
+fn strangers_have_limited_time_and_the_oldest_makes_room() {
+    let mut bench = Bench::nodes(1);
+    (0..256).for_each(|slot| bench.connect(slot));
+    assert!(!bench.is_closed(0));
+    bench.connect(256);
+    assert!(bench.is_closed(0) && !bench.is_closed(1));
+    bench.pass(4999 * MS);
+    assert!(!bench.is_closed(256));
+    bench.pass(MS);
+    assert!((0..=256).all(|slot| bench.is_closed(slot)));
+}
+
+#[test]
+fn a_system_that_accepts_nobody_is_asked_again_later() {
+    let mut bench = Bench::nodes(1);
+    bench.on(Event::Closed("too many open files".into()));
+    assert!(!bench.engine.accepts());
+    bench.pass(100 * MS);
+    assert!(bench.engine.accepts());
+}
+
+#[test]
+fn a_silent_node_is_lost_and_one_that_could_not_be_heard_is_not() {
+    let mut bench = Bench::running(2);
+    for _ in 0..6 {
+        bench.pass(1000 * MS);
+        bench.say(0, Message::Alive);
+    }
+    assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: it has said nothing for 5s"]);
+    // Heartbeats went meanwhile.
+    assert!(bench.heard(0).len() >= 5);
+    // The thread that listens did not run.
+    bench.now += 60_000 * MS;
+    bench.on(Event::Timer);
+    assert!(bench.done().is_empty());
+    bench.pass(SILENCE);
+    assert_eq!(bench.done(), ["node 1 (host) with workers 0 to 1 lost: it has said nothing for 5s", "Over"]);
+}
+
+#[test]
+fn frames_linger_behind_one_another_and_not_behind_a_sync() {
+    let mut bench = Bench::running(1);
+    let now = bench.now;
+    (1..4).for_each(|seq| bench.engine.submit(&call(seq), now).unwrap());
+    bench.drain();
+    assert_eq!(bench.written.len(), 1);
+    assert_eq!(bench.engine.next_timeout(), Some(now + MS / 10));
+    bench.pass(MS / 10);
+    assert_eq!(bench.written.len(), 2);
+    bench.engine.submit(&call(4), bench.now).unwrap();
+    bench.engine.submit(&frame(5, Command::SyncAll), bench.now).unwrap();
+    bench.drain();
+    assert_eq!(bench.written.len(), 3);
+}
+
+#[test]
+fn a_node_that_acknowledges_nothing_leaves_no_room() {
+    let mut bench = Bench::running(2);
+    for seq in 1..=1024 {
+        assert_eq!(bench.engine.room() as u64, 1025 - seq);
+        bench.engine.submit(&call(seq), bench.now).unwrap();
+    }
+    assert!(bench.engine.check(|| "lane".into()).unwrap_err().to_string().ends_with("lane: is full"));
+    bench.say(0, Message::Room { frames: 1024, bytes: 0 });
+    assert!(bench.done().is_empty());
+    bench.say(1, Message::Room { frames: 256, bytes: 0 });
+    assert_eq!((bench.done(), bench.engine.room()), (vec!["Room".to_owned()], 256));
+}
+
+#[test]
+fn questions_and_failures_of_epochs_that_nobody_has_begun_are_garbage() {
+    let mut bench = Bench::running(1);
+    let ask = |epoch| Message::Ask { id: 1, epoch, call: disco_core::wire::StoreCall::Get("key".into()) };
+    bench.engine.note(&Command::Recover { epoch: 1 });
+    bench.say(0, ask(1));
+    assert!(bench.done()[0].starts_with("Ask "));
+    bench.say(0, ask(2));
+    let lost = "node 1 (host) with workers 0 to 1 lost: it sent garbage: a question in epoch 2, which nobody has begun";
+    assert_eq!(bench.done(), [lost, "Over"]);
+}
+
+#[test]
+fn a_closed_lane_gives_nodes_their_time_and_names_what_did_not_leave() {
+    let mut bench = Bench::running(3);
+    bench.on(Event::Close(1000 * MS));
+    bench.say(0, Message::Left(String::new()));
+    bench.pass(999 * MS);
+    assert!(bench.heard(1).iter().all(|heard| heard == "Alive"));
+    bench.pass(MS);
+    assert!(bench.heard(1).ends_with(&["Shutdown".into(), "Bye".into()]));
+    bench.say(1, Message::Left("worker 3 (idle)".into()));
+    assert_eq!(bench.engine.stuck(), None);
+    bench.pass(2000 * MS);
+    let stuck = bench.engine.stuck().unwrap();
+    assert_eq!(stuck.len(), 3);
+    assert_eq!(stuck[0], "worker 3 (idle)");
+    assert!(stuck[2].starts_with("worker 5 (") && stuck[2].ends_with("; node 3 (host) does not answer)"), "{stuck:?}");
+    assert_eq!(bench.done().last().unwrap(), "Over");
+}
+
+#[test]
+fn processes_of_nodes_are_killed_two_seconds_after_the_nodes_were_let_go_of() {
+    let mut bench = Bench::running(1);
+    bench.on(Event::Started(0, Some(7)));
+    bench.on(Event::Dropped);
+    assert_eq!(bench.heard(0), ["Shutdown"]);
+    bench.pass(1999 * MS);
+    assert!(!bench.done().contains(&"Kill(0)".to_owned()));
+    bench.pass(MS);
+    assert_eq!(bench.done(), ["Kill(0)"]);
+    bench.on(Event::Ended(0, None));
+    assert_eq!(bench.done(), ["Over"]);
+}
+
+#[test]
+fn a_process_that_ends_before_it_connects_fails_the_start_with_a_hint() {
+    let mut bench = Bench::processes();
+    bench.hello(1, 1);
+    bench.done();
+    bench.on(Event::Ended(0, Some(ExitStatus::from_raw(256))));
+    let done = bench.done();
+    assert_eq!(
+        done[1],
+        "failed: worker 0 lost: its process ended: exit status: 1 before it connected; does its `main` call \
+         `disco::init()` first?"
+    );
+    assert!(done.contains(&"Kill(1)".to_owned()) && bench.heard(1).contains(&"Bye".to_owned()));
+    bench.on(Event::Ended(1, None));
+    assert_eq!(bench.done().last().unwrap(), "Over");
+}
+
+#[test]
+fn the_status_of_a_process_is_waited_for_once_its_connection_is_closed_but_not_for_long() {
+    for (wait, why) in [(499, "its process ended: signal: 9 (SIGKILL)"), (500, "its connection was closed")] {
+        let mut bench = Bench::working();
+        bench.on(Event::Hung(conn(1), None));
+        bench.pass(wait * MS);
+        bench.on(Event::Ended(1, Some(ExitStatus::from_raw(9))));
+        assert!(bench.done().contains(&format!("worker 1 lost: {why}")), "{why}");
+    }
+}
+
+#[test]
+fn a_stranger_is_a_worker_only_with_the_token_and_a_free_place() {
+    let mut bench = Bench::processes();
+    let hello = |token: &str, worker| {
+        let (token, worker) = (token.as_bytes().into(), WorkerId::new(worker));
+        Message::Hello(Hello { token, worker, functions: functions() })
+    };
+    for (slot, message) in [(1, hello("another", 0)), (2, hello(TOKEN, 7)), (3, Message::Ready)] {
+        bench.on(Event::Opened(conn(slot), Origin::Unix { pid: Some(7) }));
+        bench.say(slot, message);
+        assert!(bench.is_closed(slot) && bench.heard(slot) == ["Bye"]);
+    }
+    bench.hello(4, 0);
+    bench.on(Event::Opened(conn(5), Origin::Unix { pid: Some(7) }));
+    bench.say(5, hello(TOKEN, 0));
+    assert!(bench.is_closed(5));
+    assert!(bench.done().is_empty());
+    // But not one that is a process of this lane.
+    bench.on(Event::Opened(conn(6), Origin::Unix { pid: Some(101) }));
+    bench.say(6, hello("another", 1));
+    assert_eq!(bench.done()[0], "failed: worker 1 lost: its token is another session's");
+}
+
+#[test]
+fn processes_leave_cleanly_after_a_shutdown_and_are_lost_before() {
+    let mut bench = Bench::working();
+    bench.say(0, Message::Shutdown);
+    bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
+    assert!(bench.done().contains(&"worker 0 lost: its process ended: exit status: 0".to_owned()));
+    bench.engine.note(&Command::Shutdown);
+    bench.say(1, Message::Shutdown);
+    bench.on(Event::Ended(1, Some(ExitStatus::from_raw(0))));
+    let done = bench.done();
+    assert_eq!(done, ["Retire(1)", "Left(WorkerId(1)..WorkerId(2))", "Over"]);
+}
+
+#[test]
+fn processes_that_do_not_leave_are_aborted_then_killed() {
+    let mut bench = Bench::working();
+    bench.on(Event::Close(100 * MS));
+    bench.say(0, Message::Shutdown);
+    bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
+    bench.done();
+    bench.pass(100 * MS);
+    assert_eq!(bench.heard(1), ["Shutdown", "Abort"]);
+    bench.pass(499 * MS);
+    assert!(bench.done().is_empty());
+    bench.pass(MS);
+    assert_eq!(bench.done(), ["Kill(1)"]);
+    let stuck = bench.engine.stuck().unwrap();
+    assert!(stuck.len() == 1 && stuck[0].starts_with("worker 1 (") && stuck[0].ends_with("; killed)"), "{stuck:?}");
+}
+
+#[test]
+fn signals_go_to_all_peers_and_a_shutdown_closes_the_lane() {
+    let mut bench = Bench::working();
+    bench.on(Event::Signal(Signal::Abort { epoch: 0, cause: "why".into() }));
+    bench.on(Event::Signal(Signal::Shutdown));
+    assert_eq!([bench.heard(0), bench.heard(1)], [["Abort", "Shutdown"], ["Abort", "Shutdown"]]);
+    assert!(bench.engine.check(|| "lane".into()).is_err());
+    assert!(bench.start <= bench.now);
+}
+
+#[test]
+fn all_peers_are_lost_when_the_thread_that_serves_them_is_gone() {
+    let mut bench = Bench::running(2);
+    bench.say(0, Message::Left(String::new()));
+    bench.done();
+    bench.on(Event::Broken("it panicked".into()));
+    assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: it panicked", "Over"]);
+}

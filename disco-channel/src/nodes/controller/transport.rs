@@ -1,0 +1,63 @@
+//! How nodes connect: over TCP, with a handshake before the first message.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+
+use super::printer::Printer;
+use crate::connection::Waker;
+use crate::engine::controller::Origin;
+use crate::nodes::handshake::ANSWER;
+use crate::nodes::{self, INTRODUCTION};
+use crate::random;
+use crate::reactor::{Accepted, Transport};
+
+/// The listener of a lane to nodes, and what prints the lines of their workers.
+pub(super) struct Tcp {
+    listener: Option<TcpListener>,
+    waker: Arc<Waker>,
+    printer: Option<Printer>,
+}
+
+impl Tcp {
+    /// Connections wake `waker`'s thread.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(super) fn new(listener: TcpListener, waker: Arc<Waker>) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener: Some(listener), waker, printer: Some(Printer::start()?) })
+    }
+}
+
+impl Transport for Tcp {
+    fn listener(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.listener.as_ref()?.as_fd())
+    }
+
+    fn accept(&mut self) -> io::Result<Option<Accepted>> {
+        let listener = self.listener.as_ref().ok_or(io::ErrorKind::WouldBlock)?;
+        let (stream, address) = listener.accept()?;
+        let enter = || Ok((nodes::connection(stream, self.waker.clone())?, random::bytes()?));
+        let entered = enter().inspect_err(|error: &io::Error| tracing::debug!(%address, %error, "left at once"));
+        Ok(entered.ok().map(|(connection, nonce)| Accepted {
+            connection,
+            origin: Origin::Tcp { address, nonce },
+            bytes: ANSWER,
+            limit: INTRODUCTION,
+        }))
+    }
+
+    fn stop_accepting(&mut self) {
+        self.listener = None;
+    }
+
+    fn print(&self, from: String, is_err: bool, line: Arc<[u8]>) {
+        self.printer.iter().for_each(|printer| printer.print(from.clone(), is_err, line.clone()));
+    }
+
+    fn finish(&mut self) {
+        self.printer.take().into_iter().for_each(Printer::finish);
+    }
+}

@@ -1,0 +1,182 @@
+//! What a lane's methods and its reactor thread share.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use disco_core::shared_memory::Segment;
+use disco_core::{Error, Result};
+
+use super::table::Table;
+use crate::connection::{Connection, Waker};
+use crate::engine::controller::{Action, Conn, Controller, Event, Order, Write};
+use crate::process::Process;
+
+/// How often a thread that closes a lane looks whether the reactor thread has done it.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The engine of a lane and its connections.
+pub(crate) struct Lane {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Wakes the reactor thread.
+    pub(super) waker: Arc<Waker>,
+    /// The memory of the ring, which peers get with their welcome.
+    ring: Option<Arc<Segment>>,
+}
+
+struct State {
+    controller: Controller,
+    table: Table,
+    /// Whether the lane has come about, once that is known.
+    started: Option<Result<()>>,
+    /// Processes that were started, for the reactor thread to take.
+    processes: Vec<Process>,
+    /// The reactor thread is gone.
+    is_over: bool,
+}
+
+impl Lane {
+    pub(crate) fn new(controller: Controller, waker: Arc<Waker>, ring: Option<Arc<Segment>>) -> Self {
+        let table = Table::default();
+        let state = State { controller, table, started: None, processes: Vec::new(), is_over: false };
+        Self { state: Mutex::new(state), changed: Condvar::new(), waker, ring }
+    }
+
+    /// Has the engine do something, writes what follows from it, and wakes the reactor thread if that has something to do.
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Controller, Instant) -> T) -> T {
+        let mut state = self.lock();
+        let result = act(&mut state.controller, Instant::now());
+        self.write(&mut state);
+        if state.controller.take_wake() {
+            self.waker.wake();
+        }
+        result
+    }
+
+    /// Only looks at the engine.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
+        look(&self.lock().controller)
+    }
+
+    /// Hands over processes that were started, in the order of peers.
+    pub(crate) fn adopt(&self, processes: Vec<Process>) {
+        self.lock().processes = processes;
+        self.waker.wake();
+    }
+
+    /// Waits until the lane has come about.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(crate) fn wait_for_start(&self) -> Result<()> {
+        let mut state = self.lock();
+        loop {
+            match state.started.take() {
+                Some(started) => return started,
+                None if state.is_over => return Err(Error::invalid("the service thread of a lane has ended")),
+                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Closes the lane, and waits for it. Returns the workers that did not leave within `limit`.
+    pub(crate) fn close(&self, limit: Duration) -> Vec<String> {
+        self.with(|controller, now| controller.handle(Event::Close(limit), now));
+        loop {
+            // The reactor thread may be busy, or gone.
+            self.with(Controller::go_on_closing);
+            let state = self.lock();
+            if let Some(stuck) = state.controller.stuck() {
+                return stuck.to_vec();
+            }
+            drop(self.changed.wait_timeout(state, LOOK));
+        }
+    }
+
+    /// Has the engine take an event in, on the reactor thread, and appends what is to be done to `actions`.
+    pub(super) fn step(&self, event: Option<Event>, actions: &mut VecDeque<Action>) {
+        let mut state = self.lock();
+        if let Some(event) = event {
+            state.controller.handle(event, Instant::now());
+            self.write(&mut state);
+        }
+        while let Some(action) = state.controller.next_action() {
+            actions.push_back(action);
+        }
+        // The thread looks for timeouts by itself.
+        state.controller.take_wake();
+        if state.controller.stuck().is_some() {
+            self.changed.notify_all();
+        }
+    }
+
+    pub(super) fn insert(&self, connection: Arc<Connection>) -> Conn {
+        self.lock().table.insert(connection)
+    }
+
+    pub(super) fn remove(&self, conn: Conn) {
+        let removed = self.lock().table.remove(conn);
+        removed.inspect(|connection| connection.close());
+    }
+
+    pub(super) fn take_processes(&self) -> Vec<Process> {
+        std::mem::take(&mut self.lock().processes)
+    }
+
+    pub(super) fn set_started(&self, started: Result<()>) {
+        self.lock().started = Some(started);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn end(&self) {
+        self.lock().is_over = true;
+        self.changed.notify_all();
+    }
+
+    fn write(&self, state: &mut State) {
+        while let Some(write) = state.controller.next_write() {
+            let Some(connection) = state.table.find(write.conn) else { continue };
+            let conn = write.conn;
+            let Err(error) = self.write_to(connection, write) else { continue };
+            let event = match connection.is_full() {
+                true => Event::Full(conn, connection.backlog()),
+                // That the other end is gone shows when it is listened to: it may have said why.
+                false if connection.is_cut() => {
+                    tracing::debug!(?conn, %error, "can't be told");
+                    self.waker.wake();
+                    continue;
+                }
+                false => Event::Hung(conn, Some(error.to_string())),
+            };
+            state.controller.handle(event, Instant::now());
+        }
+    }
+
+    fn write_to(&self, connection: &Connection, Write { bytes, order, .. }: Write) -> Result<()> {
+        match order {
+            Order::Urgent => connection.send(bytes, None),
+            Order::WithRing => connection.send(bytes, self.ring()?),
+            Order::Last => connection.send_last(bytes),
+            Order::Held => connection.hold_last(bytes),
+        }
+    }
+
+    /// The descriptor of the ring.
+    fn ring(&self) -> Result<Option<OwnedFd>> {
+        let ring = self.ring.as_ref().map(|ring| ring.as_fd().try_clone_to_owned()).transpose();
+        ring.map_err(|error| Error::invalid(format!("no descriptor for the ring: {error}")))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").finish_non_exhaustive()
+    }
+}

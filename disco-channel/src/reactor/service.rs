@@ -1,0 +1,443 @@
+//! The reactor thread of a lane.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco_core::channel::Inbox;
+use disco_core::link::{Shared, SharedFd};
+use disco_core::wire::{Message, StoreCall};
+use disco_core::{Result, Value};
+use rustix::event::{PollFd, PollFlags};
+
+use super::lane::Lane;
+use crate::connection::{Connection, Incoming, Vigil};
+use crate::engine::controller::{Action, Conn, Event, Origin};
+use crate::hearing;
+use crate::process::Process;
+
+/// Connections that are accepted before anything else is done.
+const AT_ONCE: usize = 64;
+/// Chunks that are taken of one connection before the next one.
+const ROUNDS: usize = 16;
+/// Interval at which large replies that are held back are tried again.
+const HELD_BACK: Duration = Duration::from_millis(5);
+
+/// How the peers of a lane connect, and what else differs between lanes.
+pub(crate) trait Transport: Send {
+    /// What becomes readable when a connection can be accepted, until none is any more.
+    fn listener(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Accepts a connection; none if it is of no use.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if nobody connects; else the system accepts none.
+    fn accept(&mut self) -> io::Result<Option<Accepted>>;
+
+    /// No more connections are accepted.
+    fn stop_accepting(&mut self);
+
+    /// A line that a worker has printed.
+    fn print(&self, _from: String, _is_err: bool, _line: Arc<[u8]>) {}
+
+    /// A peer is gone.
+    fn retire(&self, _peer: usize) {}
+
+    /// How often something has to be done that no event tells of, at least.
+    fn interval(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// Does it.
+    fn tick(&self) {}
+
+    /// The lane is over.
+    fn finish(&mut self) {}
+}
+
+/// A connection that was accepted.
+pub(crate) struct Accepted {
+    pub(crate) connection: Connection,
+    pub(crate) origin: Origin,
+    /// Bytes that come before messages.
+    pub(crate) bytes: usize,
+    /// The largest message at first.
+    pub(crate) limit: usize,
+}
+
+/// The state of the reactor thread.
+pub(crate) struct Reactor<T: Transport> {
+    lane: Arc<Lane>,
+    inbox: Arc<dyn Inbox>,
+    shared: Arc<Shared>,
+    transport: T,
+    connections: BTreeMap<Conn, Reading>,
+    /// Of peers, as far as they are known.
+    processes: Vec<Process>,
+    /// To be done next.
+    actions: VecDeque<Action>,
+    poller: Vigil,
+    ticked: Instant,
+    is_over: bool,
+}
+
+/// The receiving half of a connection.
+struct Reading {
+    connection: Arc<Connection>,
+    incoming: Incoming,
+    /// Bytes that come before messages.
+    bytes: usize,
+}
+
+/// What has something to say.
+#[derive(Clone, Copy)]
+enum Source {
+    Waker,
+    Listener,
+    Connection(Conn),
+    /// A process has ended.
+    Process(usize),
+}
+
+impl<T: Transport> Reactor<T> {
+    /// Serves a lane to so many peers; what peers say goes to `inbox` and `shared`.
+    pub(crate) fn new(lane: Arc<Lane>, inbox: Arc<dyn Inbox>, shared: Arc<Shared>, peers: usize, transport: T) -> Self {
+        Self {
+            lane,
+            inbox,
+            shared,
+            transport,
+            connections: BTreeMap::new(),
+            processes: (0..peers).map(|_| Process::Unknown).collect(),
+            actions: VecDeque::new(),
+            poller: Vigil::default(),
+            ticked: Instant::now(),
+            is_over: false,
+        }
+    }
+
+    /// Serves until nothing is left of any peer.
+    pub(crate) fn run(mut self) {
+        loop {
+            self.adopt();
+            self.lane.step(None, &mut self.actions);
+            self.act();
+            if self.is_over {
+                break;
+            }
+            let held = self.held();
+            let (timeout, accepts) = self.lane.look(|engine| (engine.next_timeout(), engine.accepts()));
+            for source in self.wait(timeout, accepts, &held) {
+                match source {
+                    Source::Waker => self.lane.waker.hear(),
+                    Source::Listener => self.accept(),
+                    Source::Connection(conn) => self.attend(conn, held.contains(&conn)),
+                    Source::Process(index) => self.reap(index),
+                }
+            }
+            // Their messages are still in their sockets.
+            held.into_iter().for_each(|conn| self.step(Event::Heard(conn)));
+            if timeout.is_some_and(|timeout| Instant::now() >= timeout) {
+                self.step(Event::Timer);
+            }
+            if self.ticked.elapsed() >= self.transport.interval() {
+                self.ticked = Instant::now();
+                self.transport.tick();
+            }
+        }
+        self.transport.finish();
+    }
+
+    /// Connections inside a large reply, while the inbox takes none.
+    fn held(&self) -> Vec<Conn> {
+        if self.inbox.accepts_large_replies() {
+            return Vec::new();
+        }
+        let inside = self.connections.iter().filter(|(_, it)| it.incoming.is_inside_large_packet());
+        inside.map(|(conn, _)| *conn).collect()
+    }
+
+    /// Waits until something comes, or it is time to look. What is `held` stays in its socket.
+    fn wait(&mut self, timeout: Option<Instant>, accepts: bool, held: &[Conn]) -> Vec<Source> {
+        let mut sources = vec![Source::Waker];
+        let mut polled = vec![PollFd::new(&*self.lane.waker, PollFlags::IN)];
+        if let Some(listener) = self.transport.listener().filter(|_| accepts) {
+            sources.push(Source::Listener);
+            polled.push(PollFd::from_borrowed_fd(listener, PollFlags::IN));
+        }
+        for (conn, Reading { connection, .. }) in &self.connections {
+            let (is_behind, is_held) = (connection.is_behind(), held.contains(conn));
+            if is_behind || !is_held {
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::IN, !is_held);
+                events.set(PollFlags::OUT, is_behind);
+                sources.push(Source::Connection(*conn));
+                polled.push(PollFd::from_borrowed_fd(connection.as_fd(), events));
+            }
+        }
+        for (index, process) in self.processes.iter().enumerate() {
+            if let Some(exit) = process.exit() {
+                sources.push(Source::Process(index));
+                polled.push(PollFd::new(exit, PollFlags::IN));
+            }
+        }
+        let now = Instant::now();
+        let timeout = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_duration_since(now));
+        let tick = self.transport.interval().saturating_sub(self.ticked.elapsed());
+        let held = if held.is_empty() { Duration::MAX } else { HELD_BACK };
+        self.poller.wait(&mut polled, timeout.min(tick).min(held));
+        let ready = polled.iter().map(|polled| !polled.revents().is_empty());
+        sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
+    }
+
+    /// Has the engine take an event in, and does what follows.
+    fn step(&mut self, event: Event) {
+        self.lane.step(Some(event), &mut self.actions);
+        self.act();
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..AT_ONCE {
+            match self.transport.accept() {
+                Ok(None) => {}
+                Ok(Some(Accepted { connection, origin, bytes, limit })) => {
+                    let connection = Arc::new(connection);
+                    let conn = self.lane.insert(connection.clone());
+                    self.connections.insert(conn, Reading { connection, incoming: Incoming::new(limit), bytes });
+                    self.step(Event::Opened(conn, origin));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The other end has gone already.
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                }
+                // As when there are too many descriptors.
+                Err(error) => return self.step(Event::Closed(error.to_string())),
+            }
+        }
+    }
+
+    /// A connection has something to say, or takes more.
+    fn attend(&mut self, conn: Conn, is_held: bool) {
+        let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
+        // The other end runs another program than its peers from then on.
+        if connection.is_full() {
+            let unread = connection.backlog();
+            return self.step(Event::Full(conn, unread));
+        }
+        let connection = connection.clone();
+        if !is_held {
+            self.read(conn);
+        }
+        // That the other end is gone shows when it is listened to: it may have said why.
+        _ = connection.flush();
+    }
+
+    /// Takes in what a connection says. Leaves off after a while, as the others have something to say, too: what is left comes up
+    /// again.
+    fn read(&mut self, conn: Conn) {
+        for _ in 0..ROUNDS {
+            let Some(reading) = self.connections.get_mut(&conn) else { return };
+            if reading.bytes > 0 {
+                match reading.read_bytes() {
+                    Ok(bytes) if bytes.is_empty() => return self.step(Event::Hung(conn, None)),
+                    Ok(bytes) => self.step(Event::Bytes(conn, bytes)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return self.step(Event::Hung(conn, Some(error.to_string()))),
+                }
+                continue;
+            }
+            let came = match reading.incoming.fill(&reading.connection) {
+                Ok(came) => came,
+                Err(error) => return self.step(Event::Garbage(conn, error)),
+            };
+            let mut is_whole = false;
+            while let Some(reading) = self.connections.get_mut(&conn) {
+                match reading.incoming.next() {
+                    Ok(Some(message)) => self.step(Event::Message(conn, message)),
+                    Ok(None) => break,
+                    Err(error) => return self.step(Event::Garbage(conn, error.into())),
+                }
+                is_whole = true;
+            }
+            if came && !is_whole {
+                self.step(Event::Heard(conn));
+            }
+            if !came {
+                if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_closed()) {
+                    self.step(Event::Hung(conn, None));
+                }
+                return;
+            }
+        }
+    }
+
+    /// The process of a peer has ended, perhaps. What it has sent before is in the socket.
+    fn reap(&mut self, index: usize) {
+        if let Err(error) = self.processes[index].reap() {
+            tracing::warn!(peer = index, %error, "its process can't be waited for");
+        }
+        if self.processes[index].has_ended() {
+            if let Some(conn) = self.lane.look(|engine| engine.conn(index)) {
+                self.read(conn);
+            }
+            let status = self.processes[index].status();
+            self.step(Event::Ended(index, status));
+        }
+    }
+
+    /// Takes charge of processes that were started.
+    fn adopt(&mut self) {
+        for (index, process) in self.lane.take_processes().into_iter().enumerate() {
+            let Some(place) = self.processes.get_mut(index) else { return };
+            let child = process.child_id();
+            *place = process;
+            if child.is_some() {
+                self.step(Event::Started(index, child));
+            }
+        }
+    }
+
+    /// Does what is to be done.
+    fn act(&mut self) {
+        while let Some(action) = self.actions.pop_front() {
+            self.perform(action);
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Listen(conn, limit) => {
+                if let Some(reading) = self.connections.get_mut(&conn) {
+                    reading.bytes = 0;
+                    reading.incoming.set_limit(limit);
+                }
+            }
+            Action::Close(conn) => {
+                self.connections.remove(&conn);
+                self.lane.remove(conn);
+            }
+            Action::StopAccepting => self.transport.stop_accepting(),
+            Action::Watch { peer, pid, conn } => self.watch(peer, pid, conn),
+            Action::Kill(peer) => {
+                if let Some(Err(error)) = self.processes.get(peer).map(Process::kill) {
+                    tracing::warn!(peer, %error, "its process can't be killed");
+                }
+            }
+            Action::Started(started) => self.lane.set_started(started),
+            Action::Reply { worker, seq, reply } => self.inbox.reply(worker, seq, reply),
+            Action::Notice { worker, notice } => self.inbox.notice(worker, notice),
+            Action::Room => self.inbox.room(self.lane.look(|engine| engine.workers())),
+            Action::Left(workers) => self.inbox.left(workers),
+            Action::Lost(workers, why) => self.inbox.lost(workers, why),
+            Action::Ask { conn, id, epoch, call } => self.ask(conn, id, epoch, call),
+            Action::Share { conn, id, name } => self.share(conn, id, name),
+            Action::Unshare(name) => self.shared.remove(name),
+            Action::Receive { conn, id, name } => self.hand(conn, id, name),
+            Action::Forget(worker) => self.shared.remove_all_of(worker),
+            Action::Output { from, is_err, line } => self.transport.print(from, is_err, line),
+            Action::Retire(peer) => self.transport.retire(peer),
+            Action::Over => self.is_over = true,
+        }
+    }
+
+    /// Watches the process at the other end of a connection.
+    fn watch(&mut self, peer: usize, pid: u32, conn: Conn) {
+        let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
+        match watch(pid, connection) {
+            Ok(process) => {
+                self.processes[peer] = process;
+                self.lane.step(Some(Event::Started(peer, None)), &mut self.actions);
+            }
+            Err(error) => tracing::warn!(peer, %error, "its process can't be watched"),
+        }
+    }
+
+    /// Does what a worker asks of the store.
+    fn ask(&self, conn: Conn, id: u64, epoch: u64, call: StoreCall) {
+        let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
+        let connection = connection.clone();
+        let tell = move |result| answer(&connection, id, result);
+        self.shared.store().call(epoch, call, Box::new(tell));
+    }
+
+    /// A worker shares a descriptor.
+    fn share(&mut self, conn: Conn, id: u64, name: SharedFd) {
+        let Some(Reading { connection, incoming, .. }) = self.connections.get_mut(&conn) else { return };
+        match incoming.take_fd() {
+            Ok(fd) => {
+                self.shared.put(name, fd);
+                answer(connection, id, Ok(Value::None));
+            }
+            Err(error) => self.lane.step(Some(Event::Garbage(conn, error)), &mut self.actions),
+        }
+    }
+
+    /// Hands a descriptor to a worker.
+    fn hand(&self, conn: Conn, id: u64, name: SharedFd) {
+        let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
+        let sent = match self.shared.copy(name) {
+            Ok(fd) => Message::Handed { id }.encode().and_then(|packet| connection.send(packet, Some(fd))),
+            Err(error) => return answer(connection, id, Err(error)),
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "nobody to answer");
+        }
+    }
+}
+
+impl<T: Transport> Drop for Reactor<T> {
+    /// If the thread panicked, then nobody hears of anything that peers do: they are all lost, and stop.
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.actions.clear();
+            self.processes.clear();
+            self.step(Event::Broken("the service thread of its lane panicked".into()));
+        }
+        self.lane.end();
+    }
+}
+
+impl Reading {
+    /// Takes in what there is of the bytes that come before messages; nothing if the other end has closed.
+    fn read_bytes(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.bytes];
+        let came = self.connection.receive(&mut bytes)?;
+        bytes.truncate(came);
+        self.bytes -= came;
+        Ok(bytes)
+    }
+}
+
+/// Watches the process at the other end of a connection of this machine.
+fn watch(pid: u32, connection: &Connection) -> io::Result<Process> {
+    let process = Process::stranger(pid)?;
+    // The other end is still open, so its process is alive and the id has not been used again.
+    if connection.is_hung_up() { Err(io::ErrorKind::NotConnected.into()) } else { Ok(process) }
+}
+
+fn answer(connection: &Connection, id: u64, result: Result<Value>) {
+    if let Err(error) = hearing::answer(connection, id, result) {
+        tracing::debug!(%error, "an answer does not go on");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::connection::Waker;
+
+    #[test]
+    fn a_process_with_a_reused_id_is_not_watched() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let connection = Connection::new(ours, Arc::new(Waker::new().unwrap())).unwrap();
+        assert!(watch(std::process::id(), &connection).unwrap().is_running());
+        drop(theirs);
+        assert_eq!(watch(std::process::id(), &connection).unwrap_err().kind(), io::ErrorKind::NotConnected);
+    }
+}
