@@ -22,5 +22,7 @@ pub(crate) mod fault;
 mod liveness;
 pub(crate) mod member;
 pub(crate) mod questions;
+#[cfg(test)]
+mod sim;
 
 pub(crate) use liveness::{Attention, Liveness};

@@ -302,10 +302,10 @@ impl Member {
         let Some(said) = self.progress.get_mut(index) else { return };
         let message = match &self.kind {
             Kind::Worker { .. } if progress != *said || self.liveness.must_say(now) => {
+                self.liveness.said(now);
                 if fault::is_planted(Fault::NoHeartbeat) {
                     return;
                 }
-                self.liveness.said(now);
                 Message::Progress(progress.clone())
             }
             Kind::Node(node) if progress != *said => {
@@ -327,9 +327,11 @@ impl Member {
             self.looked = now;
             self.actions.push_back(Action::Look);
         }
-        if !is_worker && self.liveness.must_say(now) && !fault::is_planted(Fault::NoHeartbeat) {
+        if !is_worker && self.liveness.must_say(now) {
             self.liveness.said(now);
-            self.actions.push_back(Action::Send(Message::Alive));
+            if !fault::is_planted(Fault::NoHeartbeat) {
+                self.actions.push_back(Action::Send(Message::Alive));
+            }
         }
         Ok(())
     }
