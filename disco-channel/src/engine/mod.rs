@@ -14,7 +14,6 @@
 //! events the engine only wants to be asked again at [`controller::Controller::next_timeout`]. So a test or a simulation can drive
 //! it with times and connections that do not exist.
 
-#[allow(dead_code, reason = "lanes to processes follow")]
 pub(crate) mod controller;
 mod liveness;
 
