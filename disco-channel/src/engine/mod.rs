@@ -16,7 +16,6 @@
 //!
 //! The [`member`] end is a worker process or a node, the [`controller`] end one lane to all of them.
 
-#[allow(dead_code, reason = "lanes to processes follow")]
 pub(crate) mod controller;
 pub(crate) mod fault;
 mod liveness;
