@@ -10,8 +10,6 @@ mod connection;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod credit;
 #[cfg(all(target_os = "linux", not(loom)))]
-mod drive;
-#[cfg(all(target_os = "linux", not(loom)))]
 mod ending;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod engine;

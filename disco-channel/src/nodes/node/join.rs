@@ -10,13 +10,13 @@ use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
 
 use crate::connection::{Connection, Incoming, PACKET, Waker};
-use crate::drive;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::lost;
 use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT, may_begin};
 use crate::nodes::token::Token;
 use crate::nodes::{self, HANDSHAKE};
 use crate::random;
+use crate::reactor::member as driver;
 
 /// How long to wait before the second attempt, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -237,7 +237,7 @@ fn assigned(
 ) -> Result<Assignment, Failed> {
     let mut joining = Joining::new(Message::Join(join), Instant::now());
     let show = || (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
-    match drive::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
+    match driver::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => Ok(assignment),
         Ok(other) => Err(Failed::ForGood(lost(format!("it says {other} before it assigns")))),
         Err(why) => Err(Failed::ForNow(why)),
