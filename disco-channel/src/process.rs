@@ -52,11 +52,6 @@ impl Process {
         }
     }
 
-    /// It may still run.
-    pub(crate) fn is_running(&self) -> bool {
-        self.exit().is_some()
-    }
-
     /// Its end was seen.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self, Self::Ended(_))

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use disco_core::channel::Signal;
 use disco_core::shared_memory::Segment;
 use disco_core::{Error, Result};
 
@@ -59,6 +60,25 @@ impl Lane {
     /// Only looks at the engine.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
         look(&self.lock().controller)
+    }
+
+    /// Has the engine note something of which nothing follows.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Controller) -> T) -> T {
+        change(&mut self.lock().controller)
+    }
+
+    /// Passes a signal on to all peers.
+    ///
+    /// # Errors
+    /// No peer knows it.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), String> {
+        match signal {
+            Signal::Abort { .. } | Signal::Shutdown => {
+                self.with(|engine, now| engine.handle(Event::Signal(signal), now));
+                Ok(())
+            }
+            other => Err(format!("can't pass on {other:?}")),
+        }
     }
 
     /// Hands over processes that were started, in the order of peers.

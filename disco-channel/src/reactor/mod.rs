@@ -8,6 +8,7 @@
 //! The inbox, the store and processes are called by the reactor thread alone, without the lock.
 
 mod lane;
+pub(crate) mod member;
 mod service;
 mod table;
 

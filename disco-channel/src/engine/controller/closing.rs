@@ -134,10 +134,14 @@ impl Controller {
 
     /// The session closes the lane.
     pub(super) fn begin_to_close(&mut self, limit: Duration, now: Instant) {
-        if self.closing == Closing::Open {
-            self.closing = Closing::Waiting(now.checked_add(limit));
-            self.has_new_timeout = true;
-        }
+        let limit = now.checked_add(limit);
+        self.closing = match self.closing {
+            Closing::Open => Closing::Waiting(limit),
+            // The lane is closed twice at once: the shorter limit counts.
+            Closing::Waiting(other) => Closing::Waiting(limit.into_iter().chain(other).min()),
+            later => later,
+        };
+        self.has_new_timeout = true;
         self.go_on_closing(now);
     }
 

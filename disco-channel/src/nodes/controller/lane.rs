@@ -189,14 +189,7 @@ impl Channel for NodeLane {
     }
 
     fn urgent(&self, signal: Signal) -> Result<()> {
-        let lane = self.started()?;
-        match signal {
-            Signal::Abort { .. } | Signal::Shutdown => {
-                lane.with(|engine, now| engine.handle(Event::Signal(signal), now));
-                Ok(())
-            }
-            other => Err(self.error(&format!("can't pass on {other:?}"))),
-        }
+        self.started()?.signal(signal).map_err(|why| self.error(&why))
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {

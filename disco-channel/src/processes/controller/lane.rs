@@ -2,23 +2,32 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
-use disco_core::wire::Message;
+use disco_core::wire::{Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 
-use super::crew::Crew;
 use super::launch::Launch;
-use super::output::Sink;
-use crate::processes::frames::INLINE;
+use super::output::{Output, Sink};
+use super::ring::{self, CAPACITY, Ring};
+use super::transport::Unix;
+use crate::connection::Waker;
+use crate::engine::controller::{Controller, Event, Terms};
+use crate::processes::frames::{INLINE, LARGE};
+use crate::processes::invitation::Invitation;
+use crate::reactor::{Lane, Reactor};
 use crate::ring::MAX_READERS;
-use crate::terminal;
+use crate::shared_ring::{Whom, Writer};
+use crate::{ending, random, terminal};
+
+/// How long killed processes may take to end.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a [`ProcessLane`] is made of.
 #[derive(Clone)]
@@ -45,7 +54,14 @@ pub struct ProcessLane {
     workers: Range<WorkerId>,
     options: Options,
     shared: Arc<Shared>,
-    started: OnceLock<Crew>,
+    started: OnceLock<Started>,
+}
+
+/// A lane that has come about, and the threads that serve it. Dropping it lets the workers go.
+struct Started {
+    lane: Arc<Lane>,
+    ring: Option<Arc<Ring>>,
+    threads: Mutex<Option<(JoinHandle<()>, Output)>>,
 }
 
 impl Options {
@@ -72,8 +88,49 @@ impl ProcessLane {
         Self { workers, options, shared, started: OnceLock::new() }
     }
 
-    fn crew(&self) -> Result<&Crew> {
+    fn started(&self) -> Result<&Started> {
         self.started.get().ok_or_else(|| self.error("was not started"))
+    }
+
+    /// Starts or invites so many workers, and waits until all have come.
+    fn bring_up(&self, count: usize, inbox: Arc<dyn Inbox>) -> Result<Started> {
+        let Options { launch, config, ring, start, heartbeat, silence, output } = &self.options;
+        let refused =
+            |error: std::io::Error| Error::invalid(format!("the system refuses a lane to processes: {error}"));
+        let waker = Arc::new(Waker::new().map_err(refused)?);
+        let (segment, ring) = ring.then(|| Ring::new(count)).flatten().unzip();
+        let interval = (*silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));
+        let (transport, socket) = Unix::listen(waker.clone(), ring.clone(), interval).map_err(refused)?;
+        let token: Arc<[u8]> = random::bytes::<32>().map_err(refused)?.into();
+        let (mut processes, mut pipes) = (Vec::new(), Vec::new());
+        for index in self.workers.start.index()..self.workers.end.index() {
+            let worker = WorkerId::new(index as u32);
+            let invitation = Invitation { worker, socket: socket.clone(), token: token.clone() };
+            // Those before it end with `processes`.
+            processes.push(launch.start(&invitation, &mut pipes)?);
+        }
+        let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY });
+        let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };
+        let terms =
+            Terms::Processes { workers: self.workers.clone(), token, welcome, start: *start, silence: *silence };
+        let lane = Arc::new(Lane::new(Controller::new(terms, Instant::now()), waker, segment));
+        lane.adopt(processes);
+        let reactor = Reactor::new(lane.clone(), inbox, self.shared.clone(), count, transport);
+        let output = Output::start(pipes, output.clone()).map_err(refused)?;
+        let thread = thread::Builder::new().name("disco-service".into()).spawn(|| reactor.run()).map_err(refused)?;
+        Ok(Started { lane, ring, threads: Mutex::new(Some((thread, output))) })
+    }
+
+    /// The peer that a command concerns.
+    fn whom(&self, command: &Command) -> Whom {
+        match command {
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
+                let is_here = *worker >= self.workers.start && *worker < self.workers.end;
+                if is_here { Whom::One(worker.index() - self.workers.start.index()) } else { Whom::Nobody }
+            }
+            Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => Whom::Nobody,
+            _ => Whom::All,
+        }
     }
 
     fn error(&self, why: &str) -> Error {
@@ -105,8 +162,9 @@ impl Channel for ProcessLane {
         if self.started.get().is_some() {
             return Err(self.error("was started before"));
         }
-        let crew = Crew::start(self.workers.clone(), &self.options, self.shared.clone(), inbox)?;
-        self.started.set(crew).map_err(|_| self.error("was started before"))
+        let started = self.bring_up(count, inbox)?;
+        started.lane.wait_for_start().inspect_err(|_| started.join())?;
+        self.started.set(started).map_err(|_| self.error("was started before"))
     }
 
     fn crosses(&self) -> bool {
@@ -114,56 +172,104 @@ impl Channel for ProcessLane {
     }
 
     fn room(&self) -> usize {
-        self.started.get().map_or(0, |crew| crew.roster.room(INLINE))
+        self.started.get().map_or(0, Started::room)
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
-        let crew = self.crew()?;
-        if crew.roster.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed(self.name()));
-        }
-        let bytes = frame.bytes()?;
-        if crew.roster.room(INLINE) == 0 {
+        let started = self.started()?;
+        let (bytes, command) = (frame.bytes(), frame.command());
+        let admit = || {
+            started.lane.change(|engine| {
+                engine.check(|| self.name())?;
+                engine.note(command);
+                bytes
+            })
+        };
+        let (seq, whom) = (frame.seq(), self.whom(command));
+        let Some(ring) = &started.ring else { return started.post(seq, admit()?, Whom::All) };
+        let mut writer = ring.lock();
+        if started.room_in(&mut writer) == 0 {
             return Err(self.error("is full"));
         }
-        match frame.command() {
-            Command::Shutdown => crew.roster.leave(),
-            Command::Recover { epoch } => crew.roster.begin(*epoch),
-            _ => {}
-        }
-        crew.pass(frame, bytes)
+        let bytes = admit()?;
+        let sent = match bytes.len() <= INLINE {
+            true => writer.send(seq, bytes, whom),
+            false => {
+                let (record, whom) =
+                    ring::placeholder(frame, whom, self.workers.end.index() - self.workers.start.index())?;
+                started.post(seq, bytes, whom)?;
+                writer.send(seq | LARGE, &record, whom)
+            }
+        };
+        sent.map_err(|_| Error::invalid("the ring has no room"))
     }
 
     fn urgent(&self, signal: Signal) -> Result<()> {
-        let crew = self.crew()?;
-        match signal {
-            Signal::Abort { epoch, cause } => crew.urge(&Message::Abort { epoch, cause }),
-            Signal::Shutdown => crew.let_go(),
-            other => Err(self.error(&format!("can't pass on {other:?}"))),
-        }
+        self.started()?.lane.signal(signal).map_err(|why| self.error(&why))
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {
-        let index = worker.index().checked_sub(self.workers.start.index());
-        let crew = self.started.get().zip(index).filter(|(crew, index)| *index < crew.roster.len());
-        crew.map(|(crew, index)| crew.roster.seat(index).progress().clone()).unwrap_or_default()
+        self.started.get().map(|it| it.lane.look(|engine| engine.progress(worker))).unwrap_or_default()
     }
 
     /// Blocks the calling thread rather than the task: no timer here could wake a task. Workers that have not left in time
     /// are killed.
     async fn close(&self, limit: Duration) -> Result<()> {
-        let Some(crew) = self.started.get() else { return Ok(()) };
-        let worker = |index| crew.roster.worker(index);
-        let stuck: Vec<String> = crew
-            .dismiss(limit)?
-            .into_iter()
-            .map(worker)
-            .map(|w| format!("{w} ({}; killed)", self.progress(w)))
-            .collect();
+        let Some(started) = self.started.get() else { return Ok(()) };
+        let stuck = started.lane.close(limit);
+        started.join();
         match stuck.is_empty() {
             true => Ok(()),
             false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
         }
+    }
+}
+
+impl Started {
+    /// Frames that would be taken now.
+    fn room(&self) -> usize {
+        let credit = self.lane.look(Controller::room);
+        match &self.ring {
+            Some(ring) if credit > 0 => credit.min(self.room_in(&mut ring.lock())),
+            _ => credit,
+        }
+    }
+
+    fn room_in(&self, writer: &mut Writer) -> usize {
+        ring::room(writer, |reader, garbage| {
+            let why = format!("it put garbage into the ring: {}", garbage.0);
+            self.lane.with(|engine, now| engine.handle(Event::Accused(reader, why), now));
+        })
+    }
+
+    /// Sends a frame over the connections of the peers that it concerns.
+    fn post(&self, seq: u64, bytes: &[u8], whom: Whom) -> Result<()> {
+        let packet: Arc<[u8]> = Message::Frame { seq, bytes: bytes.into() }.encode()?.into();
+        let to = match whom {
+            Whom::Nobody => return Ok(()),
+            Whom::One(peer) => Some(peer),
+            Whom::All => None,
+        };
+        self.lane.with(|engine, _| engine.post(&packet, bytes.len(), to));
+        Ok(())
+    }
+
+    /// Waits for the reactor thread, which ends with the last process, and for the output; not for ever.
+    fn join(&self) {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((reactor, output)) = threads else { return };
+        match ending::within(reactor, JOIN_TIMEOUT) {
+            Some(Ok(())) => {}
+            Some(Err(_)) => tracing::error!("the service thread panicked"),
+            None => tracing::error!("a killed worker does not end; its lane is left behind"),
+        }
+        output.finish();
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.lane.with(|engine, now| engine.handle(Event::Dropped, now));
     }
 }
 

@@ -1,13 +1,10 @@
 //! The controller's end.
 
-mod crew;
-mod door;
 mod lane;
 mod launch;
 mod output;
-mod peer;
-mod roster;
-mod service;
+mod ring;
+mod transport;
 
 pub use lane::{Options, ProcessLane};
 pub use launch::Launch;

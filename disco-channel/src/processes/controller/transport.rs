@@ -1,0 +1,76 @@
+//! How worker processes connect: over a Unix socket without a file.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use super::ring::Ring;
+use crate::connection::{Connection, Waker};
+use crate::engine::controller::Origin;
+use crate::random;
+use crate::reactor::{Accepted, Transport};
+
+/// The largest packet of a process that has not proved what it is: names of functions take the most of it.
+const HELLO: usize = 1 << 20;
+
+/// The listener of a lane to processes, and the lane's ring.
+pub(super) struct Unix {
+    listener: Option<UnixListener>,
+    waker: Arc<Waker>,
+    ring: Option<Arc<Ring>>,
+    interval: Duration,
+}
+
+impl Unix {
+    /// Listens under a name that is free, which it returns. All users of the machine can see it; connections wake `waker`'s thread. Readers
+    /// of the ring sleep for at most `interval` on records that did not concern them.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(super) fn listen(waker: Arc<Waker>, ring: Option<Arc<Ring>>, interval: Duration) -> io::Result<(Self, String)> {
+        let name = format!("disco-{}", random::hex(&random::bytes::<16>()?));
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        listener.set_nonblocking(true)?;
+        Ok((Self { listener: Some(listener), waker, ring, interval }, name))
+    }
+}
+
+impl Transport for Unix {
+    fn listener(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.listener.as_ref()?.as_fd())
+    }
+
+    fn accept(&mut self) -> io::Result<Option<Accepted>> {
+        let listener = self.listener.as_ref().ok_or(io::ErrorKind::WouldBlock)?;
+        let (stream, _) = listener.accept()?;
+        let peer = sockopt::socket_peercred(&stream);
+        let (Ok(peer), Ok(connection)) = (peer, Connection::new(stream, self.waker.clone())) else { return Ok(None) };
+        if peer.uid != rustix::process::geteuid() {
+            tracing::warn!(?peer, "another user's process was sent away");
+            return Ok(None);
+        }
+        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
+        Ok(Some(Accepted { connection, origin: Origin::Unix { pid }, bytes: 0, limit: HELLO }))
+    }
+
+    fn stop_accepting(&mut self) {
+        self.listener = None;
+    }
+
+    fn retire(&self, peer: usize) {
+        self.ring.iter().for_each(|ring| ring.lock().retire(peer));
+    }
+
+    fn interval(&self) -> Duration {
+        if self.ring.is_some() { self.interval } else { Duration::MAX }
+    }
+
+    fn tick(&self) {
+        self.ring.iter().for_each(|ring| ring.lock().wake_rest());
+    }
+}
