@@ -80,7 +80,7 @@ pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Dura
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
         command.env(SECONDS, seconds.to_string());
         token.pass_on(&mut command);
-        let refused = |error: std::io::Error| Error::invalid(format!("node {id} can't be started: {error}"));
+        let refused = |error: std::io::Error| Error::system(format!("node {id} can't be started"), error);
         command.spawn().map_err(refused).and_then(NodeProcess::new)
     };
     (1..=announcement.nodes).map(start).collect()

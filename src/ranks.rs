@@ -56,7 +56,7 @@ fn become_ranks() -> Result<()> {
     }
     let launcher = disco_mpi::launcher(settings.workers)?;
     let [program, options @ ..] = &launcher[..] else { return Ok(()) };
-    let failed = |error| Error::invalid(format!("mpi: `{}` can't be run: {error}", program.display()));
+    let failed = |error| Error::system(format!("mpi: `{}` can't be run", program.display()), error);
     let this = env::current_exe().map_err(failed)?;
     Err(failed(Command::new(program).args(options).arg(this).args(env::args_os().skip(1)).exec()))
 }

@@ -223,7 +223,7 @@ impl Watchdog {
             }
         };
         let spawned = thread::Builder::new().name("disco-ccl-watch".into()).spawn(work);
-        spawned.map_err(|error| Error::invalid(format!("no thread for the deadlines of calls: {error}")))?;
+        spawned.map_err(|error| Error::system("no thread for the deadlines of calls", error))?;
         Ok(watchdog)
     }
 

@@ -103,7 +103,7 @@ impl Init<'_> {
             _ = made.send((code, Late { library, runtime, comm }));
         };
         let spawned = thread::Builder::new().name("disco-ccl-init".into()).spawn(work);
-        spawned.map_err(|error| Error::invalid(format!("no thread for {FUNCTION}: {error}")))?;
+        spawned.map_err(|error| Error::system(format!("no thread for {FUNCTION}"), error))?;
         let take = || match making.try_recv() {
             Ok((code, mut late)) => {
                 library.check(FUNCTION, code?)?;

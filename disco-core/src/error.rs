@@ -2,10 +2,12 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::WireError;
+use crate::device::Device;
 use crate::dtype::{DType, UnknownDType};
 use crate::id::{RegisterId, WorkerId};
 
@@ -86,6 +88,24 @@ pub enum Error {
         /// The library's own words.
         message: String,
     },
+    /// The operating system refused something.
+    #[error("{operation}: {source}")]
+    System {
+        /// What was to be done, and what becomes of it.
+        operation: String,
+        /// The system's own error.
+        source: Arc<io::Error>,
+    },
+    /// There is not enough memory.
+    #[error("no room for {bytes} bytes {memory}{}", .why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    OutOfMemory {
+        /// What was asked for.
+        bytes: usize,
+        /// Of which memory.
+        memory: Memory,
+        /// What is known beyond that: a limit, what is in use, the system's own words.
+        why: Option<String>,
+    },
     /// Ranks called a collective with arguments that do not fit together.
     #[error("{operation}: ranks disagree: {detail}")]
     Mismatch {
@@ -162,6 +182,11 @@ impl Error {
         Error::Invalid(text.into())
     }
 
+    /// An [`Error::System`]: `operation` was refused with `source`.
+    pub fn system(operation: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Error::System { operation: operation.into(), source: Arc::new(source.into()) }
+    }
+
     /// The cause, where `error` or one of its sources is an abort.
     pub(crate) fn abort_cause(error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
         chain(error).find_map(|error| match error.downcast_ref::<Error>() {
@@ -170,6 +195,35 @@ impl Error {
             _ => None,
         })
     }
+}
+
+/// A kind of memory, of which there can be too little.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Private memory of the process.
+    Host,
+    /// Memory that the processes of a machine share.
+    Shared,
+    /// Memory of a device.
+    Device(Device),
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Memory::Host => f.write_str("of host memory"),
+            Memory::Shared => f.write_str("of shared memory"),
+            Memory::Device(device) => write!(f, "on {device}"),
+        }
+    }
+}
+
+/// The texts of an error's causes, nearest first, without those that the text before ends with.
+pub(crate) fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
+    let mut before = error.to_string();
+    let texts = chain(error).skip(1).map(ToString::to_string);
+    texts.filter(|text| !std::mem::replace(&mut before, text.clone()).ends_with(text.as_str())).collect()
 }
 
 /// An error and its causes, nearest first.
@@ -256,6 +310,19 @@ mod tests {
             absent.to_string(),
             "libnccl is not available; tried libnccl.so.2: no such file; tried /opt/libnccl.so: wrong ELF class"
         );
+    }
+
+    #[test]
+    fn the_system_s_error_is_a_source_and_stands_in_the_text_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("step failed")]
+        struct Step(#[source] Error);
+        let error = Error::system("can't read `weights`", io::ErrorKind::NotFound);
+        assert_eq!(error.to_string(), "can't read `weights`: entity not found");
+        let kind = error.source().and_then(|source| source.downcast_ref::<Arc<io::Error>>()).map(|error| error.kind());
+        assert_eq!(kind, Some(io::ErrorKind::NotFound));
+        assert_eq!(causes(&error), [""; 0]);
+        assert_eq!(causes(&Step(error)), ["can't read `weights`: entity not found"]);
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Shared {
     pub fn copy(&self, name: SharedFd) -> Result<OwnedFd> {
         let fds = self.fds();
         let shared = fds.get(&name).ok_or_else(|| Error::invalid(format!("nobody shared {name:?}")))?;
-        shared.try_clone().map_err(|error| Error::invalid(format!("{name:?} can't be duplicated: {error}")))
+        shared.try_clone().map_err(|error| Error::system(format!("{name:?} can't be duplicated"), error))
     }
 
     fn fds(&self) -> MutexGuard<'_, HashMap<SharedFd, OwnedFd>> {

@@ -161,7 +161,7 @@ impl Drop for Meeting<'_> {
 pub(crate) fn share(link: &dyn Link, segment: Option<&Arc<Segment>>) -> Result<u64> {
     let segment = segment.ok_or_else(|| Error::invalid("there is no segment to share"))?;
     let fd = segment.as_fd().try_clone_to_owned();
-    let fd = fd.map_err(|error| Error::invalid(format!("{segment:?} can't be shared: {error}")))?;
+    let fd = fd.map_err(|error| Error::system(format!("{segment:?} can't be shared"), error))?;
     link.share(fd).map(SharedFd::to_bits)
 }
 

@@ -213,7 +213,7 @@ impl Meeting {
                 about.name()
             )));
         }
-        let refused = |error: std::io::Error| Error::invalid(format!("mpi: no process manager: {error}"));
+        let refused = |error: std::io::Error| Error::system("mpi: no process manager", error);
         let mine = match self.rank.index() {
             0 => {
                 let mut sockets = pmi::serve(self.size).map_err(refused)?.into_iter();

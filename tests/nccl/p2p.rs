@@ -327,7 +327,7 @@ on_the_double!(nccl_alone_has_none, [], {
 
 on_the_double!(a_buffer_that_is_too_large_leaves_all_to_nccl, ["DISCO_P2P_BUFFER" = "2000000000"], {
     let session = sharing(2);
-    assert_eq!(reason(&session), "rank 0: no room for a buffer of 2000000000 bytes on cuda:0");
+    assert_eq!(reason(&session), "rank 0: no room for 2000000000 bytes on cuda:0");
     assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
 });
 

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::error;
 use disco_core::{Error, Rank, Result, Store};
 
 use super::word_table::WordTable;
@@ -110,7 +111,7 @@ impl Memory {
         has_kernels: bool,
         patience: Duration,
     ) -> Result<Self> {
-        let no_room = || Error::invalid(format!("no room for a buffer of {bytes} bytes on {}", runtime.device()));
+        let no_room = || Error::OutOfMemory { bytes, memory: error::Memory::Device(runtime.device()), why: None };
         let buffer = bytes.checked_next_multiple_of(ALIGNMENT);
         let buffers = buffer.and_then(|buffer| buffer.checked_mul(1 + usize::from(has_kernels)));
         let all = buffers.and_then(|buffers| buffers.checked_add(DATA)?.checked_next_multiple_of(WHOLE));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use disco_core::error::Memory;
 use disco_core::tensor::Storage;
 use disco_core::{Device, Error, Result};
 use smallvec::SmallVec;
@@ -237,10 +238,8 @@ impl Runtime {
     #[cold]
     fn no_room(&self, bytes: usize) -> Error {
         let MemoryUse { in_use, reserved, .. } = self.memory();
-        let device = self.device();
-        Error::invalid(format!(
-            "no room for {bytes} bytes on {device}: tensors of this worker have {in_use} of {reserved} reserved bytes"
-        ))
+        let why = format!("tensors of this worker have {in_use} of {reserved} reserved bytes");
+        Error::OutOfMemory { bytes, memory: Memory::Device(self.device()), why: Some(why) }
     }
 
     /// While the returned guard exists, [`Runtime::alloc`] waits: ranks of this process may still write to freed memory.

@@ -9,7 +9,7 @@ use range_alloc::RangeAllocator;
 
 use super::{Segment, os};
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, Memory, Result};
 use crate::tensor::Storage;
 
 /// Alignment of what is allocated: pairs of cache lines.
@@ -66,10 +66,11 @@ impl Arena {
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
         let no_room = || {
             let (span, ranks) = (self.segment.byte_len(), self.ranks);
-            Error::invalid(format!(
-                "no room for {bytes} bytes of shared memory: all tensors of a worker have {span} bytes together where \
-                 {ranks} workers share a machine; private memory (`Tensor::zeros`) has no such limit"
-            ))
+            let why = format!(
+                "all tensors of a worker have {span} bytes together where {ranks} workers share a machine; private memory \
+                 (`Tensor::zeros`) has no such limit"
+            );
+            Error::OutOfMemory { bytes, memory: Memory::Shared, why: Some(why) }
         };
         let size = bytes.max(1).checked_next_multiple_of(ALIGN).ok_or_else(no_room)?;
         let (range, used) = {

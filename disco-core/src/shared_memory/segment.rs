@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use super::os;
-use crate::error::{Error, Result};
+use crate::error::{Error, Memory, Result};
 
 /// A stretch of memory that others map by its descriptor: a memfd, sealed to its size. Zeroed when it is made.
 ///
@@ -65,7 +65,7 @@ impl Segment {
     /// # Errors
     /// It is smaller than `at_least`, it may shrink, or the system refuses.
     pub fn open(fd: OwnedFd, at_least: usize) -> Result<Self> {
-        let refuse = |errno: Errno| Error::invalid(format!("a shared segment can't be mapped: {errno}"));
+        let refuse = |errno: Errno| Error::system("a shared segment can't be mapped", errno);
         let (bytes, sealed) = os::size(fd.as_fd()).map_err(refuse)?;
         if bytes < at_least || !sealed {
             let not = if sealed { "" } else { ", and not sealed" };
@@ -128,7 +128,7 @@ impl fmt::Debug for Segment {
 }
 
 fn refused(bytes: usize, errno: Errno) -> Error {
-    Error::invalid(format!("no room for {bytes} bytes of shared memory: {errno}"))
+    Error::OutOfMemory { bytes, memory: Memory::Shared, why: Some(errno.to_string()) }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, Memory, Result};
 
 /// Alignment of host storage: a cache line, and what vector code and DLPack readers like best.
 const ALIGN: usize = 64;
@@ -168,7 +168,7 @@ unsafe impl Sync for HostBlock {}
 
 impl HostBlock {
     fn new(bytes: usize) -> Result<Self> {
-        let no_room = || Error::invalid(format!("no room for {bytes} bytes of host memory"));
+        let no_room = || Error::OutOfMemory { bytes, memory: Memory::Host, why: None };
         // The layout is never empty, so that the address is one of ours.
         let layout = Layout::from_size_align(bytes.max(1), ALIGN).map_err(|_| no_room())?;
         // SAFETY: the layout's size is at least 1.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::error::{Error, Failure, chain};
+use crate::error::{Error, Failure, causes};
 use crate::function::BoxError;
 use crate::id::{RegisterId, WorkerId};
 
@@ -33,7 +33,7 @@ pub(super) fn describe(
         operation: operation.to_owned(),
         register,
         message: error.to_string(),
-        causes: chain(error).skip(1).map(ToString::to_string).collect(),
+        causes: causes(error),
         aborted: Error::abort_cause(error).is_some(),
     }
 }
