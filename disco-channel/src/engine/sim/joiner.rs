@@ -107,9 +107,13 @@ impl World {
                 self.hosts[index].is_taken = true;
                 let member = match *message {
                     Message::Assign(assignment) => {
-                        // Hosts that do not name themselves are ordered by their names.
+                        // Hosts that do not name themselves are ordered by their names. One that comes again before
+                        // its silence is noticed is there twice.
                         if assignment.workers.start != self.hosts[index].workers[0].id {
-                            self.breach(format!("host {index} is taken for node {}", assignment.node));
+                            if self.is_calm() {
+                                self.breach(format!("host {index} is taken for node {}", assignment.node));
+                            }
+                            return self.kill(index);
                         }
                         Member::node(&assignment, false, now)
                     }

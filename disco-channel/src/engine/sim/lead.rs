@@ -137,11 +137,6 @@ impl Lead {
     pub(super) fn is_closed_for_good(&self) -> bool {
         self.engine.stuck().is_some()
     }
-
-    /// Workers that did not leave.
-    pub(super) fn stuck(&self) -> &[String] {
-        self.engine.stuck().unwrap_or_default()
-    }
 }
 
 impl World {
