@@ -15,8 +15,6 @@ mod ending;
 mod engine;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod environment;
-#[cfg(not(loom))]
-mod exits;
 #[cfg(all(target_os = "linux", fuzzing))]
 pub mod fuzzing;
 #[cfg(all(target_os = "linux", not(loom)))]

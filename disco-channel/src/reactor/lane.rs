@@ -91,7 +91,7 @@ impl Lane {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) fn wait_for_start(&self) -> Result<()> {
+    pub(super) fn wait_for_start(&self) -> Result<()> {
         let mut state = self.lock();
         loop {
             match state.started.take() {
@@ -103,7 +103,7 @@ impl Lane {
     }
 
     /// Closes the lane, and waits for it. Returns the workers that did not leave within `limit`.
-    pub(crate) fn close(&self, limit: Duration) -> Vec<String> {
+    pub(super) fn close(&self, limit: Duration) -> Vec<String> {
         self.with(|controller, now| controller.handle(Event::Close(limit), now));
         loop {
             // The reactor thread may be busy, or gone.

@@ -8,8 +8,10 @@
 //! The inbox, the store and processes are called by the reactor thread alone, without the lock.
 
 mod lane;
+mod served;
 mod service;
 mod table;
 
 pub(crate) use lane::Lane;
+pub(crate) use served::Served;
 pub(crate) use service::{Accepted, Reactor, Transport};

@@ -119,8 +119,12 @@ impl<T: Transport> Reactor<T> {
         }
     }
 
+    pub(super) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
     /// Serves until nothing is left of any peer.
-    pub(crate) fn run(mut self) {
+    pub(super) fn run(mut self) {
         loop {
             self.adopt();
             self.lane.step(None, &mut self.actions);
