@@ -10,6 +10,8 @@ mod connection;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod credit;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod drive;
+#[cfg(all(target_os = "linux", not(loom)))]
 mod ending;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod engine;
@@ -28,11 +30,11 @@ mod process;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
 #[cfg(all(target_os = "linux", not(loom)))]
-mod questions;
-#[cfg(all(target_os = "linux", not(loom)))]
 mod random;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod reactor;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod remote_store;
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::epoch::Epoch;
+
 /// Something that waits on peers and can be told to stop.
 pub trait Abort: Send + Sync {
     /// Makes whatever waits return [`Error::Aborted`](crate::Error::Aborted) with this cause, now and from now on.
@@ -11,17 +13,14 @@ pub trait Abort: Send + Sync {
 
 /// The aborts of one worker: what is to be told, and what was told already.
 ///
-/// A lane owns one for each worker and serves [`Link::on_abort`](crate::link::Link::on_abort) with it. An **epoch** is the
-/// time between two recoveries of a session: a signal of an epoch that is over does nothing, so that a late one can't
-/// break the communicators that were made after recovery.
+/// A lane owns one for each worker and serves [`Link::on_abort`](crate::link::Link::on_abort) with it. A signal of an
+/// [epoch](Epoch) that is over does nothing.
 #[derive(Default)]
 pub struct Switchboard(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    epoch: u64,
-    /// The abort that was signalled, and in which epoch. It may be ahead of this worker.
-    cause: Option<(u64, Arc<str>)>,
+    epoch: Epoch,
     listeners: Vec<Weak<dyn Abort>>,
 }
 
@@ -31,9 +30,9 @@ impl Switchboard {
         let mut state = self.state();
         state.listeners.retain(|weak| weak.strong_count() > 0);
         state.listeners.push(Arc::downgrade(listener));
-        let cause = state.cause.clone();
+        let cause = state.epoch.cause().cloned();
         drop(state);
-        if let Some((_, cause)) = cause {
+        if let Some(cause) = cause {
             listener.abort(&cause);
         }
     }
@@ -41,10 +40,9 @@ impl Switchboard {
     /// Aborts all listeners, now and to come, unless `epoch` is over.
     pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
         let mut state = self.state();
-        if epoch < state.epoch || state.cause.as_ref().is_some_and(|(known, _)| *known >= epoch) {
+        if !state.epoch.abort(epoch, cause) {
             return;
         }
-        state.cause = Some((epoch, cause.clone()));
         let listeners: Vec<_> = state.listeners.iter().filter_map(Weak::upgrade).collect();
         drop(state);
         listeners.iter().for_each(|listener| listener.abort(cause));
@@ -54,15 +52,14 @@ impl Switchboard {
     /// this worker did is kept.
     pub fn reset(&self, epoch: u64) {
         let mut state = self.state();
-        if epoch > state.epoch {
-            let cause = state.cause.take().filter(|(of, _)| *of >= epoch);
-            *state = State { epoch, cause, ..State::default() };
+        if state.epoch.begin(epoch) {
+            state.listeners.clear();
         }
     }
 
     /// The epoch that this worker is in.
     pub fn epoch(&self) -> u64 {
-        self.state().epoch
+        self.state().epoch.number()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -73,7 +70,7 @@ impl Switchboard {
 impl std::fmt::Debug for Switchboard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state();
-        write!(f, "<epoch {}, {} listeners, {:?}>", state.epoch, state.listeners.len(), state.cause)
+        write!(f, "<{:?}, {} listeners>", state.epoch, state.listeners.len())
     }
 }
 

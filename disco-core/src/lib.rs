@@ -13,6 +13,7 @@ mod communicator;
 mod device;
 pub mod device_api;
 mod dtype;
+pub mod epoch;
 pub mod error;
 mod frame;
 pub mod function;

@@ -13,8 +13,15 @@
 //! written, which the thread that brought the event writes, and actions, which the reactor thread carries out, in order. Between
 //! events the engine only wants to be asked again at [`controller::Controller::next_timeout`]. So a test or a simulation can drive
 //! it with times and connections that do not exist.
+//!
+//! The [`member`] end is a worker process or a node, the [`controller`] end one lane to all of them.
 
 pub(crate) mod controller;
+pub(crate) mod fault;
 mod liveness;
+pub(crate) mod member;
+pub(crate) mod questions;
+#[cfg(test)]
+mod sim;
 
 pub(crate) use liveness::{Attention, Liveness};

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{SharedStore, over};
+use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::value::Value;
 use crate::wire::StoreCall;
@@ -18,10 +19,8 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct State {
-    epoch: u64,
+    epoch: Epoch,
     values: HashMap<String, Vec<u8>>,
-    /// The abort that was signalled, and in which epoch.
-    aborted: Option<(u64, Arc<str>)>,
     /// Who is to be told of keys.
     watchers: Vec<Watcher>,
 }
@@ -44,10 +43,10 @@ impl MemoryStore {
     fn enter(&self, epoch: u64) -> Result<Entered<'_>> {
         self.begin(epoch);
         let state = self.lock();
-        if let Some((_, cause)) = &state.aborted {
+        if let Some(cause) = state.epoch.cause() {
             return Err(Error::Aborted { cause: cause.clone() });
         }
-        if state.epoch == epoch { Ok(Entered { state }) } else { Err(over()) }
+        if state.epoch.number() == epoch { Ok(Entered { state }) } else { Err(over()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -59,18 +58,17 @@ impl SharedStore for MemoryStore {
     /// It starts over, empty.
     fn begin(&self, epoch: u64) {
         let mut state = self.lock();
-        if epoch > state.epoch {
-            let aborted = state.aborted.take().filter(|(of, _)| *of >= epoch);
-            let old = std::mem::replace(&mut *state, State { epoch, aborted, ..State::default() });
+        if state.epoch.begin(epoch) {
+            state.values.clear();
+            let watchers = std::mem::take(&mut state.watchers);
             drop(state);
-            old.watchers.into_iter().for_each(|watcher| (watcher.tell)(Err(over())));
+            watchers.into_iter().for_each(|watcher| (watcher.tell)(Err(over())));
         }
     }
 
     fn abort(&self, epoch: u64, cause: &Arc<str>) {
         let mut state = self.lock();
-        if epoch >= state.epoch && state.aborted.as_ref().is_none_or(|(known, _)| *known < epoch) {
-            state.aborted = Some((epoch, cause.clone()));
+        if state.epoch.abort(epoch, cause) {
             let watchers = std::mem::take(&mut state.watchers);
             drop(state);
             let aborted = || Err(Error::Aborted { cause: cause.clone() });

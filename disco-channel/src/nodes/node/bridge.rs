@@ -1,140 +1,73 @@
 //! What goes on at a node while its workers work.
 
-use std::collections::VecDeque;
-use std::os::fd::AsFd;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::activity::Progress;
 use disco_core::channel::Signal;
 use disco_core::store::SharedStore;
-use disco_core::wire::{self, Message};
-use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
-use rustix::event::{PollFd, PollFlags};
+use disco_core::{Channel, Error, Inbox, Result, WorkerId};
 
-use super::join::{Joined, lost};
-use super::upstream::Upstream;
+use super::join::Joined;
+use super::upstream::{Upstream, workers};
 use crate::connection::{Connection, Incoming, Vigil, Waker};
-use crate::credit::Taken;
-use crate::questions::Questions;
+use crate::drive;
+use crate::engine::member::serving::{Action, Event, Member};
+use crate::remote_store::RemoteStore;
 
-/// How often what workers do is looked at, at least.
-const LOOK: Duration = Duration::from_millis(200);
-/// How long workers have to leave when the controller is gone.
-const ORPHAN: Duration = Duration::from_secs(1);
-/// How long what was said last may take to go.
+/// Limit for what is sent last.
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Between the controller and the lane to the workers here.
+/// Between the controller and the lane to the workers here: the driver of a [`Member`].
 pub(super) struct Bridge {
+    member: Member,
     connection: Arc<Connection>,
     incoming: Incoming,
     waker: Arc<Waker>,
-    questions: Arc<Questions>,
+    store: Arc<RemoteStore>,
     upstream: Arc<Upstream>,
     lane: Arc<dyn Channel>,
-    workers: Vec<WorkerId>,
-    heartbeat: Duration,
-    silence: Duration,
-    /// Frames that the lane has not taken yet, and their sizes.
-    pending: VecDeque<(Arc<Frame>, usize)>,
-    taken: Taken,
-    /// What each worker was last told to do.
-    progress: Vec<Progress>,
-    /// When the controller was told that this end is alive.
-    said: Instant,
-    looked: Instant,
-    /// Hears of the lane's start and end.
+    workers: Range<WorkerId>,
+    /// The lane's start and end, which other threads wait for.
     events: (Sender<Event>, Receiver<Event>),
-    is_leaving: bool,
     vigil: Vigil,
-}
-
-/// What becomes of the lane.
-enum Event {
-    Started(Result<()>),
-    /// Who did not leave.
-    Left(String),
-}
-
-/// How a node ends.
-enum End {
-    /// Its workers have left, but for these.
-    Left(String),
-    /// The controller has let go of it.
-    Dismissed,
 }
 
 impl Bridge {
     pub(super) fn new(
         Joined { connection, incoming, assignment }: Joined,
         waker: Arc<Waker>,
-        questions: Arc<Questions>,
+        store: Arc<RemoteStore>,
         upstream: Arc<Upstream>,
         lane: Arc<dyn Channel>,
     ) -> Self {
-        let workers = assignment.workers.start.index()..assignment.workers.end.index();
-        let workers: Vec<WorkerId> = workers.map(|index| WorkerId::new(index as u32)).collect();
-        connection.serve(workers.len());
-        Self {
-            connection,
-            incoming,
-            waker,
-            questions,
-            upstream,
-            lane,
-            progress: vec![Progress::default(); workers.len()],
-            workers,
-            heartbeat: assignment.heartbeat,
-            silence: assignment.silence,
-            pending: VecDeque::new(),
-            taken: Taken::default(),
-            said: Instant::now(),
-            looked: Instant::now(),
-            events: mpsc::channel(),
-            is_leaving: false,
-            vigil: Vigil::default(),
-        }
+        let member = Member::node(&assignment, lane.crosses(), Instant::now());
+        let workers = assignment.workers;
+        connection.serve(workers.end.index().saturating_sub(workers.start.index()));
+        let (events, vigil) = (mpsc::channel(), Vigil::default());
+        Self { member, connection, incoming, waker, store, upstream, lane, workers, events, vigil }
     }
 
     /// Starts the workers, and serves until they have left or the controller is gone.
     pub(super) fn run(mut self) -> Result<()> {
         let (lane, inbox) = (self.lane.clone(), self.upstream.clone() as Arc<dyn Inbox>);
-        self.aside("disco-start", move || Event::Started(lane.start(inbox)))?;
-        let ended = loop {
-            match self.step() {
-                Ok(None) => {}
-                Ok(Some(end)) => break Ok(end),
-                Err(error) => break Err(error),
+        self.in_background("disco-start", move || Event::Started(lane.start(inbox)))?;
+        let result = loop {
+            if let ControlFlow::Break(result) = self.step() {
+                break result;
             }
         };
-        let (stuck, result) = match ended {
-            Ok(End::Left(stuck)) => (stuck, Ok(())),
-            Ok(End::Dismissed) => (self.stop("the session shuts down", Duration::ZERO), Ok(())),
-            Err(error) => {
-                tracing::error!(%error, "stops its workers");
-                // It may be there, and only not understood.
-                self.upstream.tell(&Message::Bye(error.to_string()));
-                (self.stop(&error.to_string(), ORPHAN), Err(error))
-            }
-        };
-        // A controller that is gone does not care.
-        let farewell = Message::Left(stuck.clone()).encode();
-        _ = farewell.and_then(|packet| self.connection.send_last(packet));
         self.connection.finish(FAREWELL);
-        match stuck.is_empty() {
-            true => result,
-            false => result.and(Err(Error::invalid(format!("these did not leave: {stuck}")))),
-        }
+        result
     }
 
-    /// Does something that may take its time on a thread of its own.
-    fn aside(&self, name: &str, work: impl FnOnce() -> Event + Send + 'static) -> Result<()> {
+    /// Waits for an event on a thread of its own.
+    fn in_background(&self, name: &str, work: impl FnOnce() -> Event + Send + 'static) -> Result<()> {
         let (tell, waker) = (self.events.0.clone(), self.waker.clone());
         let work = move || {
-            // Nobody may listen any more.
+            // The bridge may have ended.
             _ = tell.send(work());
             waker.wake();
         };
@@ -142,149 +75,90 @@ impl Bridge {
         started.map(drop).map_err(|error| Error::invalid(format!("a node's thread can't be started: {error}")))
     }
 
-    /// Waits for what comes next.
-    fn step(&mut self) -> Result<Option<End>> {
-        let mut events = PollFlags::IN;
-        events.set(PollFlags::OUT, self.connection.is_behind());
-        let tick = (self.heartbeat / 2).min(LOOK);
-        let mut polled =
-            [PollFd::from_borrowed_fd(self.connection.as_fd(), events), PollFd::new(&*self.waker, PollFlags::IN)];
-        self.vigil.wait(&mut polled, tick);
-        self.waker.hear();
-        if let Some(end) = self.listen()? {
-            return Ok(Some(end));
+    /// Waits for the next events, and does what follows from them. Breaks with the node's result.
+    fn step(&mut self) -> ControlFlow<Result<()>> {
+        drive::wait(&mut self.vigil, Some(&self.connection), &self.waker, self.member.next_timeout());
+        let mut rounds = drive::ROUNDS;
+        loop {
+            match drive::next_event(&mut self.incoming, &self.connection, &mut rounds) {
+                // Everything that came before is passed on first.
+                None | Some(Event::Closed) => break,
+                Some(event) => self.handle(event)?,
+            }
         }
-        self.pass_on()?;
+        while self.member.wants_room()
+            && let room @ 1.. = self.lane.room()
+        {
+            self.handle(Event::Room(room))?;
+        }
         if self.connection.is_full() {
-            return Err(lost(format!("it has left {} bytes unread", self.connection.backlog())));
+            self.handle(Event::Full(self.connection.backlog()))?;
         }
         // That the controller is gone shows when it is listened to.
         _ = self.connection.flush();
         while let Ok(event) = self.events.1.try_recv() {
-            match event {
-                Event::Started(started) => {
-                    started?;
-                    self.upstream.tell(&Message::Ready);
-                }
-                Event::Left(stuck) => return Ok(Some(End::Left(stuck))),
-            }
+            self.handle(event)?;
         }
-        self.look_at_time()?;
+        self.handle(Event::Timeout)?;
         match self.incoming.is_closed() {
-            true if self.is_leaving => Ok(Some(End::Dismissed)),
-            true => Err(lost("it closed the connection".into())),
-            false => Ok(None),
+            true => self.handle(Event::Closed),
+            false => ControlFlow::Continue(()),
         }
     }
 
-    fn listen(&mut self) -> Result<Option<End>> {
-        let Self { incoming, connection, pending, lane, questions, is_leaving, .. } = self;
-        let mut is_told_to_leave = false;
-        let end = incoming.listen(connection, |_, message| {
-            match message {
-                Message::Alive => {}
-                // It was overtaken.
-                Message::Frame { .. } if *is_leaving || is_told_to_leave => {}
-                Message::Frame { seq, bytes } => {
-                    let frame = match lane.crosses() {
-                        true => Frame::decode(seq, &bytes)?,
-                        false => wire::decode_frame(seq, &bytes)?,
-                    };
-                    pending.push_back((Arc::new(frame), bytes.len()));
-                }
-                Message::Abort { epoch, cause } => {
-                    lane.urgent(Signal::Abort { epoch, cause: cause.clone() })?;
-                    questions.abort(epoch, &cause);
-                }
-                Message::Shutdown => {
-                    pending.clear();
-                    lane.urgent(Signal::Shutdown)?;
-                    is_told_to_leave = true;
-                }
-                Message::Answer { id, result } => questions.answer(id, result.map(|value| (value, None))),
-                Message::Bye(why) if *is_leaving || is_told_to_leave => {
-                    tracing::debug!(%why, "dismissed");
-                    return Ok(Some(End::Dismissed));
-                }
-                Message::Bye(why) => return Err(lost(format!("it says: {why}"))),
-                other => return Err(lost(format!("it says {other}"))),
+    fn handle(&mut self, event: Event) -> ControlFlow<Result<()>> {
+        self.member.handle(event, Instant::now());
+        while let Some(action) = self.member.next_action() {
+            if let Action::End(result) = action {
+                return ControlFlow::Break(result);
             }
-            Ok(None)
-        })?;
-        if is_told_to_leave {
-            self.leave()?;
+            if let Err(error) = self.act(action) {
+                self.member.handle(Event::Failed(error), Instant::now());
+            }
         }
-        Ok(end)
+        ControlFlow::Continue(())
     }
 
-    /// Passes frames on, as far as the lane takes them.
-    fn pass_on(&mut self) -> Result<()> {
-        while self.lane.room() > 0
-            && let Some((frame, size)) = self.pending.pop_front()
-        {
-            self.lane.send(&frame)?;
-            if self.taken.take(size) {
-                let (frames, bytes) = self.taken.say();
-                self.upstream.tell(&Message::Room { frames, bytes });
+    fn act(&mut self, action: Action) -> Result<()> {
+        let Self { lane, store, upstream, .. } = self;
+        match action {
+            Action::Send(message) => upstream.tell(&message),
+            Action::SendLast(message) => upstream.tell_last(&message),
+            Action::Pass(frame) => lane.send(&Arc::new(frame))?,
+            Action::Abort { epoch, cause } => {
+                lane.urgent(Signal::Abort { epoch, cause: cause.clone() })?;
+                store.abort(epoch, &cause);
             }
-            if matches!(frame.command(), Command::Shutdown) {
-                self.leave()?;
+            Action::Shutdown => lane.urgent(Signal::Shutdown)?,
+            Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
+            Action::AwaitWorkers => {
+                let lane = lane.clone();
+                self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
             }
+            Action::Look => {
+                let progress: Vec<_> = workers(&self.workers).map(|worker| lane.progress(worker)).collect();
+                for (index, progress) in progress.into_iter().enumerate() {
+                    self.member.handle(Event::Progress(index, progress), Instant::now());
+                }
+            }
+            Action::Stop { cause, limit } => {
+                upstream.end();
+                store.abort(u64::MAX, &cause);
+                for signal in [Signal::Shutdown, Signal::Abort { epoch: u64::MAX, cause }] {
+                    // A lane that was not started has no workers to tell.
+                    _ = lane.urgent(signal);
+                }
+                let stuck = close(&**lane, limit);
+                self.member.handle(Event::Left(stuck), Instant::now());
+            }
+            // A worker process's.
+            Action::Deliver { .. } | Action::Hand { .. } | Action::Kill | Action::End(_) => {}
         }
         Ok(())
-    }
-
-    /// The workers were told to leave: waits for them, aside.
-    fn leave(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.is_leaving, true) {
-            return Ok(());
-        }
-        let lane = self.lane.clone();
-        self.aside("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))
-    }
-
-    /// What depends on time alone.
-    fn look_at_time(&mut self) -> Result<()> {
-        let since = self.looked.elapsed();
-        if since < (self.heartbeat / 4).min(LOOK) {
-            return Ok(());
-        }
-        self.looked = Instant::now();
-        // Whoever kept this thread from running kept it from hearing, too.
-        if since > self.silence / 2 {
-            self.incoming.excuse();
-        }
-        if self.incoming.silence() > self.silence {
-            return Err(lost(format!("it has said nothing for {:?}", self.silence)));
-        }
-        for (worker, said) in self.workers.iter().zip(&mut self.progress) {
-            let progress = self.lane.progress(*worker);
-            if progress != *said {
-                self.upstream.say(*worker, Message::Progress(progress.clone()));
-                *said = progress;
-            }
-        }
-        if self.said.elapsed() >= self.heartbeat {
-            self.said = self.looked;
-            self.upstream.tell(&Message::Alive);
-        }
-        Ok(())
-    }
-
-    /// Ends the workers, who have `limit` to leave. Returns who did not.
-    fn stop(&self, why: &str, limit: Duration) -> String {
-        let cause: Arc<str> = why.into();
-        self.upstream.end();
-        self.questions.abort(u64::MAX, &cause);
-        for signal in [Signal::Shutdown, Signal::Abort { epoch: u64::MAX, cause }] {
-            // A lane that was not started has nobody to tell.
-            _ = self.lane.urgent(signal);
-        }
-        close(&*self.lane, limit)
     }
 }
 
-/// Closes a lane. Returns who did not leave.
+/// Closes a lane. Returns the workers that did not leave.
 fn close(lane: &dyn Channel, limit: Duration) -> String {
     match pollster::block_on(lane.close(limit)) {
         Ok(()) => String::new(),

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
-use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 use crate::connection::{Connection, Incoming, PACKET, Waker};
+use crate::drive;
+use crate::engine::member::joining::Joining;
+use crate::engine::member::serving::lost;
 use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT, may_begin};
 use crate::nodes::token::Token;
-use crate::nodes::{self, ALIVE, HANDSHAKE};
+use crate::nodes::{self, HANDSHAKE};
 use crate::random;
 
 /// How long to wait before the second attempt, and at most.
@@ -24,10 +26,6 @@ const SHARE: Duration = Duration::from_millis(500);
 const LEAST: Duration = Duration::from_millis(50);
 /// How long one attempt may take at most.
 const MOST: Duration = Duration::from_secs(3600);
-/// How long the controller may be silent while others join, of which it says something more often than each second.
-const SILENCE: Duration = Duration::from_secs(10);
-/// How long others may take to join until it is said that they are waited for.
-const QUIET: Duration = Duration::from_secs(1);
 
 /// How a node joins.
 #[derive(Clone, Debug)]
@@ -106,10 +104,9 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
-    let join = Message::Join(Join { name: name.to_owned(), functions }).encode().map_err(Failed::ForGood)?;
-    connection.send(join, None).map_err(|error| Failed::ForNow(error.to_string()))?;
     let mut incoming = Incoming::new(PACKET);
-    let assignment = assigned(options, &connection, &mut incoming)?;
+    let join = Join { name: name.to_owned(), functions };
+    let assignment = assigned(options, join, &connection, &mut incoming, waker)?;
     if assignment.config.world != world {
         return Err(Failed::ForGood(lost("it assigns a part of another world than it has proved".into())));
     }
@@ -231,45 +228,20 @@ fn read(stream: &mut TcpStream, into: &mut [u8], end: Instant) -> io::Result<usi
 }
 
 /// Waits until the controller says which node this is.
-fn assigned(options: &JoinOptions, connection: &Connection, incoming: &mut Incoming) -> Result<Assignment, Failed> {
-    let start = Instant::now();
-    let (mut is_told, mut said) = (false, start);
-    loop {
-        let heard = incoming.listen(connection, |_, message| match message {
-            Message::Alive => Ok(None),
-            Message::Assign(assignment) => Ok(Some(assignment)),
-            Message::Bye(why) => Err(lost(format!("it refuses this node: {why}"))),
-            other => Err(lost(format!("it says {other} before it assigns"))),
-        });
-        if let Some(assignment) = heard.map_err(Failed::ForGood)? {
-            return Ok(assignment);
-        }
-        if incoming.is_closed() {
-            return Err(Failed::ForNow("it closed the connection".into()));
-        }
-        if incoming.silence() > SILENCE {
-            return Err(Failed::ForNow(format!("it has said nothing for {SILENCE:?}")));
-        }
-        if start.elapsed() > QUIET && !std::mem::replace(&mut is_told, true) {
-            (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
-        }
-        if said.elapsed() > ALIVE {
-            said = Instant::now();
-            // That it is gone shows when it is listened to.
-            _ = Message::Alive.encode().and_then(|packet| connection.send(packet, None));
-        }
-        _ = connection.flush();
-        let mut events = PollFlags::IN;
-        events.set(PollFlags::OUT, connection.is_behind());
-        let limit = Timespec::try_from(ALIVE / 5).ok();
-        // A signal ends it early, as it may.
-        _ = event::poll(&mut [PollFd::new(connection, events)], limit.as_ref());
+fn assigned(
+    options: &JoinOptions,
+    join: Join,
+    connection: &Connection,
+    incoming: &mut Incoming,
+    waker: &Waker,
+) -> Result<Assignment, Failed> {
+    let mut joining = Joining::new(Message::Join(join), Instant::now());
+    let show = || (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
+    match drive::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
+        Ok(Message::Assign(assignment)) => Ok(assignment),
+        Ok(other) => Err(Failed::ForGood(lost(format!("it says {other} before it assigns")))),
+        Err(why) => Err(Failed::ForNow(why)),
     }
-}
-
-/// The controller is of no use.
-pub(super) fn lost(why: String) -> Error {
-    Error::Lost { workers: "the controller".into(), why }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use self::upstream::Upstream;
 use crate::connection::Waker;
 use crate::hearing;
 use crate::processes::Sink;
-use crate::questions::Questions;
+use crate::remote_store::RemoteStore;
 use crate::ring::MAX_READERS;
 
 /// Serves as a node: joins the controller, makes a lane to the workers that it assigns, and passes on what either says,
@@ -35,9 +35,9 @@ where
     let waker = Arc::new(Waker::new().map_err(refused)?);
     let joined = join::join(options, &waker)?;
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
-    let questions = Arc::new(Questions::new(connection.clone()));
+    let store = Arc::new(RemoteStore::new(connection.clone()));
     let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone()));
-    let shared = Arc::new(Shared::new(questions.clone()));
+    let shared = Arc::new(Shared::new(store.clone()));
     let output = {
         let upstream = upstream.clone();
         Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))
@@ -52,5 +52,5 @@ where
         connection.finish(FAREWELL);
     })?;
     tracing::info!(node = assignment.node, workers = ?assignment.workers, "joined");
-    Bridge::new(joined, waker, questions, upstream, made).run()
+    Bridge::new(joined, waker, store, upstream, made).run()
 }

@@ -11,6 +11,7 @@ use disco_core::wire::{self, Message};
 use disco_core::{Error, Result, WorkerId};
 
 use crate::connection::{Connection, Waker};
+use crate::engine::member::upward::{self, Priority};
 use crate::hearing;
 
 /// Bytes that may wait to be sent before threads that print wait.
@@ -42,18 +43,25 @@ impl Upstream {
         while self.connection.backlog() > PRINT_BACKLOG && !self.connection.is_cut() {
             thread::sleep(POLL_INTERVAL);
         }
-        let packet = from(worker, Message::Output { is_err, line: line.into() }).encode();
-        self.look_into(packet.and_then(|packet| self.connection.send_last(packet)));
+        self.tell_last(&upward::from(worker, Message::Output { is_err, line: line.into() }));
     }
 
-    /// Says something of a worker.
-    pub(super) fn say(&self, worker: WorkerId, message: Message) {
-        self.tell(&from(worker, message));
-    }
-
-    /// Says something of this node.
+    /// Sends a message ahead of frames and of the parts of large packets.
     pub(super) fn tell(&self, message: &Message) {
-        self.look_into(message.encode().and_then(|packet| self.connection.send(packet, None)));
+        self.send(message, Priority::Urgent);
+    }
+
+    /// Sends a message behind all others.
+    pub(super) fn tell_last(&self, message: &Message) {
+        self.send(message, Priority::Last);
+    }
+
+    fn send(&self, message: &Message, priority: Priority) {
+        let packet = message.encode();
+        self.look_into(packet.and_then(|packet| match priority {
+            Priority::Urgent => self.connection.send(packet, None),
+            Priority::Last => self.connection.send_last(packet),
+        }));
     }
 
     /// That the controller is gone shows when it is listened to, for it may have said why.
@@ -67,7 +75,7 @@ impl Upstream {
 
 impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
-        let packet = hearing::encode_reply(worker, seq, reply, |message| from(worker, message));
+        let packet = hearing::encode_reply(worker, seq, reply, |message| upward::from(worker, message));
         self.look_into(packet.and_then(|packet| self.connection.send(packet, None)));
     }
 
@@ -77,7 +85,7 @@ impl Inbox for Upstream {
 
     fn notice(&self, worker: WorkerId, notice: Notice) {
         match wire::encode_notice(&notice) {
-            Ok(packet) => self.say(worker, Message::Notice(packet.into())),
+            Ok(packet) => self.tell(&upward::from(worker, Message::Notice(packet.into()))),
             Err(error) => tracing::warn!(%notice, %error, "the controller can't be told"),
         }
     }
@@ -86,26 +94,23 @@ impl Inbox for Upstream {
         self.waker.wake();
     }
 
-    fn left(&self, workers: Range<WorkerId>) {
-        for index in workers.start.index()..workers.end.index() {
-            // Behind the parts of large replies.
-            let packet = from(WorkerId::new(index as u32), Message::Shutdown).encode();
-            self.look_into(packet.and_then(|packet| self.connection.send_last(packet)));
+    fn left(&self, left: Range<WorkerId>) {
+        for worker in workers(&left) {
+            let (message, priority) = upward::left(worker);
+            self.send(&message, priority);
         }
     }
 
-    fn lost(&self, workers: Range<WorkerId>, why: Error) {
+    fn lost(&self, lost: Range<WorkerId>, why: Error) {
         tracing::error!(%why, "workers lost");
-        let why = match why {
-            Error::Lost { why, .. } => why,
-            other => other.to_string(),
-        };
-        for index in workers.start.index()..workers.end.index() {
-            self.say(WorkerId::new(index as u32), Message::Lost(why.clone()));
+        for worker in workers(&lost) {
+            let (message, priority) = upward::lost(worker, &why);
+            self.send(&message, priority);
         }
     }
 }
 
-fn from(worker: WorkerId, message: Message) -> Message {
-    Message::From { worker, message: Box::new(message) }
+/// Each worker of a range.
+pub(super) fn workers(range: &Range<WorkerId>) -> impl Iterator<Item = WorkerId> + use<> {
+    (range.start.index()..range.end.index()).map(|index| WorkerId::new(index as u32))
 }

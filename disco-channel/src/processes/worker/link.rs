@@ -16,13 +16,13 @@ use disco_core::wire::{self, Message};
 use disco_core::{Abort, Error, Link, Result, Store, WorkerId};
 
 use crate::connection::Connection;
-use crate::questions::{LIMIT, Questions};
+use crate::remote_store::{ANSWER_LIMIT, RemoteStore};
 
 /// The link of a worker that is a process of its own.
 pub(super) struct ProcessLink {
     worker: WorkerId,
     connection: Arc<Connection>,
-    pub(super) questions: Arc<Questions>,
+    pub(super) store: Arc<RemoteStore>,
     aborts: Switchboard,
     activity: Arc<Activity>,
     arena: Option<Arc<Arena>>,
@@ -31,11 +31,11 @@ pub(super) struct ProcessLink {
 
 impl ProcessLink {
     pub(super) fn new(worker: WorkerId, connection: Arc<Connection>, arena: Option<Arc<Arena>>) -> Self {
-        let questions = Arc::new(Questions::new(connection.clone()));
+        let store = Arc::new(RemoteStore::new(connection.clone()));
         Self {
             worker,
             connection,
-            questions,
+            store,
             aborts: Switchboard::default(),
             activity: Arc::default(),
             arena,
@@ -46,7 +46,7 @@ impl ProcessLink {
     /// Aborts whoever waits on peers, unless `epoch` is over.
     pub(super) fn abort(&self, epoch: u64, cause: &Arc<str>) {
         self.aborts.abort(epoch, cause);
-        self.questions.abort(epoch, cause);
+        self.store.abort(epoch, cause);
     }
 
     fn send(&self, message: &Message, fd: Option<OwnedFd>) -> Result<()> {
@@ -63,7 +63,7 @@ impl Link for ProcessLink {
     }
 
     fn store(&self) -> Arc<dyn Store> {
-        Arc::new(View::new(self.questions.clone(), self.aborts.epoch()))
+        Arc::new(View::new(self.store.clone(), self.aborts.epoch()))
     }
 
     fn on_abort(&self, abort: &Arc<dyn Abort>) {
@@ -72,13 +72,13 @@ impl Link for ProcessLink {
 
     fn reset(&self, epoch: u64) {
         self.aborts.reset(epoch);
-        self.questions.begin(epoch);
+        self.store.begin(epoch);
     }
 
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
         let name = SharedFd::of(self.worker, self.shared.fetch_add(1, Ordering::Relaxed));
         // Its name may reach a peer by other ways than the controller's: it is known before.
-        self.questions.ask_with(Some(fd), "share", LIMIT, |id| Message::Share { id, name: name.to_bits() })?;
+        self.store.ask(Some(fd), "share", ANSWER_LIMIT, |id| Message::Share { id, name: name.to_bits() })?;
         Ok(name)
     }
 
@@ -90,7 +90,7 @@ impl Link for ProcessLink {
 
     fn receive(&self, fd: SharedFd, deadline: Duration) -> Result<OwnedFd> {
         let question = |id| Message::Receive { id, name: fd.to_bits() };
-        let (_, came) = self.questions.ask("receive", deadline, question)?;
+        let (_, came) = self.store.ask(None, "receive", deadline, question)?;
         came.ok_or_else(|| Error::invalid(format!("{fd:?} did not come along")))
     }
 

@@ -13,12 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::activity::Progress;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, WorkerId, function};
-use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 
 use self::commands::{Commands, Letterbox};
@@ -26,11 +24,12 @@ pub use self::endpoint::ProcessEndpoint;
 use self::link::ProcessLink;
 use self::service::Service;
 use crate::connection::{Connection, Incoming, PACKET, Waker};
+use crate::drive;
+use crate::engine::member::joining::Joining;
+use crate::engine::member::serving::Member;
 use crate::processes::invitation::Invitation;
 use crate::shared_ring::{Memory, Reader};
 
-/// How long the controller may take to answer.
-const WELCOME: Duration = Duration::from_secs(30);
 /// How long what was sent last may take to go.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -46,7 +45,7 @@ where
     let waker = Arc::new(Waker::new().map_err(|error| Error::invalid(format!("{worker}: {error}")))?);
     let connection = Arc::new(connect(invitation, &waker)?);
     let mut incoming = Incoming::new(PACKET);
-    let welcome = introduce(invitation, &connection, &mut incoming)?;
+    let welcome = introduce(invitation, &connection, &mut incoming, &waker)?;
     let ring = welcome.ring.map(|place| open_ring(&mut incoming, place)).transpose()?;
     let arena = Arena::new(welcome.config.world.per_node())
         .inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors"))
@@ -60,21 +59,20 @@ where
     let endpoint = ProcessEndpoint { worker, connection: connection.clone(), commands, link: link.clone() };
     let served = Arc::new(AtomicBool::new(false));
     let service = Service {
+        member: Member::worker(welcome.heartbeat, Instant::now()),
         connection: connection.clone(),
         incoming,
-        waker,
+        waker: waker.clone(),
         letterbox,
         link,
-        heartbeat: welcome.heartbeat,
         served: served.clone(),
-        said: Progress::default(),
-        last: Instant::now(),
     };
     let started = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(|| service.run());
     started.map_err(|error| Error::invalid(format!("{worker}: its service thread can't be started: {error}")))?;
     let result = run(worker, welcome.config, endpoint);
     // The process may go on to something else.
     served.store(true, Ordering::Release);
+    waker.wake();
     let farewell = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
     // A controller that is gone does not care.
     _ = farewell.encode().and_then(|packet| connection.send_last(packet));
@@ -97,32 +95,22 @@ fn connect(invitation: &Invitation, waker: &Arc<Waker>) -> Result<Connection> {
     })
 }
 
-fn introduce(invitation: &Invitation, connection: &Connection, incoming: &mut Incoming) -> Result<Welcome> {
+fn introduce(
+    invitation: &Invitation,
+    connection: &Connection,
+    incoming: &mut Incoming,
+    waker: &Waker,
+) -> Result<Welcome> {
     let hello = Hello {
         token: invitation.token.clone(),
         worker: invitation.worker,
         functions: function::names().into_iter().map(str::to_owned).collect(),
     };
-    connection.send(Message::Hello(hello).encode()?, None)?;
-    let start = Instant::now();
-    loop {
-        if let Some(message) = incoming.next()? {
-            return match message {
-                Message::Welcome(welcome) => Ok(welcome),
-                Message::Bye(why) => {
-                    Err(Error::invalid(format!("the controller refuses {}: {why}", invitation.worker)))
-                }
-                other => Err(Error::invalid(format!("the controller says {other:?} before welcome"))),
-            };
-        }
-        let gone = |why: &str| Error::Lost { workers: "the controller".into(), why: why.into() };
-        if incoming.is_closed() {
-            return Err(gone("it closed the connection"));
-        }
-        let left = WELCOME.checked_sub(start.elapsed()).ok_or_else(|| gone("it did not answer"))?;
-        wait(connection, left);
-        connection.flush()?;
-        incoming.fill(connection)?;
+    let mut joining = Joining::new(Message::Hello(hello), Instant::now());
+    match drive::join(&mut joining, connection, incoming, waker, || {})? {
+        Ok(Message::Welcome(welcome)) => Ok(welcome),
+        Ok(other) => Err(Error::invalid(format!("the controller says {other:?} before welcome"))),
+        Err(why) => Err(Error::Lost { workers: "the controller".into(), why }),
     }
 }
 
@@ -134,13 +122,4 @@ fn open_ring(incoming: &mut Incoming, place: RingPlace) -> Result<(Memory, Reade
     let segment = Segment::open(incoming.take_fd()?, 8 * Memory::words(readers, capacity))?;
     let memory = Memory::new(Arc::new(segment), readers, capacity)?;
     Ok((memory.clone(), Reader::new(memory, reader)))
-}
-
-/// Waits until something comes, or can be sent if something is to be.
-fn wait(connection: &Connection, limit: Duration) {
-    let mut events = PollFlags::IN;
-    events.set(PollFlags::OUT, connection.is_behind());
-    let limit = Timespec::try_from(limit).ok();
-    // A signal ends it early, as it may.
-    _ = event::poll(&mut [PollFd::new(connection, events)], limit.as_ref());
 }

@@ -1,0 +1,37 @@
+//! Faults that tests plant in an engine, so that the simulation has to find them.
+
+/// A rule that an engine can be told to break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A member sends no heartbeats.
+    NoHeartbeat,
+    /// A member acknowledges each frame twice.
+    DoubleCredit,
+    /// An abort of an epoch that is over ends the questions of the current one.
+    OldAbort,
+    /// A worker's departure overtakes its last reply.
+    EarlyDeparture,
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Fault>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a fault in the engines that run on this thread.
+#[cfg(test)]
+pub(crate) fn plant(fault: Option<Fault>) {
+    PLANTED.set(fault);
+}
+
+/// Whether a rule is to be broken.
+#[cfg(test)]
+pub(crate) fn is_planted(fault: Fault) -> bool {
+    PLANTED.get() == Some(fault)
+}
+
+/// Faults are planted in tests only.
+#[cfg(not(test))]
+pub(crate) const fn is_planted(_: Fault) -> bool {
+    false
+}

@@ -1,0 +1,183 @@
+//! The member's rules, one by one; the simulation tries them together.
+
+use std::time::{Duration, Instant};
+
+use disco_core::activity::Progress;
+use disco_core::wire::{Assignment, Hello, Join, Message};
+use disco_core::worker::WorkerConfig;
+use disco_core::{Command, Error, Frame, RegisterId, WorkerId, World};
+
+use super::joining::{self, Joining};
+use super::serving::{Action, Event, Member};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+pub(crate) fn assignment() -> Assignment {
+    Assignment {
+        node: 1,
+        workers: WorkerId::new(2)..WorkerId::new(4),
+        processes: false,
+        config: WorkerConfig::new(World::new(4, 1).unwrap()),
+        heartbeat: SECOND,
+        silence: 5 * SECOND,
+        start: 30 * SECOND,
+    }
+}
+
+fn node(now: Instant) -> Member {
+    Member::node(&assignment(), false, now)
+}
+
+fn frame(seq: u64, command: Command) -> Event {
+    let bytes = Frame::new(seq, [], command).bytes().unwrap().into();
+    Event::Said(Message::Frame { seq, bytes })
+}
+
+/// What follows from an event, in short.
+fn after(member: &mut Member, event: Event, now: Instant) -> Vec<String> {
+    member.handle(event, now);
+    let actions = std::iter::from_fn(|| member.next_action());
+    let short = |action| match action {
+        Action::Send(message) | Action::SendLast(message) => format!("send {message}"),
+        Action::Pass(frame) => format!("pass {}", frame.seq()),
+        Action::Stop { cause, limit } => format!("stop after {limit:?}: {cause}"),
+        Action::End(result) => format!("end: {}", result.map_or_else(|error| error.to_string(), |()| "ok".into())),
+        other => format!("{other:?}"),
+    };
+    actions.map(short).collect()
+}
+
+fn free() -> Command {
+    Command::KillReg { register: RegisterId::new(1) }
+}
+
+#[test]
+fn frames_wait_for_room_and_are_acknowledged_by_quarters_of_the_credit() {
+    let (now, mut node) = (Instant::now(), node(Instant::now()));
+    for seq in 1..=256 {
+        assert!(after(&mut node, frame(seq, free()), now).is_empty());
+    }
+    assert_eq!(after(&mut node, Event::Room(2), now), ["pass 1", "pass 2"]);
+    let passed = after(&mut node, Event::Room(1000), now);
+    assert!(passed.len() == 255 && passed[254].starts_with("send Room { frames: 256"), "{:?}", passed.last());
+    assert!(!node.wants_room());
+}
+
+#[test]
+fn a_shutdown_behind_frames_waits_for_the_workers_and_one_ahead_drops_the_frames() {
+    let (now, mut behind, mut ahead) = (Instant::now(), node(Instant::now()), node(Instant::now()));
+    after(&mut behind, frame(1, free()), now);
+    after(&mut behind, frame(2, Command::Shutdown), now);
+    assert_eq!(after(&mut behind, Event::Room(9), now), ["pass 1", "pass 2", "AwaitWorkers"]);
+    assert_eq!(after(&mut behind, Event::Left(String::new()), now), ["send Left(\"\")", "end: ok"]);
+
+    after(&mut ahead, frame(1, free()), now);
+    assert_eq!(after(&mut ahead, Event::Said(Message::Shutdown), now), ["Shutdown", "AwaitWorkers"]);
+    assert!(after(&mut ahead, frame(2, free()), now).is_empty() && !ahead.wants_room());
+    assert_eq!(
+        after(&mut ahead, Event::Said(Message::Bye("now".into())), now),
+        ["stop after 0ns: the session shuts down"]
+    );
+    let stuck = after(&mut ahead, Event::Left("worker 3".into()), now);
+    assert_eq!(stuck, ["send Left(\"worker 3\")", "end: these did not leave: worker 3"]);
+}
+
+#[test]
+fn a_node_whose_controller_is_silent_or_gone_stops_its_workers() {
+    let now = Instant::now();
+    let why = "controller lost: it has said nothing for 5s";
+    let mut silent = node(now);
+    for second in 1..5 {
+        assert!(after(&mut silent, Event::Timeout, now + second * SECOND).contains(&"send Alive".to_owned()));
+    }
+    let stopped = after(&mut silent, Event::Timeout, now + 5 * SECOND);
+    assert_eq!(stopped, [format!("send Bye(\"the {why}\")"), format!("stop after 1s: the {why}")]);
+    assert_eq!(silent.next_timeout(), None);
+    let ended = after(&mut silent, Event::Left(String::new()), now);
+    assert_eq!(ended, ["send Left(\"\")".to_owned(), format!("end: the {why}")]);
+
+    let mut frozen = node(now);
+    let looks = after(&mut frozen, Event::Timeout, now + 60 * SECOND);
+    assert_eq!(looks, ["Look", "send Alive"], "a node that did not run could not hear the controller");
+
+    let closed = after(&mut node(now), Event::Closed, now);
+    assert!(closed[1].ends_with("it closed the connection"), "{closed:?}");
+    let full = after(&mut node(now), Event::Full(7), now);
+    assert!(full[1].ends_with("it has left 7 bytes unread"), "{full:?}");
+    let strange = after(&mut node(now), Event::Said(Message::Ready), now);
+    assert!(strange[1].ends_with("it says Ready"), "{strange:?}");
+    let late = after(&mut node(now), Event::Started(Err(Error::NoCommunicator)), now);
+    assert!(late[0].starts_with("send Bye"), "{late:?}");
+}
+
+#[test]
+fn progress_is_reported_when_it_changes_and_is_a_worker_process_s_heartbeat() {
+    let now = Instant::now();
+    let at = |received| Progress { received, ..Progress::default() };
+    let mut node = node(now);
+    assert!(after(&mut node, Event::Progress(1, at(0)), now).is_empty());
+    assert!(after(&mut node, Event::Progress(1, at(1)), now)[0].starts_with("send From { worker: WorkerId(3)"));
+    assert!(after(&mut node, Event::Progress(1, at(1)), now + 9 * SECOND).is_empty());
+
+    let mut worker = Member::worker(SECOND, now);
+    assert_eq!(after(&mut worker, Event::Timeout, now + SECOND), ["Look"]);
+    assert_eq!(after(&mut worker, Event::Progress(0, at(0)), now + SECOND).len(), 1);
+    assert!(after(&mut worker, Event::Progress(0, at(0)), now + SECOND).is_empty());
+    assert_eq!(after(&mut worker, Event::Progress(0, at(1)), now + SECOND).len(), 1);
+}
+
+#[test]
+fn a_worker_process_whose_controller_is_gone_ends_or_is_killed() {
+    let now = Instant::now();
+    let stopped = ["stop after 4s: the controller is gone"];
+    let mut stuck = Member::worker(SECOND, now);
+    assert_eq!(after(&mut stuck, Event::Closed, now), stopped);
+    assert!(after(&mut stuck, Event::Timeout, now + 3 * SECOND).is_empty());
+    assert_eq!(stuck.next_timeout(), Some(now + 4 * SECOND));
+    assert_eq!(after(&mut stuck, Event::Timeout, now + 4 * SECOND), ["Kill", "end: ok"]);
+
+    let mut free = Member::worker(SECOND, now);
+    after(&mut free, Event::Closed, now);
+    assert_eq!(after(&mut free, Event::Left(String::new()), now), ["end: ok"]);
+
+    let mut early = Member::worker(SECOND, now);
+    assert!(after(&mut early, Event::Left(String::new()), now).is_empty());
+    assert_eq!(after(&mut early, Event::Closed, now), [stopped[0], "end: ok"]);
+}
+
+#[test]
+fn a_member_joins_until_it_is_taken_refused_or_the_time_is_over() {
+    let now = Instant::now();
+    let join = || Joining::new(Message::Join(Join { name: "host".into(), functions: Vec::new() }), now);
+    let hello = || {
+        let hello = Hello { token: [].into(), worker: WorkerId::new(1), functions: Vec::new() };
+        Joining::new(Message::Hello(hello), now)
+    };
+    let after = |joining: &mut Joining, event, now| {
+        joining.handle(event, now);
+        let actions = std::iter::from_fn(|| joining.next_action());
+        let short = |action| match action {
+            joining::Action::Send(message) => message.to_string().chars().take(5).collect(),
+            joining::Action::Taken(_) => "taken".to_owned(),
+            joining::Action::Refused(error) => error.to_string(),
+            other => format!("{other:?}"),
+        };
+        actions.map(short).collect::<Vec<String>>()
+    };
+    let mut taken = join();
+    assert_eq!(after(&mut taken, Event::Timeout, now + SECOND), ["Join(", "ShowWaiting", "Alive"]);
+    assert!(after(&mut taken, Event::Said(Message::Alive), now + SECOND).is_empty());
+    assert_eq!(after(&mut taken, Event::Said(Message::Assign(assignment())), now + SECOND), ["taken"]);
+    assert_eq!((after(&mut taken, Event::Closed, now), taken.next_timeout()), (Vec::new(), None));
+
+    let bye = || Event::Said(Message::Bye("full".into()));
+    assert_eq!(after(&mut join(), bye(), now)[1], "the controller lost: it refuses this node: full");
+    assert_eq!(after(&mut join(), Event::Closed, now)[1], "Retry(\"it closed the connection\")");
+    let silent = after(&mut join(), Event::Timeout, now + 10 * SECOND);
+    assert_eq!(silent[1], "Retry(\"it has said nothing for 10s\")");
+    assert_eq!(after(&mut hello(), bye(), now)[1], "the controller refuses worker 1: full");
+    assert_eq!(after(&mut hello(), Event::Closed, now)[1], "the controller lost: it closed the connection");
+    let mut slow = hello();
+    assert_eq!(after(&mut slow, Event::Heard, now + 20 * SECOND).len(), 1);
+    assert_eq!(after(&mut slow, Event::Timeout, now + 30 * SECOND), ["the controller lost: it did not answer"]);
+}

@@ -1,0 +1,135 @@
+//! How a host of the simulation connects, proves that it has the token, and introduces itself.
+
+use disco_core::wire::{Hello, Join, Message};
+use disco_core::{Error, function};
+
+use super::host::Phase;
+use super::lead;
+use super::link::Side;
+use super::plan::Kind;
+use super::world::{At, SECOND, What, World};
+use crate::engine::controller::Order;
+use crate::engine::member::joining::{Action, Joining};
+use crate::engine::member::serving::{Event, Member};
+use crate::engine::member::upward::Priority;
+use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT};
+
+/// Limit for the proofs of both ends.
+pub(super) const PROOF_LIMIT: At = 5 * SECOND;
+/// Time for which a host tries to join.
+const JOIN_LIMIT: At = 40 * SECOND;
+
+impl World {
+    /// The host connects to the controller.
+    pub(super) fn connect(&mut self, index: usize) {
+        if self.hosts[index].is_done() || self.hosts[index].link.is_some() {
+            return;
+        }
+        let Some(link) = self.open(index) else {
+            // Nothing listens: it tries again for some time.
+            if self.now > JOIN_LIMIT || self.lead.is_over {
+                self.hosts[index].end(Err(Error::invalid("nothing listens")));
+                return;
+            }
+            return self.at(50_000, What::Connect(index));
+        };
+        (self.hosts[index].link, self.hosts[index].connected) = (Some(link), self.now);
+        self.at(PROOF_LIMIT, What::Timer(Some(index)));
+        match self.plan.kind {
+            Kind::Nodes => self.hosts[index].phase = Phase::Proving(None),
+            Kind::Processes => {
+                let functions = function::names().into_iter().map(str::to_owned).collect();
+                let hello =
+                    Hello { token: lead::SECRET.as_bytes().into(), worker: self.hosts[index].workers[0].id, functions };
+                self.introduce(index, Message::Hello(hello));
+            }
+        }
+    }
+
+    fn introduce(&mut self, index: usize, introduction: Message) {
+        let joining = Joining::new(introduction, self.instant());
+        self.hosts[index].phase = Phase::Joining(joining);
+        self.host_acts(index);
+    }
+
+    pub(super) fn prove(&mut self, index: usize, guest: Option<Guest>, bytes: &[u8]) {
+        let token = lead::token(lead::SECRET);
+        match guest {
+            None => {
+                let Ok(greeting) = <&[u8; GREETING]>::try_from(bytes) else { return self.leave_host(index) };
+                let node = self.plan.names_itself(index).then_some(index as u32 + 1);
+                let request = Request { node, per_node: Some(self.plan.per_host as u32) };
+                let nonce = self.nonce();
+                match Guest::answer(&token, greeting, nonce, request) {
+                    Ok((guest, answer)) => {
+                        self.hosts[index].phase = Phase::Proving(Some(guest));
+                        self.host_writes(index, &answer[..].into(), Order::Urgent);
+                    }
+                    Err(error) => self.breach(format!("host {index} does not answer: {error}")),
+                }
+            }
+            Some(guest) => {
+                let verdict = <&[u8; VERDICT]>::try_from(bytes).map(|verdict| guest.judge(&token, verdict));
+                match verdict {
+                    Ok(Ok(_)) => {
+                        let functions = function::names().into_iter().map(str::to_owned).collect();
+                        let join = Join { name: format!("host{index:04}"), functions };
+                        self.introduce(index, Message::Join(join));
+                    }
+                    _ => self.breach(format!("host {index} is refused, with the right token")),
+                }
+            }
+        }
+    }
+
+    pub(super) fn host_is_cut_off(&mut self, index: usize) {
+        match &self.hosts[index].phase {
+            Phase::Proving(_) => self.come_again(index),
+            _ => self.tell_host(index, Event::Closed),
+        }
+    }
+
+    /// The attempt to join has failed, and the host makes another one.
+    pub(super) fn come_again(&mut self, index: usize) {
+        if let Some(link) = self.hosts[index].link.take() {
+            self.close_link(link, Side::Member, true);
+        }
+        self.hosts[index].phase = Phase::Away;
+        self.at(100_000, What::Connect(index));
+    }
+
+    pub(super) fn join(&mut self, index: usize, action: Action) {
+        match action {
+            Action::Send(message) => self.host_says(index, &message, Priority::Urgent),
+            Action::ShowWaiting => {}
+            Action::Taken(message) => {
+                let now = self.instant();
+                self.hosts[index].is_taken = true;
+                let member = match *message {
+                    Message::Assign(assignment) => {
+                        // Hosts that do not name themselves are ordered by their names.
+                        if assignment.workers.start != self.hosts[index].workers[0].id {
+                            self.breach(format!("host {index} is taken for node {}", assignment.node));
+                        }
+                        Member::node(&assignment, false, now)
+                    }
+                    Message::Welcome(welcome) => Member::worker(welcome.heartbeat, now),
+                    other => return self.breach(format!("host {index} is taken by {other}")),
+                };
+                self.hosts[index].phase = Phase::Serving(Box::new(member));
+                if self.plan.kind == Kind::Nodes {
+                    self.tell_host(index, Event::Started(Ok(())));
+                }
+            }
+            Action::Retry(why) => {
+                self.show(|| format!("host {index} joins again: {why}"));
+                self.come_again(index);
+            }
+            Action::Refused(error) => {
+                self.show(|| format!("host {index} is refused: {error}"));
+                self.leave_host(index);
+                self.hosts[index].result = Some(Err(error));
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The controller's machine: the driver of its engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use disco_core::store::{MemoryStore, SharedStore};
+use disco_core::wire::{Assignment, Message, Packet, Welcome};
+use disco_core::worker::WorkerConfig;
+use disco_core::{Error, Frame, Result, Value, WorkerId, World as Size};
+
+use super::link::{Arrival, Link, Side};
+use super::plan::{Kind, Plan};
+use super::session::Session;
+use super::world::{At, What, World};
+use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
+use crate::nodes::Token;
+
+/// What the members of the session know.
+pub(super) const SECRET: &str = "the token of this simulation";
+const HEARTBEAT: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(5);
+const START: Duration = Duration::from_secs(30);
+
+/// The answer to a question: its connection and number.
+type Answer = (Conn, u64, Result<Value>);
+
+/// The controller's machine.
+pub(super) struct Lead {
+    engine: Controller,
+    kind: Kind,
+    pub(super) conns: BTreeMap<Conn, usize>,
+    /// Connections over which messages come.
+    listens: BTreeSet<Conn>,
+    accepts: bool,
+    timer: Option<At>,
+    pub(super) frozen: bool,
+    pub(super) deferred: Vec<What>,
+    pub(super) store: Arc<MemoryStore>,
+    answers: Arc<Mutex<Vec<Answer>>>,
+    pub(super) session: Session,
+    /// The plan has done something to it that may end any host.
+    pub(super) is_harmed: bool,
+    pub(super) is_over: bool,
+    /// The program has let go of the lane.
+    is_dropped: bool,
+    /// Frames that went to all hosts, and their bytes.
+    pub(super) posted: (u64, u64),
+}
+
+/// A token.
+pub(super) fn token(text: &str) -> Token {
+    Token::new(text).expect("long enough")
+}
+
+/// The messages of some packets.
+pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let split = Packet::split(bytes);
+        Some(match split {
+            Ok((packet, rest)) => {
+                bytes = rest;
+                Message::decode(packet).map_err(Error::from)
+            }
+            Err(error) => {
+                bytes = &[];
+                Err(error.into())
+            }
+        })
+    })
+}
+
+impl Lead {
+    pub(super) fn new(plan: &Plan, now: Instant) -> Self {
+        let workers = WorkerId::new(0)..WorkerId::new(plan.workers() as u32);
+        let size = Size::new(plan.workers(), 1).expect("some workers");
+        let config = WorkerConfig::new(size);
+        let terms = match plan.kind {
+            Kind::Nodes => {
+                let terms = NodeTerms {
+                    token: token(SECRET),
+                    world: size,
+                    nodes: plan.hosts,
+                    names: Vec::new(),
+                    per_node: plan.per_host,
+                    silence: SILENCE,
+                };
+                let (heartbeat, silence, start) = (HEARTBEAT, SILENCE, START);
+                let assignment = Assignment { node: 0, workers, processes: false, config, heartbeat, silence, start };
+                Terms::Nodes(terms, assignment)
+            }
+            Kind::Processes => {
+                let welcome = Welcome { config, ring: None, heartbeat: HEARTBEAT };
+                let token = SECRET.as_bytes().into();
+                Terms::Processes { workers, token, welcome, start: START, silence: SILENCE }
+            }
+        };
+        Self {
+            engine: Controller::new(terms, now),
+            kind: plan.kind,
+            conns: BTreeMap::new(),
+            listens: BTreeSet::new(),
+            accepts: true,
+            timer: None,
+            frozen: false,
+            deferred: Vec::new(),
+            store: Arc::default(),
+            answers: Arc::default(),
+            session: Session::default(),
+            is_harmed: false,
+            is_over: false,
+            is_dropped: false,
+            posted: (0, 0),
+        }
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.engine.room()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.engine.check(|| "lane".into()).is_err()
+    }
+
+    /// Workers that did not leave.
+    pub(super) fn stuck(&self) -> &[String] {
+        self.engine.stuck().unwrap_or_default()
+    }
+}
+
+impl World {
+    /// Everything begins.
+    pub(super) fn begin(&mut self) {
+        if self.plan.kind == Kind::Processes {
+            for index in 0..self.hosts.len() {
+                self.tell_lead(Event::Started(index, Some(100 + index as u32)));
+            }
+        }
+        for index in 0..self.hosts.len() {
+            let after = self.random.of(0..300_000);
+            self.at(after, What::Connect(index));
+        }
+        for (at, harm) in self.plan.harms.clone() {
+            self.at(at, What::Harm(harm));
+        }
+        self.lead_acts();
+    }
+
+    /// Connects to the controller, if that listens.
+    pub(super) fn open(&mut self, host: usize) -> Option<usize> {
+        if !self.lead.accepts || !self.lead.engine.accepts() {
+            return None;
+        }
+        let link = self.links.len();
+        let conn = Conn { slot: link as u32, generation: 1 };
+        self.links.push(Link::new(conn, host));
+        self.lead.conns.insert(conn, link);
+        let origin = match self.plan.kind {
+            Kind::Nodes => {
+                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_000 + link as u16));
+                Origin::Tcp { address, nonce: self.nonce() }
+            }
+            Kind::Processes => {
+                self.lead.listens.insert(conn);
+                Origin::Unix { pid: Some(100 + host as u32) }
+            }
+        };
+        self.tell_lead(Event::Opened(conn, origin));
+        Some(link)
+    }
+
+    /// The controller's engine takes something in.
+    pub(super) fn tell_lead(&mut self, event: Event) {
+        let now = self.instant();
+        self.lead.is_dropped |= matches!(event, Event::Dropped);
+        self.lead.engine.handle(event, now);
+        self.lead_acts();
+    }
+
+    pub(super) fn lead_timer(&mut self) {
+        self.lead.timer = None;
+        self.tell_lead(Event::Timer);
+    }
+
+    pub(super) fn lead_hears_end(&mut self, host: usize) {
+        self.tell_lead(Event::Ended(host, Some(ExitStatus::from_raw(0))));
+    }
+
+    /// A frame goes to all members.
+    pub(super) fn lead_sends(&mut self, frame: &Frame) {
+        let now = self.instant();
+        let sent = match self.lead.kind {
+            Kind::Nodes => {
+                self.lead.engine.note(frame.command());
+                self.lead.engine.submit(frame, now)
+            }
+            Kind::Processes => frame.bytes().and_then(|bytes| {
+                self.lead.engine.note(frame.command());
+                let packet = Message::Frame { seq: frame.seq(), bytes: bytes.into() }.encode()?;
+                self.lead.engine.post(&packet.into(), bytes.len(), None);
+                Ok(())
+            }),
+        };
+        if let Err(error) = sent {
+            self.breach(format!("a frame does not go: {error}"));
+        }
+        let bytes = frame.bytes().map_or(0, <[u8]>::len);
+        self.lead.posted = (self.lead.posted.0 + 1, self.lead.posted.1 + bytes as u64);
+        self.lead_acts();
+    }
+
+    /// Does what the engine wants.
+    fn lead_acts(&mut self) {
+        loop {
+            while let Some(write) = self.lead.engine.next_write() {
+                let Some(link) = self.lead.conns.get(&write.conn).copied() else { continue };
+                if !self.write(link, Side::Member, &write.bytes, write.order) {
+                    let (now, unread) = (self.instant(), self.links[link].backlog(Side::Member));
+                    self.lead.is_harmed = true;
+                    self.lead.engine.handle(Event::Full(write.conn, unread), now);
+                }
+            }
+            match self.lead.engine.next_action() {
+                Some(action) => self.lead_does(action),
+                None => break,
+            }
+        }
+        let answers = std::mem::take(&mut *self.lead.answers.lock().expect("one thread"));
+        for (conn, id, result) in answers {
+            self.lead_answers(conn, id, result);
+        }
+        // As the lane does once it is closed.
+        if self.lead.engine.stuck().is_some() && !self.lead.is_dropped {
+            return self.tell_lead(Event::Dropped);
+        }
+        if let Some(timeout) = self.lead.engine.next_timeout() {
+            let after = self.until(timeout);
+            let at = self.now + after;
+            if self.lead.timer.is_none_or(|timer| at < timer) {
+                self.lead.timer = Some(at);
+                self.at(after, What::Timer(None));
+            }
+        }
+    }
+
+    fn lead_does(&mut self, action: Action) {
+        match action {
+            Action::Listen(conn, _) => _ = self.lead.listens.insert(conn),
+            Action::Close(conn) => {
+                if let Some(link) = self.lead.conns.remove(&conn) {
+                    self.lead.listens.remove(&conn);
+                    self.close_link(link, Side::Controller, true);
+                }
+            }
+            Action::StopAccepting => self.lead.accepts = false,
+            Action::Kill(host) => {
+                self.show(|| format!("host {host} is killed"));
+                self.hosts[host].frozen = false;
+                self.kill(host);
+            }
+            Action::Started(result) => self.started(result),
+            Action::Reply { worker, seq, reply } => self.reply(worker, seq, &reply),
+            Action::Notice { worker, notice } => self.notice(worker, notice),
+            Action::Room => self.has_room(),
+            Action::Left(workers) => self.left(workers),
+            Action::Lost(workers, why) => self.lost(workers, &why),
+            Action::Ask { conn, id, epoch, call } => {
+                let answers = self.lead.answers.clone();
+                let tell = move |result| answers.lock().expect("one thread").push((conn, id, result));
+                self.lead.store.call(epoch, call, Box::new(tell));
+            }
+            Action::Over => {
+                self.show(|| "the lane is over".to_owned());
+                if std::mem::replace(&mut self.lead.is_over, true) {
+                    self.breach("the lane is over twice");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn lead_answers(&mut self, conn: Conn, id: u64, result: Result<Value>) {
+        let Some(link) = self.lead.conns.get(&conn).copied() else { return };
+        match (Message::Answer { id, result }).encode() {
+            Ok(packet) => _ = self.write(link, Side::Member, &packet.into(), Order::Urgent),
+            Err(error) => self.breach(format!("an answer can't be sent: {error}")),
+        }
+    }
+
+    /// Something arrives at the controller.
+    pub(super) fn lead_receives(&mut self, link: usize, what: Arrival) {
+        let conn = self.links[link].conn;
+        if !self.lead.conns.contains_key(&conn) {
+            return;
+        }
+        match what {
+            Arrival::Part => self.tell_lead(Event::Heard(conn)),
+            Arrival::End => self.tell_lead(Event::Hung(conn, None)),
+            Arrival::Bytes(bytes) if !self.lead.listens.contains(&conn) => {
+                self.tell_lead(Event::Bytes(conn, bytes.to_vec()));
+            }
+            Arrival::Bytes(bytes) => {
+                for message in messages(&bytes) {
+                    match message {
+                        Ok(message) => {
+                            self.show(|| format!("controller hears of {}: {message}", self.links[link].host));
+                            self.tell_lead(Event::Message(conn, message));
+                        }
+                        Err(error) => self.tell_lead(Event::Garbage(conn, error)),
+                    }
+                }
+            }
+        }
+    }
+}

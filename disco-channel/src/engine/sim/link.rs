@@ -1,0 +1,215 @@
+//! A connection of the simulated network: bytes of each direction keep their order, but urgent packets overtake others that
+//! have not gone yet, as in `connection`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::world::{At, What, World};
+use crate::connection::CHUNK;
+use crate::engine::controller::{Conn, Order};
+
+/// Bytes that the system holds of one direction.
+const SOCKET_BYTES: usize = 512 << 10;
+/// Time for which packets that may wait do so.
+const HOLD: At = 50_000;
+
+/// The receiving end of a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Member,
+    Controller,
+}
+
+/// One connection.
+pub(super) struct Link {
+    pub(super) conn: Conn,
+    /// The member's end: a host, or a stranger beyond all hosts.
+    pub(super) host: usize,
+    pipes: [Pipe; 2],
+    /// Microseconds for 64 KiB.
+    pub(super) pace: At,
+}
+
+/// One direction.
+#[derive(Default)]
+struct Pipe {
+    urgent: VecDeque<Item>,
+    last: VecDeque<Item>,
+    backlog: usize,
+    flying: VecDeque<Slice>,
+    flying_bytes: usize,
+    arrival: At,
+    /// Slices that came while the receiver was frozen.
+    unread: VecDeque<Slice>,
+    /// The sender sends nothing any more; once that is said, the receiver knows.
+    ends: bool,
+    is_ended: bool,
+    /// The receiver takes nothing any more.
+    is_deaf: bool,
+    /// Nothing arrives any more, and neither end knows.
+    is_cut: bool,
+}
+
+struct Item {
+    bytes: Arc<[u8]>,
+    sent: usize,
+}
+
+/// What arrives at once.
+pub(super) struct Slice {
+    size: usize,
+    pub(super) what: Arrival,
+}
+
+pub(super) enum Arrival {
+    /// A part of large bytes.
+    Part,
+    Bytes(Arc<[u8]>),
+    End,
+}
+
+impl Link {
+    pub(super) fn new(conn: Conn, host: usize) -> Self {
+        Self { conn, host, pipes: [Pipe::default(), Pipe::default()], pace: 600 }
+    }
+
+    fn pipe(&mut self, to: Side) -> &mut Pipe {
+        &mut self.pipes[to as usize]
+    }
+
+    /// Nothing arrives at an end any more.
+    pub(super) fn cut(&mut self, to: Side) {
+        self.pipe(to).is_cut = true;
+    }
+
+    /// Whether both ends have closed it.
+    pub(super) fn is_over(&self) -> bool {
+        self.pipes.iter().all(|pipe| pipe.ends || pipe.is_deaf)
+    }
+
+    /// Bytes that wait to be sent.
+    pub(super) fn backlog(&self, to: Side) -> usize {
+        self.pipes[to as usize].backlog
+    }
+}
+
+impl World {
+    /// Sends bytes to an end. Returns whether they were taken.
+    pub(super) fn write(&mut self, link: usize, to: Side, bytes: &Arc<[u8]>, order: Order) -> bool {
+        let limit = self.backlog_limit;
+        let pipe = self.links[link].pipe(to);
+        if pipe.ends {
+            return true;
+        }
+        if pipe.backlog + bytes.len() > limit {
+            return false;
+        }
+        pipe.backlog += bytes.len();
+        let is_urgent = matches!(order, Order::Urgent | Order::WithRing) && bytes.len() <= CHUNK;
+        let queue = if is_urgent { &mut pipe.urgent } else { &mut pipe.last };
+        queue.push_back(Item { bytes: bytes.clone(), sent: 0 });
+        match order {
+            Order::Held => self.at(HOLD, What::Flush(link, to)),
+            _ => self.pump(link, to),
+        }
+        true
+    }
+
+    /// Sends as much as the system takes.
+    pub(super) fn pump(&mut self, link: usize, to: Side) {
+        loop {
+            let (pace, now) = (self.links[link].pace, self.now);
+            let delay = if self.random.percent(2) { self.random.of(0..20_000) } else { self.random.of(20..200) };
+            let pipe = self.links[link].pipe(to);
+            if pipe.flying_bytes >= SOCKET_BYTES || pipe.is_ended {
+                return;
+            }
+            let slice = match pipe.urgent.pop_front() {
+                Some(item) => Slice { size: item.bytes.len(), what: Arrival::Bytes(item.bytes) },
+                None => match pipe.last.front_mut() {
+                    Some(item) => {
+                        let size = CHUNK.min(item.bytes.len() - item.sent);
+                        item.sent += size;
+                        match item.sent < item.bytes.len() {
+                            true => Slice { size, what: Arrival::Part },
+                            false => {
+                                let bytes = item.bytes.clone();
+                                pipe.last.pop_front();
+                                Slice { size, what: Arrival::Bytes(bytes) }
+                            }
+                        }
+                    }
+                    None if pipe.ends => {
+                        pipe.is_ended = true;
+                        Slice { size: 0, what: Arrival::End }
+                    }
+                    None => return,
+                },
+            };
+            pipe.backlog -= slice.size;
+            pipe.flying_bytes += slice.size;
+            let time = pace * slice.size as u64 / CHUNK as u64;
+            pipe.arrival = pipe.arrival.max(now + delay) + time;
+            let (at, is_cut) = (pipe.arrival, pipe.is_cut);
+            if is_cut {
+                return;
+            }
+            pipe.flying.push_back(slice);
+            self.at(at - now, What::Arrive(link, to));
+        }
+    }
+
+    /// The next slice arrives.
+    pub(super) fn arrive(&mut self, link: usize, to: Side) {
+        let host = self.links[link].host;
+        let (is_frozen, is_sender_frozen) = match to {
+            Side::Member => (self.is_frozen(Some(host)), self.is_frozen(None)),
+            Side::Controller => (self.is_frozen(None), self.is_frozen(Some(host))),
+        };
+        let pipe = self.links[link].pipe(to);
+        let Some(slice) = pipe.flying.pop_front().filter(|_| !pipe.is_cut) else { return };
+        if is_frozen {
+            return pipe.unread.push_back(slice);
+        }
+        self.take(link, to, slice);
+        if !is_sender_frozen {
+            self.pump(link, to);
+        }
+    }
+
+    /// An end that was frozen reads what came meanwhile, and sends what waits.
+    pub(super) fn thaw_link(&mut self, link: usize, end: Side) {
+        let other = if end == Side::Member { Side::Controller } else { Side::Member };
+        while let Some(slice) = self.links[link].pipe(end).unread.pop_front() {
+            self.take(link, end, slice);
+        }
+        self.pump(link, other);
+        self.pump(link, end);
+    }
+
+    fn take(&mut self, link: usize, to: Side, slice: Slice) {
+        let pipe = self.links[link].pipe(to);
+        pipe.flying_bytes -= slice.size;
+        if pipe.is_deaf {
+            return;
+        }
+        match to {
+            Side::Member => self.member_receives(link, slice.what),
+            Side::Controller => self.lead_receives(link, slice.what),
+        }
+    }
+
+    /// An end closes a connection: at once, or once everything has gone.
+    pub(super) fn close_link(&mut self, link: usize, end: Side, at_once: bool) {
+        let other = if end == Side::Member { Side::Controller } else { Side::Member };
+        let pipe = self.links[link].pipe(other);
+        pipe.ends = true;
+        if at_once {
+            (pipe.backlog, pipe.urgent, pipe.last) = (0, VecDeque::new(), VecDeque::new());
+        }
+        let incoming = self.links[link].pipe(end);
+        incoming.is_deaf |= at_once;
+        incoming.unread.clear();
+        self.pump(link, other);
+    }
+}

@@ -1,0 +1,349 @@
+//! A session in small: what `disco_core::session` does with a lane, and what it may expect of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use disco_core::channel::{Notice, Reply, Signal};
+use disco_core::store::SharedStore;
+use disco_core::{Command, Error, Frame, RegisterId, WorkerId};
+
+use super::plan::{Ending, Harm};
+use super::worker::Job;
+use super::world::{At, SECOND, What, World};
+use crate::credit::{CAPACITY, UNREAD};
+use crate::engine::controller::Event;
+
+/// Time within which a loss must have been reported: the limit for silence, and what notices it.
+const NOTICE_LIMIT: At = 8 * SECOND;
+/// KiB of a value that a connection does not take at once.
+const LARGE: u32 = 700;
+/// Replies that are waited for at a time.
+const MAX_PENDING: usize = 4;
+
+/// The session's side.
+#[derive(Default)]
+pub(super) struct Session {
+    pub(super) seq: u64,
+    steps: u64,
+    /// Calls of a burst that are still to go.
+    burst: u64,
+    waits_for_room: bool,
+    waits_for_reply: bool,
+    epoch: u64,
+    /// The number of the command that began the epoch.
+    recovered: u64,
+    failure: Option<String>,
+    lost: Option<String>,
+    pending: BTreeMap<u64, BTreeSet<WorkerId>>,
+    replied: BTreeSet<(u64, WorkerId)>,
+    left: BTreeSet<WorkerId>,
+    /// How each peer was reported to have ended.
+    pub(super) ends: BTreeMap<WorkerId, &'static str>,
+    pub(super) is_ending: bool,
+    /// Sent its shutdown behind all commands.
+    is_in_order: bool,
+}
+
+impl World {
+    /// The lane has started or has not.
+    pub(super) fn started(&mut self, result: Result<(), Error>) {
+        self.show(|| format!("started: {result:?}"));
+        match result {
+            Ok(()) => self.at(0, What::Step),
+            Err(error) if self.hosts.iter().all(|host| !host.is_harmed) && !self.lead.is_harmed => {
+                self.breach(format!("the start fails without a reason: {error}"));
+            }
+            // As the lane does.
+            Err(_) => {
+                self.lead.session.is_ending = true;
+                self.tell_lead(Event::Dropped);
+            }
+        }
+    }
+
+    /// The session gives its next command, or ends.
+    pub(super) fn step(&mut self) {
+        let session = &self.lead.session;
+        if session.is_ending || session.waits_for_room || session.waits_for_reply {
+            return;
+        }
+        let is_done = session.steps >= self.plan.steps && session.burst == 0;
+        if is_done && self.plan.losses > 0 {
+            let losses = std::mem::take(&mut self.plan.losses);
+            // The session goes on once it hears of it.
+            return (0..losses).for_each(|host| self.harm(Harm::Kill(host)));
+        }
+        if self.lead.session.lost.is_some() || is_done {
+            return self.finish_session();
+        }
+        if self.lead.room() == 0 {
+            self.lead.session.waits_for_room = true;
+            return;
+        }
+        let command = self.choose();
+        self.submit(command);
+        let (session, pause) = (&mut self.lead.session, self.plan.pause);
+        session.waits_for_reply =
+            session.pending.len() >= MAX_PENDING || !session.pending.is_empty() && self.random.percent(50);
+        let after = if session.burst > 0 { 0 } else { self.random.of(0..pause + 1) };
+        if !self.lead.session.waits_for_reply {
+            self.at(after, What::Step);
+        }
+    }
+
+    fn choose(&mut self) -> Command {
+        let (random, workers) = (&mut self.random, self.plan.workers() as u64);
+        let session = &mut self.lead.session;
+        if session.burst > 0 {
+            session.burst -= 1;
+            return Job::Work(0).command();
+        }
+        session.steps += 1;
+        if self.plan.losses > 0 {
+            session.burst = self.plan.burst - 2;
+            session.steps += session.burst;
+            return Command::SyncAll;
+        }
+        if session.failure.is_some() && random.percent(60) {
+            (session.failure, session.epoch, session.recovered) = (None, session.epoch + 1, session.seq + 1);
+            return Command::Recover { epoch: session.epoch };
+        }
+        let worker = WorkerId::new(random.of(0..workers) as u32);
+        match random.of(0..100) {
+            0..30 => Job::Work(random.of(0..3_000)).command(),
+            30..45 => {
+                session.burst = random.of(0..self.plan.burst + 1);
+                Job::Work(0).command()
+            }
+            45..65 => Job::Meet.command(),
+            65..75 => Command::SyncAll,
+            75..85 => Command::SyncWorker { worker },
+            85..90 => {
+                Command::DebugGet { worker, register: RegisterId::new(if random.percent(20) { LARGE } else { 2 }) }
+            }
+            90..98 if self.plan.failures => Job::Fail(worker.index() as u64).command(),
+            98 if self.plan.failures => Job::Hang(worker.index() as u64).command(),
+            _ => Job::Work(0).command(),
+        }
+    }
+
+    fn submit(&mut self, command: Command) {
+        let workers = self.plan.workers() as u32;
+        let session = &mut self.lead.session;
+        session.seq += 1;
+        let seq = session.seq;
+        let from: BTreeSet<WorkerId> = match &command {
+            Command::SyncAll => (0..workers).map(WorkerId::new).collect(),
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } => [*worker].into(),
+            _ => BTreeSet::new(),
+        };
+        if !from.is_empty() {
+            session.pending.insert(seq, from);
+        }
+        self.show(|| format!("command {seq}: {command:?}"));
+        self.lead_sends(&Frame::new(seq, [], command));
+        self.check_credit();
+    }
+
+    fn check_credit(&mut self) {
+        let posted = self.lead.posted;
+        for index in 0..self.hosts.len() {
+            let (frames, bytes) = self.hosts[index].passed;
+            if !self.hosts[index].is_serving() {
+                continue;
+            }
+            if posted.0 - frames > CAPACITY || posted.1.saturating_sub(bytes) > 2 * UNREAD {
+                self.breach(format!("{} frames are under way to host {index}", posted.0 - frames));
+            }
+        }
+    }
+
+    /// The lane has room again.
+    pub(super) fn has_room(&mut self) {
+        if std::mem::take(&mut self.lead.session.waits_for_room) {
+            self.at(0, What::Step);
+        }
+    }
+
+    pub(super) fn reply(&mut self, worker: WorkerId, seq: u64, reply: &Reply) {
+        let session = &mut self.lead.session;
+        if session.left.contains(&worker) {
+            return self.breach(format!("{worker} replies to command {seq} after it has left"));
+        }
+        if !session.replied.insert((seq, worker)) {
+            return self.breach(format!("{worker} replies to command {seq} twice"));
+        }
+        let Some(missing) = session.pending.get_mut(&seq) else {
+            // The wait has ended with the session.
+            return;
+        };
+        if !missing.remove(&worker) {
+            return self.breach(format!("{worker} replies to command {seq}, and was not asked"));
+        }
+        if let Err(failure) = reply
+            && failure.aborted
+            && seq > session.recovered
+            && session.failure.is_none()
+            && session.lost.is_none()
+            && !session.is_ending
+        {
+            return self.breach(format!("{worker} was aborted without a failure: {failure}"));
+        }
+        if missing.is_empty() {
+            session.pending.remove(&seq);
+            self.go_on();
+        }
+    }
+
+    /// A wait has ended.
+    fn go_on(&mut self) {
+        if std::mem::take(&mut self.lead.session.waits_for_reply) {
+            self.at(0, What::Step);
+        }
+    }
+
+    pub(super) fn notice(&mut self, from: WorkerId, notice: Notice) {
+        let Notice::Failed { epoch, failure } = notice else { return };
+        self.show(|| format!("{from} has failed in epoch {epoch}: {failure}"));
+        let session = &mut self.lead.session;
+        if epoch < session.epoch {
+            return;
+        }
+        if failure.aborted && session.failure.is_none() && session.lost.is_none() && !session.is_ending {
+            return self.breach(format!("the first failure of epoch {epoch} follows from none: {failure}"));
+        }
+        if session.failure.is_none() {
+            let cause = failure.to_string();
+            session.failure = Some(cause.clone());
+            // The thread that has got the notice may be overtaken by one that recovers.
+            let delay = self.random.of(0..300_000);
+            self.at(delay, What::Signal(Signal::Abort { epoch, cause: cause.into() }));
+        }
+    }
+
+    /// A signal of the session.
+    pub(super) fn signal(&mut self, signal: Signal) {
+        if let Signal::Abort { epoch, cause } = &signal {
+            self.lead.store.abort(*epoch, cause);
+        }
+        self.show(|| format!("signal {signal:?}"));
+        self.tell_lead(Event::Signal(signal));
+    }
+
+    pub(super) fn left(&mut self, workers: Range<WorkerId>) {
+        self.show(|| format!("{workers:?} have left"));
+        let ids: BTreeSet<WorkerId> =
+            (workers.start.index()..workers.end.index()).map(|w| WorkerId::new(w as u32)).collect();
+        self.end_peer(&workers, "left");
+        let session = &mut self.lead.session;
+        session.left.extend(&ids);
+        session.pending.retain(|_, missing| missing.is_disjoint(&ids));
+        self.go_on();
+    }
+
+    pub(super) fn lost(&mut self, workers: Range<WorkerId>, why: &Error) {
+        self.show(|| format!("{why}"));
+        self.end_peer(&workers, "lost");
+        let host = workers.start.index() / self.plan.per_host;
+        if !self.hosts[host].is_harmed && !self.lead.is_harmed {
+            return self.breach(format!("a loss without a reason: {why}"));
+        }
+        let session = &mut self.lead.session;
+        if session.lost.is_none() {
+            session.lost = Some(why.to_string());
+            session.pending.clear();
+            let (epoch, cause) = (session.epoch, why.to_string().into());
+            self.at(self.now % 1000, What::Signal(Signal::Abort { epoch, cause }));
+            self.lead.session.waits_for_room = false;
+            self.lead.session.waits_for_reply = false;
+            self.at(0, What::Step);
+        }
+    }
+
+    /// All workers of a peer have ended: that is reported once.
+    fn end_peer(&mut self, workers: &Range<WorkerId>, how: &'static str) {
+        if workers.end.index() - workers.start.index() < self.plan.per_host {
+            return;
+        }
+        let is_single = self.plan.per_host == 1;
+        if let Some(before) = self.lead.session.ends.insert(workers.start, how)
+            // A node says of its only worker that it has left, and ends then.
+            && !(is_single && before == "left" && how == "left")
+        {
+            self.breach(format!("{workers:?} {how} after they were reported: {before}"));
+        }
+    }
+
+    /// The session ends.
+    fn finish_session(&mut self) {
+        self.lead.session.is_ending = true;
+        let is_lost = self.lead.session.lost.is_some();
+        if !is_lost && self.lead.room() > 0 && self.random.percent(10) {
+            // Another thread of the program still waits for a value.
+            let worker = WorkerId::new(self.random.of(0..self.plan.workers() as u64) as u32);
+            self.submit(Command::DebugGet { worker, register: RegisterId::new(LARGE) });
+        }
+        self.show(|| "the session ends".to_owned());
+        let limit = match self.plan.ending {
+            Ending::Shutdown => {
+                if self.lead.room() > 0 && !self.lead.is_closed() {
+                    self.lead.session.is_in_order = !is_lost;
+                    self.submit(Command::Shutdown);
+                } else {
+                    self.signal(Signal::Shutdown);
+                }
+                90 * SECOND
+            }
+            Ending::Drop => {
+                let epoch = self.lead.session.epoch;
+                self.signal(Signal::Abort { epoch, cause: "the session is dropped".into() });
+                self.signal(Signal::Shutdown);
+                3 * SECOND
+            }
+            Ending::DropLane => return self.tell_lead(Event::Dropped),
+        };
+        self.tell_lead(Event::Close(std::time::Duration::from_micros(limit)));
+    }
+
+    /// A host was harmed so that it must be lost.
+    pub(super) fn must_be_lost(&mut self, host: usize) {
+        (self.hosts[host].is_harmed, self.hosts[host].harmed) = (true, self.now);
+        if self.hosts[host].is_taken {
+            self.at(NOTICE_LIMIT, What::Noticed(host));
+        }
+    }
+
+    pub(super) fn check_noticed(&mut self, host: usize) {
+        let first = self.hosts[host].workers[0].id;
+        // Another harm may have kept it from being noticed so far.
+        let is_early = self.now < self.hosts[host].harmed + NOTICE_LIMIT;
+        let was_excused = is_early || self.lead.is_harmed || self.lead.session.is_ending;
+        if !self.lead.session.ends.contains_key(&first) && !was_excused {
+            self.breach(format!("the loss of host {host} was not noticed in {NOTICE_LIMIT} us"));
+        }
+    }
+
+    /// What must hold when nothing is left.
+    pub(super) fn check_session(&mut self) {
+        let session = &self.lead.session;
+        let is_calm = self.hosts.iter().all(|host| !host.is_harmed) && !self.lead.is_harmed;
+        if let (true, Some(seq)) = (session.is_in_order && is_calm, session.pending.keys().next()) {
+            return self.breach(format!("the wait for command {seq} has not ended"));
+        }
+        if session.is_in_order && is_calm && self.lead.stuck().is_empty() {
+            let seq = session.seq;
+            if self.plan.ending == Ending::Shutdown
+                && let Some(host) = self.hosts.iter().position(|host| host.workers.iter().any(|w| w.last != seq))
+            {
+                return self.breach(format!("workers of host {host} have not got all {seq} commands"));
+            }
+            if let Some(error) = self.hosts.iter().find_map(|host| host.result.clone()?.err()) {
+                return self.breach(format!("a host that was not harmed ends with an error: {error}"));
+            }
+        }
+        let open: usize = self.hosts.iter().map(|host| host.questions.len()).sum();
+        if is_calm && session.is_in_order && open > 0 {
+            self.breach(format!("{open} questions have no answer"));
+        }
+    }
+}

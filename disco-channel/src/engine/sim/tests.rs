@@ -1,0 +1,111 @@
+//! Many sessions, each from its seed.
+
+use std::thread;
+use std::time::Instant;
+
+use super::plan::Plan;
+use super::random::Random;
+use super::world::World;
+use crate::engine::fault::{self, Fault};
+
+/// Seeds of the default tier.
+const RUNS: u64 = 10_000;
+
+/// Threads that share the seeds.
+const THREADS: usize = 2;
+
+/// Runs a seed.
+fn run(seed: u64, shows: bool) -> Result<u64, String> {
+    let mut random = Random::new(seed);
+    let plan = Plan::new(&mut random);
+    if shows {
+        eprintln!("seed {seed}: {plan:?}");
+    }
+    let mut world = World::new(plan, random.next(), shows);
+    world.run().map(|()| world.events).map_err(|rule| format!("DISCO_SEED={seed}: {rule}"))
+}
+
+#[test]
+fn sessions_keep_their_rules_whatever_the_network_and_the_machines_do() {
+    if let Some(seed) = std::env::var("DISCO_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        run(seed, true).unwrap();
+        return;
+    }
+    let runs = std::env::var("DISCO_SEEDS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
+    let start = Instant::now();
+    let share = |first| {
+        let results = (first..runs).step_by(THREADS).map(|seed| run(seed, false));
+        results.fold((0, Vec::new()), |(events, mut broken), result| match result {
+            Ok(count) => (events + count, broken),
+            Err(rule) => {
+                broken.push(rule);
+                (events, broken)
+            }
+        })
+    };
+    let shares: Vec<(u64, Vec<String>)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS as u64).map(|first| scope.spawn(move || share(first))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let events: u64 = shares.iter().map(|(events, _)| events).sum();
+    let broken: Vec<String> = shares.into_iter().flat_map(|(_, broken)| broken).collect();
+    println!("{runs} sessions, {events} events in {:.1?}", start.elapsed());
+    assert!(
+        broken.is_empty(),
+        "{} sessions broke a rule:\n{}",
+        broken.len(),
+        broken[..broken.len().min(20)].join("\n")
+    );
+}
+
+/// Seeds until a planted fault is found.
+fn runs_until_found(fault: Fault) -> Option<(u64, String)> {
+    fault::plant(Some(fault));
+    let found = (0..RUNS).find_map(|seed| run(seed, false).err().map(|rule| (seed, rule)));
+    fault::plant(None);
+    found
+}
+
+#[test]
+fn a_member_without_heartbeats_is_found() {
+    let (_, rule) = runs_until_found(Fault::NoHeartbeat).unwrap();
+    assert!(rule.contains("without a reason"), "{rule}");
+}
+
+#[test]
+fn credit_that_is_returned_twice_is_found() {
+    let (_, rule) = runs_until_found(Fault::DoubleCredit).unwrap();
+    assert!(rule.contains("frames are under way"), "{rule}");
+}
+
+#[test]
+fn an_abort_of_an_epoch_that_is_over_is_found() {
+    let (_, rule) = runs_until_found(Fault::OldAbort).unwrap();
+    assert!(rule.contains("is aborted"), "{rule}");
+}
+
+#[test]
+fn a_reply_behind_its_worker_s_departure_is_found() {
+    let (_, rule) = runs_until_found(Fault::EarlyDeparture).unwrap();
+    assert!(rule.contains("after it has left"), "{rule}");
+}
+
+/// Bytes of memory that this process has in use.
+fn memory() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// `DISCO_NODES=1000` is what `ARCHITECTURE.md` reports of.
+#[test]
+fn many_nodes_start_run_lose_some_of_them_and_leave() {
+    let nodes = std::env::var("DISCO_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(100);
+    let (commands, losses) = (10 * nodes as u64, 1 + nodes / 100);
+    let (before, start) = (memory(), Instant::now());
+    let mut world = World::new(Plan::large(nodes, commands, losses), 1, false);
+    world.run().unwrap();
+    let (time, used) = (start.elapsed(), memory() - before);
+    assert!(world.lead.posted.0 >= commands && world.lead.session.ends.len() == nodes);
+    println!("{nodes} nodes of 8 workers, {} commands, {losses} nodes lost: {time:.1?}", world.lead.posted.0);
+    println!("{:.1?} a command, {} KiB a node", time / world.lead.posted.0 as u32, used / nodes / 1024);
+}

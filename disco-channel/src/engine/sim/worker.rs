@@ -1,0 +1,362 @@
+//! What a worker does with its commands: it counts them, works for some time, meets its peers in the store, fails when the
+//! plan says so, and answers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_core::channel::Notice;
+use disco_core::epoch::Epoch;
+use disco_core::error::Failure;
+use disco_core::store;
+use disco_core::wire::{self, Message, StoreCall};
+use disco_core::{Command, Error, Frame, RegisterId, Result, Value, WorkerId};
+
+use super::plan::Kind;
+use super::world::{At, What, World};
+use crate::credit::Taken;
+use crate::engine::member::upward::{self, Priority};
+use crate::hearing;
+
+/// Deadline of a collective.
+const COLLECTIVE_LIMIT: Duration = Duration::from_secs(300);
+/// Deadline of other questions.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// One worker.
+pub(super) struct Worker {
+    pub(super) id: WorkerId,
+    pub(super) queue: VecDeque<Arc<Frame>>,
+    /// The number of the last command.
+    pub(super) last: u64,
+    pub(super) finished: u64,
+    pub(super) epoch: Epoch,
+    poison: Option<Arc<Failure>>,
+    doing: Doing,
+    pub(super) has_left: bool,
+    question: u64,
+    taken: Taken,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Doing {
+    Nothing,
+    /// User code, until [`What::Free`].
+    Work,
+    /// Waits for the answer to a question inside collective `seq`.
+    Meets {
+        seq: u64,
+        question: u64,
+        stage: Stage,
+    },
+    /// The answer.
+    Answered {
+        seq: u64,
+        stage: Stage,
+        result: Result<Value, String>,
+        aborted: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Arrives,
+    OpensTheGate,
+    Waits,
+}
+
+/// What a call makes a worker do: the first argument, with a second one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    /// Works for so many microseconds.
+    Work(At),
+    /// A worker fails.
+    Fail(u64),
+    /// All meet.
+    Meet,
+    /// A worker works for a minute.
+    Hang(u64),
+}
+
+impl Job {
+    pub(super) fn command(self) -> Command {
+        let (number, arg) = match self {
+            Job::Work(time) => (0, time),
+            Job::Fail(worker) => (1, worker),
+            Job::Meet => (2, 0),
+            Job::Hang(worker) => (3, worker),
+        };
+        let args = vec![Value::Int(number), Value::Int(arg as i64)];
+        Command::CallPacked { register: RegisterId::new(1), function: RegisterId::new(2), args }
+    }
+
+    fn of(args: &[Value]) -> Option<Self> {
+        let [Value::Int(number), Value::Int(arg)] = args else { return None };
+        let arg = *arg as u64;
+        Some(match number {
+            0 => Job::Work(arg),
+            1 => Job::Fail(arg),
+            2 => Job::Meet,
+            _ => Job::Hang(arg),
+        })
+    }
+}
+
+impl Worker {
+    pub(super) fn new(id: WorkerId) -> Self {
+        Self {
+            id,
+            queue: VecDeque::new(),
+            last: 0,
+            finished: 0,
+            epoch: Epoch::default(),
+            poison: None,
+            doing: Doing::Nothing,
+            has_left: false,
+            question: 0,
+            taken: Taken::default(),
+        }
+    }
+
+    /// Its process has ended.
+    pub(super) fn end(&mut self) {
+        (self.has_left, self.doing) = (true, Doing::Nothing);
+        self.queue = VecDeque::new();
+    }
+
+    /// The answer to a question, if the worker still waits for it.
+    pub(super) fn answers(&mut self, question: u64, result: Result<Value>) {
+        match self.doing {
+            Doing::Meets { seq, question: asked, stage } if asked == question => {
+                let aborted = matches!(result, Err(Error::Aborted { .. }));
+                let result = result.map_err(|error| error.to_string());
+                self.doing = Doing::Answered { seq, stage, result, aborted };
+            }
+            _ => {}
+        }
+    }
+}
+
+impl World {
+    pub(super) fn run_workers(&mut self, index: usize) {
+        (0..self.hosts[index].workers.len()).for_each(|worker| self.run_worker(index, worker));
+    }
+
+    /// A worker goes on until it has to wait.
+    pub(super) fn run_worker(&mut self, index: usize, at: usize) {
+        loop {
+            let told_to_leave = self.hosts[index].told_to_leave;
+            let worker = &mut self.hosts[index].workers[at];
+            if worker.has_left {
+                return;
+            }
+            match std::mem::replace(&mut worker.doing, Doing::Nothing) {
+                Doing::Nothing if told_to_leave => return self.leave_lane(index, at),
+                Doing::Nothing => match worker.queue.pop_front() {
+                    Some(frame) => self.execute(index, at, &frame),
+                    None => return,
+                },
+                Doing::Answered { seq, stage, result, aborted } => match result {
+                    Ok(value) => self.meet(index, at, seq, stage, &value),
+                    Err(why) => {
+                        self.check_cause(index, at, &why);
+                        self.fail(index, at, seq, aborted, why);
+                    }
+                },
+                waits => {
+                    worker.doing = waits;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn execute(&mut self, index: usize, at: usize, frame: &Frame) {
+        let seq = frame.seq();
+        let worker = &mut self.hosts[index].workers[at];
+        let (id, due) = (worker.id, worker.last + 1);
+        worker.last = seq;
+        if seq != due {
+            return self.breach(format!("{id} gets command {seq} where {due} is due"));
+        }
+        let is_poisoned = worker.poison.is_some();
+        match frame.command() {
+            Command::CallPacked { args, .. } if !is_poisoned => match Job::of(args) {
+                Some(Job::Work(0)) => {}
+                Some(Job::Work(time)) => return self.work(index, at, time),
+                Some(Job::Hang(who)) if who == id.index() as u64 => return self.work(index, at, 60_000_000),
+                Some(Job::Fail(who)) if who == id.index() as u64 => {
+                    let epoch = worker.epoch.number();
+                    return self.fail(index, at, seq, false, format!("{id} fails in epoch {epoch};"));
+                }
+                Some(Job::Meet) => {
+                    let call = StoreCall::Add(format!("arrived {seq}").into(), 1);
+                    return self.ask(index, at, seq, Stage::Arrives, call);
+                }
+                _ => {}
+            },
+            Command::SyncAll => self.reply_to(index, at, seq, 0),
+            Command::SyncWorker { worker } if *worker == id => self.reply_to(index, at, seq, 0),
+            Command::DebugGet { worker, register } if *worker == id => {
+                self.reply_to(index, at, seq, register.index() << 10);
+            }
+            Command::Recover { epoch } => {
+                (worker.poison, _) = (None, worker.epoch.begin(*epoch));
+                self.begin_questions(index, *epoch);
+            }
+            Command::Shutdown => return self.leave_lane(index, at),
+            _ => {}
+        }
+        self.finish(index, at, seq);
+    }
+
+    fn finish(&mut self, index: usize, at: usize, seq: u64) {
+        let worker = &mut self.hosts[index].workers[at];
+        (worker.finished, worker.doing) = (seq, Doing::Nothing);
+    }
+
+    fn work(&mut self, index: usize, at: usize, time: At) {
+        self.hosts[index].workers[at].doing = Doing::Work;
+        self.at(time, What::Free(index, at));
+    }
+
+    /// User code has ended, or a worker is to go on.
+    pub(super) fn free(&mut self, index: usize, at: usize) {
+        let worker = &mut self.hosts[index].workers[at];
+        if worker.doing == Doing::Work {
+            let seq = worker.last;
+            self.finish(index, at, seq);
+        }
+        self.run_worker(index, at);
+        self.host_acts(index);
+    }
+
+    /// One step of a collective is done.
+    fn meet(&mut self, index: usize, at: usize, seq: u64, stage: Stage, value: &Value) {
+        let all = self.plan.workers() as i64;
+        let (stage, call) = match (stage, value) {
+            (Stage::Arrives, Value::Int(arrived)) if *arrived == all => {
+                (Stage::OpensTheGate, StoreCall::Set(format!("gate {seq}").into(), [1].into()))
+            }
+            (Stage::Arrives, Value::Int(arrived)) if *arrived > all => {
+                return self.breach(format!("{arrived} of {all} workers arrive at command {seq}"));
+            }
+            (Stage::Arrives, _) => (Stage::Waits, StoreCall::Wait(format!("gate {seq}").into(), COLLECTIVE_LIMIT)),
+            (Stage::OpensTheGate | Stage::Waits, _) => return self.finish(index, at, seq),
+        };
+        self.ask(index, at, seq, stage, call);
+    }
+
+    fn ask(&mut self, index: usize, at: usize, seq: u64, stage: Stage, call: StoreCall) {
+        let now = self.instant();
+        let limit = if let StoreCall::Wait(_, limit) = &call { *limit } else { ANSWER_LIMIT };
+        let worker = &mut self.hosts[index].workers[at];
+        worker.question += 1;
+        let (question, epoch) = (worker.question, worker.epoch.number());
+        worker.doing = Doing::Meets { seq, question, stage };
+        self.begin_questions(index, epoch);
+        match self.hosts[index].questions.ask_in(epoch, (at, question), limit, now) {
+            Ok(id) => {
+                self.host_says(index, &Message::Ask { id, epoch, call }, Priority::Urgent);
+                self.at(limit.as_micros() as u64, What::Deadline(index, at, question));
+            }
+            Err((_, error)) => self.hosts[index].workers[at].answers(question, Err(error)),
+        }
+    }
+
+    fn begin_questions(&mut self, index: usize, epoch: u64) {
+        for (worker, question) in self.hosts[index].questions.begin(epoch) {
+            self.hosts[index].workers[worker].answers(question, Err(store::over()));
+            self.at(0, What::Free(index, worker));
+        }
+    }
+
+    pub(super) fn abort_workers(&mut self, index: usize, epoch: u64, cause: &Arc<str>) {
+        for worker in &mut self.hosts[index].workers {
+            worker.epoch.abort(epoch, cause);
+        }
+        for (worker, question) in self.hosts[index].questions.abort(epoch, cause) {
+            self.answer(index, worker, question, Err(Error::Aborted { cause: cause.clone() }));
+        }
+    }
+
+    /// A question had its time.
+    pub(super) fn expire(&mut self, index: usize, at: usize, question: u64) {
+        let late = Error::Deadline { operation: "meet".into(), after: ANSWER_LIMIT, state: "nobody came".into() };
+        self.answer(index, at, question, Err(late));
+    }
+
+    /// A worker's first error of its epoch.
+    fn fail(&mut self, index: usize, at: usize, seq: u64, aborted: bool, message: String) {
+        let worker = &mut self.hosts[index].workers[at];
+        let (id, epoch) = (worker.id, worker.epoch.number());
+        let failure = Arc::new(Failure {
+            worker: id,
+            command: seq,
+            operation: "job".into(),
+            register: None,
+            message,
+            causes: Vec::new(),
+            aborted,
+        });
+        worker.poison = Some(failure.clone());
+        self.finish(index, at, seq);
+        match wire::encode_notice(&Notice::Failed { epoch, failure }) {
+            Ok(packet) => self.worker_says(index, at, Message::Notice(packet.into()), Priority::Urgent),
+            Err(error) => self.breach(format!("{id}: {error}")),
+        }
+    }
+
+    /// Answers a command, with so many bytes if the worker has not failed.
+    fn reply_to(&mut self, index: usize, at: usize, seq: u64, bytes: usize) {
+        let worker = &self.hosts[index].workers[at];
+        let (id, is_node) = (worker.id, self.plan.kind == Kind::Nodes);
+        let reply = match &worker.poison {
+            Some(failure) => Err(failure.clone()),
+            None if bytes == 0 => Ok(Value::None),
+            None => Ok(Value::from(vec![7u8; bytes])),
+        };
+        let wrap = |message| if is_node { upward::from(id, message) } else { message };
+        match hearing::encode_reply(id, seq, reply, wrap) {
+            Ok(packet) => self.host_writes(index, &packet.into(), crate::engine::controller::Order::Urgent),
+            Err(error) => self.breach(format!("{id}: {error}")),
+        }
+    }
+
+    /// A worker leaves its lane.
+    fn leave_lane(&mut self, index: usize, at: usize) {
+        let id = self.hosts[index].workers[at].id;
+        self.hosts[index].workers[at].end();
+        if self.plan.kind == Kind::Nodes {
+            let (message, priority) = upward::left(id);
+            self.host_says(index, &message, priority);
+        }
+        self.end_if_left(index);
+    }
+
+    fn worker_says(&mut self, index: usize, at: usize, message: Message, priority: Priority) {
+        let id = self.hosts[index].workers[at].id;
+        let message = if self.plan.kind == Kind::Nodes { upward::from(id, message) } else { message };
+        self.host_says(index, &message, priority);
+    }
+
+    /// A worker process has read a frame.
+    pub(super) fn acknowledge(&mut self, index: usize, size: usize) {
+        let taken = &mut self.hosts[index].workers[0].taken;
+        if taken.take(size) {
+            let (frames, bytes) = taken.say();
+            self.host_says(index, &Message::Room { frames, bytes }, Priority::Urgent);
+        }
+    }
+
+    /// A failure of an epoch that is over does nothing. One of a later epoch may overtake the command that begins it.
+    fn check_cause(&mut self, index: usize, at: usize, why: &str) {
+        let Worker { id, epoch, .. } = &self.hosts[index].workers[at];
+        let number = epoch.number();
+        let other = why.split("in epoch ").nth(1).and_then(|rest| rest.split(';').next()?.parse::<u64>().ok());
+        if other.is_some_and(|other| other < number) {
+            let rule = format!("{id} in epoch {number} is aborted: {why}");
+            self.breach(rule);
+        }
+    }
+}

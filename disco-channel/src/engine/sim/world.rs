@@ -1,0 +1,218 @@
+//! The clock, the queue of what is to happen, and what has broken a rule.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use disco_core::channel::Signal;
+
+use super::host::Host;
+use super::lead::Lead;
+use super::link::{Link, Side};
+use super::plan::{Harm, Plan};
+use super::random::Random;
+
+/// Microseconds since the start.
+pub(super) type At = u64;
+pub(super) const SECOND: At = 1_000_000;
+/// The longest run. Each wait has an end before.
+const LIMIT: At = 600 * SECOND;
+/// Events at one time.
+const STANDSTILL: u64 = 1_000_000;
+
+/// A session, its network and its machines.
+pub(super) struct World {
+    base: Instant,
+    pub(super) now: At,
+    queue: BinaryHeap<Reverse<(At, u64, Entry)>>,
+    scheduled: u64,
+    pub(super) random: Random,
+    pub(super) links: Vec<Link>,
+    pub(super) hosts: Vec<Host>,
+    pub(super) lead: Lead,
+    pub(super) plan: Plan,
+    pub(super) backlog_limit: usize,
+    /// The first rule that was broken.
+    pub(super) broken: Option<String>,
+    pub(super) shows: bool,
+    pub(super) events: u64,
+    standstill: u64,
+}
+
+/// What is to happen.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// The next slice of a link arrives at an end.
+    Arrive(usize, Side),
+    /// Packets that may wait go.
+    Flush(usize, Side),
+    /// A host's timeout, or the controller's.
+    Timer(Option<usize>),
+    /// A host goes on, or the controller.
+    Thaw(Option<usize>),
+    /// A host connects.
+    Connect(usize),
+    /// A worker has done what it is busy with.
+    Free(usize, usize),
+    /// The deadline of a worker's question.
+    Deadline(usize, usize, u64),
+    /// Workers of a host have no more time to leave.
+    Grace(usize),
+    /// The process of a host has ended.
+    Ended(usize),
+    /// The session's next step.
+    Step,
+    /// A signal of the session, from a thread of its own.
+    Signal(Signal),
+    Harm(Harm),
+    /// The loss of a host must have been reported.
+    Noticed(usize),
+}
+
+/// Order is by time.
+#[derive(Debug)]
+struct Entry(What);
+
+impl PartialEq for Entry {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+impl World {
+    pub(super) fn new(plan: Plan, seed: u64, shows: bool) -> Self {
+        let base = Instant::now();
+        let lead = Lead::new(&plan, base);
+        let hosts = (0..plan.hosts).map(|index| Host::new(&plan, index)).collect();
+        let mut world = Self {
+            base,
+            now: 0,
+            queue: BinaryHeap::new(),
+            scheduled: 0,
+            random: Random::new(seed),
+            links: Vec::new(),
+            hosts,
+            lead,
+            backlog_limit: plan.backlog_limit,
+            plan,
+            broken: None,
+            shows,
+            events: 0,
+            standstill: 0,
+        };
+        world.begin();
+        world
+    }
+
+    /// Runs until nothing is left.
+    ///
+    /// # Errors
+    /// The rule that was broken.
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        while let Some(Reverse((at, _, Entry(what)))) = self.queue.pop() {
+            self.standstill = if at > self.now { 0 } else { self.standstill + 1 };
+            self.now = at;
+            self.events += 1;
+            if at > LIMIT || self.standstill > STANDSTILL {
+                self.breach("a wait has no end");
+            }
+            self.happen(what);
+            if self.broken.is_some() || self.is_over() {
+                break;
+            }
+        }
+        self.check_end();
+        self.broken.take().map_or(Ok(()), Err)
+    }
+
+    fn happen(&mut self, what: What) {
+        let frozen = match &what {
+            What::Timer(end) => *end,
+            What::Free(host, _) | What::Deadline(host, ..) | What::Grace(host) | What::Connect(host) => Some(*host),
+            What::Step | What::Signal(_) => None,
+            What::Flush(link, Side::Controller) => Some(self.links[*link].host),
+            What::Flush(_, Side::Member) => None,
+            _ => Some(usize::MAX),
+        };
+        if self.is_frozen(frozen) {
+            return self.defer(frozen, what);
+        }
+        match what {
+            What::Arrive(link, to) => self.arrive(link, to),
+            What::Flush(link, to) => self.pump(link, to),
+            What::Timer(None) => self.lead_timer(),
+            What::Timer(Some(host)) => self.host_timer(host),
+            What::Thaw(end) => self.thaw(end),
+            What::Connect(host) => self.connect(host),
+            What::Free(host, worker) => self.free(host, worker),
+            What::Deadline(host, worker, question) => self.expire(host, worker, question),
+            What::Grace(host) => self.end_grace(host),
+            What::Ended(host) => self.lead_hears_end(host),
+            What::Step => self.step(),
+            What::Signal(signal) => self.signal(signal),
+            What::Harm(harm) => self.harm(harm),
+            What::Noticed(host) => self.check_noticed(host),
+        }
+    }
+
+    /// Something happens after so many microseconds.
+    pub(super) fn at(&mut self, after: At, what: What) {
+        self.scheduled += 1;
+        self.queue.push(Reverse((self.now + after, self.scheduled, Entry(what))));
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.base + Duration::from_micros(self.now)
+    }
+
+    /// Microseconds until a time, rounded up.
+    pub(super) fn until(&self, then: Instant) -> At {
+        then.saturating_duration_since(self.instant()).as_nanos().div_ceil(1000) as u64
+    }
+
+    /// A rule is broken.
+    pub(super) fn breach(&mut self, rule: impl Into<String>) {
+        let rule = rule.into();
+        self.show(|| format!("BROKEN: {rule}"));
+        self.broken.get_or_insert(format!("at {} us: {rule}", self.now));
+    }
+
+    pub(super) fn show(&self, text: impl FnOnce() -> String) {
+        if self.shows {
+            eprintln!("{:>12} {}", self.now, text());
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.lead.is_over && self.hosts.iter().all(Host::is_done)
+    }
+
+    fn check_end(&mut self) {
+        if self.broken.is_some() {
+            return;
+        }
+        if !self.is_over() {
+            let left = self.hosts.iter().filter(|host| !host.is_done()).count();
+            let over = self.lead.is_over;
+            return self.breach(format!("nothing happens any more: controller over: {over}, {left} hosts left"));
+        }
+        self.check_session();
+        if let Some(link) = self.links.iter().position(|link| !link.is_over()) {
+            self.breach(format!("link {link} of host {} is open at the end", self.links[link].host));
+        }
+    }
+}

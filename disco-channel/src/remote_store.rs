@@ -1,0 +1,121 @@
+//! The controller's store and descriptors, as a worker process or a node asks for them.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use disco_core::store::{self, SharedStore};
+use disco_core::wire::{Message, StoreCall};
+use disco_core::{Error, Result, Value};
+
+use crate::connection::Connection;
+use crate::engine::questions::Questions;
+
+/// Limit for an answer that waits for no other worker.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// Asks the controller over a connection, and passes its answers on.
+pub(crate) struct RemoteStore {
+    connection: Arc<Connection>,
+    questions: Mutex<Questions<Tell>>,
+}
+
+/// Takes an answer.
+type Tell = Box<dyn FnOnce(Answer) + Send>;
+
+/// An answer, and the descriptor that came along.
+pub(crate) type Answer = Result<(Value, Option<OwnedFd>)>;
+
+impl RemoteStore {
+    pub(crate) fn new(connection: Arc<Connection>) -> Self {
+        Self { connection, questions: Mutex::default() }
+    }
+
+    /// Passes an answer on to the thread that asked.
+    pub(crate) fn answer(&self, id: u64, answer: Answer) {
+        let asked = self.lock().end(id);
+        if let Some(tell) = asked {
+            tell(answer);
+        }
+    }
+
+    /// Asks, with a descriptor that goes along, and waits for the answer.
+    ///
+    /// # Errors
+    /// The answer's own; [`Error::Aborted`]; [`Error::Deadline`]; the connection is cut.
+    pub(crate) fn ask(
+        &self,
+        fd: Option<OwnedFd>,
+        operation: &str,
+        deadline: Duration,
+        question: impl FnOnce(u64) -> Message,
+    ) -> Answer {
+        let (tell, told) = mpsc::channel();
+        let tell: Tell = Box::new(move |answer| _ = tell.send(answer));
+        let asked = self.lock().ask(tell, deadline, Instant::now());
+        let id = self.send(asked, fd, question);
+        let answer = told.recv_timeout(deadline).unwrap_or_else(|_| {
+            Err(Error::Deadline {
+                operation: operation.to_owned(),
+                after: deadline,
+                state: "the controller has no answer".into(),
+            })
+        });
+        _ = id.and_then(|id| self.lock().end(id));
+        answer
+    }
+
+    /// Sends a question that has a number; tells why not if it has none, or if it can't be sent.
+    fn send(
+        &self,
+        asked: Result<u64, (Tell, Error)>,
+        fd: Option<OwnedFd>,
+        question: impl FnOnce(u64) -> Message,
+    ) -> Option<u64> {
+        let id = match asked {
+            Ok(id) => id,
+            Err((tell, error)) => {
+                tell(Err(error));
+                return None;
+            }
+        };
+        let sent = question(id).encode().and_then(|packet| self.connection.send(packet, fd));
+        if let Err(error) = sent {
+            self.answer(id, Err(error));
+        }
+        Some(id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Questions<Tell>> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedStore for RemoteStore {
+    fn begin(&self, epoch: u64) {
+        let ended = self.lock().begin(epoch);
+        ended.into_iter().for_each(|tell| tell(Err(store::over())));
+    }
+
+    fn abort(&self, epoch: u64, cause: &Arc<str>) {
+        let ended = self.lock().abort(epoch, cause);
+        ended.into_iter().for_each(|tell| tell(Err(Error::Aborted { cause: cause.clone() })));
+    }
+
+    fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>) {
+        let deadline = if let StoreCall::Wait(_, deadline) = &call { *deadline } else { ANSWER_LIMIT };
+        // The caller may be the first worker of this process in `epoch`.
+        self.begin(epoch);
+        let tell: Tell = Box::new(|answer| tell(answer.map(|(value, _)| value)));
+        let asked = self.lock().ask_in(epoch, tell, deadline, Instant::now());
+        self.send(asked, None, |id| Message::Ask { id, epoch, call });
+    }
+}
+
+impl fmt::Debug for RemoteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteStore").field("waiting", &self.lock().len()).finish_non_exhaustive()
+    }
+}
