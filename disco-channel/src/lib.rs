@@ -6,10 +6,6 @@
 //! [`placement`] tells how far apart threads run.
 
 #[cfg(all(target_os = "linux", not(loom)))]
-mod connection;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod credit;
-#[cfg(all(target_os = "linux", not(loom)))]
 mod drive;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod ending;
@@ -19,6 +15,8 @@ mod engine;
 pub mod environment;
 #[cfg(all(target_os = "linux", fuzzing))]
 pub mod fuzzing;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod handshake;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod hearing;
 #[cfg(all(target_os = "linux", not(loom)))]
@@ -42,6 +40,8 @@ pub mod shared_ring;
 mod terminal;
 #[cfg(not(loom))]
 pub mod threads;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod token;
 
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use nodes::NodeLane;

@@ -11,9 +11,9 @@ use disco_core::shared_memory::Segment;
 use disco_core::{Error, Result};
 
 use super::table::Table;
-use crate::connection::{Connection, Waker};
 use crate::engine::controller::{Action, Conn, Controller, Event, Order, Write};
 use crate::process::Process;
+use crate::reactor::{Connection, Waker};
 
 /// How often a thread that closes a lane looks whether the reactor thread has done it.
 const LOOK: Duration = Duration::from_millis(100);

@@ -5,7 +5,7 @@ use super::link::{Arrival, Side};
 use super::plan::{Harm, Kind};
 use super::world::{SECOND, What, World};
 use crate::engine::controller::{Event, Order};
-use crate::nodes::handshake::{GREETING, Guest, Request};
+use crate::handshake::{GREETING, Guest, Request};
 
 impl World {
     /// Whether an end does nothing at the moment.

@@ -15,10 +15,10 @@ use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId};
 
 use super::announce::{Announce, Announcement};
 use super::transport::Tcp;
-use crate::connection::Waker;
 use crate::engine::controller::{Controller, NodeTerms, Terms};
-use crate::nodes::token::Token;
+use crate::reactor::Waker;
 use crate::reactor::{Lane, Reactor, Served};
+use crate::token::Token;
 
 /// What a [`NodeLane`] is made of.
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@ use rustix::net::sockopt;
 
 use super::output::Output;
 use super::ring::Ring;
-use crate::connection::{Connection, Waker};
 use crate::engine::controller::Origin;
 use crate::random;
 use crate::reactor::{Accepted, Transport};
+use crate::reactor::{Connection, Waker};
 
 /// The largest packet of a process that has not proved what it is: names of functions take the most of it.
 const HELLO: usize = 1 << 20;

@@ -5,18 +5,14 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
 
-use disco_core::wire::{Message, PACKET_LIMIT, Packet, WireError};
+use disco_core::wire::{Message, Packet, WireError};
 use disco_core::{Error, Result};
 use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::{CHUNK, Connection};
+use super::Connection;
+use crate::engine::limits::CHUNK;
 
-/// The largest packet that one who has proved who it is may send, in parts.
-pub(crate) const PACKET: usize = PACKET_LIMIT as usize;
-/// How often bytes are taken from one connection before anything else is done.
-const ROUNDS: usize = 16;
 /// Descriptors that may come with one chunk, and that may wait for their packets.
 const FDS: usize = 16;
 
@@ -31,8 +27,6 @@ pub(crate) struct Incoming {
     fds: VecDeque<OwnedFd>,
     /// The largest packet taken.
     limit: usize,
-    /// When bytes came last.
-    heard: Instant,
     is_closed: bool,
 }
 
@@ -40,16 +34,7 @@ impl Incoming {
     /// Nothing so far. A packet may have `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         let (buffer, parts) = (Vec::new(), Vec::new());
-        Self {
-            buffer,
-            unread: 0..0,
-            parts,
-            left: 0,
-            fds: VecDeque::new(),
-            limit,
-            heard: Instant::now(),
-            is_closed: false,
-        }
+        Self { buffer, unread: 0..0, parts, left: 0, fds: VecDeque::new(), limit, is_closed: false }
     }
 
     /// The other end has proved who it is: larger packets are taken.
@@ -62,43 +47,9 @@ impl Incoming {
         !self.parts.is_empty()
     }
 
-    /// For how long nothing has come.
-    pub(crate) fn silence(&self) -> Duration {
-        self.heard.elapsed()
-    }
-
-    /// Nobody could hear anything meanwhile: silence counts from now.
-    pub(crate) fn excuse(&mut self) {
-        self.heard = Instant::now();
-    }
-
     /// The other end has closed, or is gone; what came before can still be taken.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
-    }
-
-    /// Takes in what is there now, and gives each message to `hear`, until that returns something. Leaves off after a while,
-    /// for others have something to say, too: what is left comes up again.
-    ///
-    /// # Errors
-    /// Bytes that are no message, one that is too large, more descriptors than packets that could want them; `hear`'s own.
-    pub(crate) fn listen<T>(
-        &mut self,
-        connection: &Connection,
-        mut hear: impl FnMut(&mut Self, Message) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
-        for _ in 0..ROUNDS {
-            let more = self.fill(connection)?;
-            while let Some(message) = self.next()? {
-                if let Some(heard) = hear(self, message)? {
-                    return Ok(Some(heard));
-                }
-            }
-            if !more {
-                break;
-            }
-        }
-        Ok(None)
     }
 
     /// Takes in what is there now. Returns whether there may be more.
@@ -115,7 +66,6 @@ impl Incoming {
             Ok(0) => self.is_closed = true,
             Ok(received) => {
                 self.unread.end += received;
-                self.heard = Instant::now();
                 // It stops at each packet with a descriptor.
                 return Ok(true);
             }
