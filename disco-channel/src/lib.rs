@@ -6,8 +6,6 @@
 //! [`placement`] tells how far apart threads run.
 
 #[cfg(all(target_os = "linux", not(loom)))]
-mod drive;
-#[cfg(all(target_os = "linux", not(loom)))]
 mod ending;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod engine;

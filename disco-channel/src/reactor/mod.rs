@@ -9,6 +9,7 @@
 
 mod connection;
 mod lane;
+pub(crate) mod member;
 mod poller;
 mod served;
 mod service;

@@ -1,11 +1,17 @@
 //! What the plan does to machines and connections: freezes, cuts, garbage, strangers.
 
+use disco_core::WorkerId;
+use disco_core::wire::{Hello, Message};
+
 use super::lead::{messages, token};
 use super::link::{Arrival, Side};
 use super::plan::{Harm, Kind};
 use super::world::{SECOND, What, World};
 use crate::engine::controller::{Event, Order};
 use crate::handshake::{GREETING, Guest, Request};
+
+/// What strangers know.
+const OTHER: &str = "the token of another session";
 
 impl World {
     /// Whether an end does nothing at the moment.
@@ -48,6 +54,9 @@ impl World {
     /// Something is done to an end or to a link.
     pub(super) fn harm(&mut self, harm: Harm) {
         self.show(|| format!("harm: {harm:?}"));
+        if let Harm::Freeze(_, time) = harm {
+            self.frozen += time;
+        }
         let link = |world: &Self, host: usize| world.hosts[host].link.filter(|_| !world.hosts[host].is_done());
         match harm {
             Harm::Kill(host) => {
@@ -97,7 +106,7 @@ impl World {
             }
             Harm::Slow(host) => {
                 if let Some(link) = link(self, host) {
-                    self.links[link].pace *= 20;
+                    self.links[link].pace *= 100;
                 }
             }
             Harm::Stranger(manner) => self.send_stranger(manner),
@@ -121,17 +130,17 @@ impl World {
 
     /// A connection that has not the token: it sends nothing, garbage, an answer with another token, or leaves.
     fn send_stranger(&mut self, manner: u8) {
-        if self.plan.kind == Kind::Processes {
-            return;
-        }
         let Some(link) = self.open(self.hosts.len() + usize::from(manner)) else { return };
-        match manner {
-            0 => {}
-            1 => _ = self.write(link, Side::Controller, &b"GET / HTTP/1.1\r\n"[..].into(), Order::Urgent),
+        match (manner, self.plan.kind) {
+            (1, _) => _ = self.write(link, Side::Controller, &b"GET / HTTP/1.1\r\n"[..].into(), Order::Urgent),
+            (2, Kind::Processes) => {
+                let hello = Hello { token: OTHER.as_bytes().into(), worker: WorkerId::new(0), functions: Vec::new() };
+                if let Ok(packet) = Message::Hello(hello).encode() {
+                    self.write(link, Side::Controller, &packet.into(), Order::Urgent);
+                }
+            }
+            (3, _) => self.close_link(link, Side::Member, false),
             _ => {}
-        }
-        if manner == 3 {
-            self.close_link(link, Side::Member, false);
         }
     }
 
@@ -143,12 +152,13 @@ impl World {
                 if let Ok(greeting) = <&[u8; GREETING]>::try_from(&bytes[..]) {
                     if self.links[link].host == self.hosts.len() + 2 {
                         let nonce = self.nonce();
-                        let other = token("the token of another session");
-                        if let Ok((_, answer)) = Guest::answer(&other, greeting, nonce, Request::default()) {
+                        if let Ok((_, answer)) = Guest::answer(&token(OTHER), greeting, nonce, Request::default()) {
                             self.write(link, Side::Controller, &answer[..].into(), Order::Urgent);
                         }
                     }
-                } else if let Some(Ok(message)) = messages(bytes).next() {
+                } else if let Some(Ok(message)) = messages(bytes).next()
+                    && !matches!(message, Message::Bye(_))
+                {
                     self.breach(format!("a stranger is told {message}"));
                 }
             }

@@ -128,6 +128,16 @@ impl Lead {
         self.engine.check(|| "lane".into()).is_err()
     }
 
+    /// The link of a peer.
+    pub(super) fn link(&self, peer: usize) -> Option<usize> {
+        self.conns.get(&self.engine.conn(peer)?).copied()
+    }
+
+    /// Whether it is known which workers did not leave.
+    pub(super) fn is_closed_for_good(&self) -> bool {
+        self.engine.stuck().is_some()
+    }
+
     /// Workers that did not leave.
     pub(super) fn stuck(&self) -> &[String] {
         self.engine.stuck().unwrap_or_default()
@@ -168,6 +178,7 @@ impl World {
             }
             Kind::Processes => {
                 self.lead.listens.insert(conn);
+                // A stranger's process is none of the session's.
                 Origin::Unix { pid: Some(100 + host as u32) }
             }
         };
@@ -180,6 +191,12 @@ impl World {
         let now = self.instant();
         self.lead.is_dropped |= matches!(event, Event::Dropped);
         self.lead.engine.handle(event, now);
+        self.lead_acts();
+    }
+
+    pub(super) fn lead_goes_on_closing(&mut self) {
+        let now = self.instant();
+        self.lead.engine.go_on_closing(now);
         self.lead_acts();
     }
 
@@ -280,6 +297,7 @@ impl World {
                 if std::mem::replace(&mut self.lead.is_over, true) {
                     self.breach("the lane is over twice");
                 }
+                self.check_over();
             }
             _ => {}
         }

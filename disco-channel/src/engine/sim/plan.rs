@@ -38,7 +38,7 @@ pub(super) enum Harm {
     OneWay(usize, bool),
     /// The host sends bytes that are no message.
     Garbage(usize),
-    /// The connection is 20 times slower from now on.
+    /// The connection is 100 times slower from now on.
     Slow(usize),
     /// A connection that has not the token comes.
     Stranger(u8),
@@ -59,6 +59,7 @@ pub(super) struct Plan {
     pub(super) failures: bool,
     pub(super) harms: Vec<(At, Harm)>,
     pub(super) ending: Ending,
+    /// Bytes that a connection keeps for a reader that is slow.
     pub(super) backlog_limit: usize,
     /// Bits of hosts that say which node they are.
     named: u64,
@@ -81,7 +82,7 @@ impl Plan {
             failures: random.percent(50),
             harms: Vec::new(),
             ending: [Ending::Shutdown, Ending::Shutdown, Ending::Drop, Ending::DropLane][random.of(0..4) as usize],
-            backlog_limit: 64 << 20,
+            backlog_limit: if random.percent(5) { 1 << 20 } else { 64 << 20 },
             named: random.next(),
             losses: 0,
         };

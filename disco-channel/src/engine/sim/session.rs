@@ -15,6 +15,10 @@ use crate::engine::credit::{CAPACITY, UNREAD};
 
 /// Time within which a loss must have been reported: the limit for silence, and what notices it.
 const NOTICE_LIMIT: At = 8 * SECOND;
+/// Time that ends need beyond what they are given: to notice silence, and to stop and kill.
+const END_LIMIT: At = 12 * SECOND;
+/// Interval at which a thread that closes the lane looks.
+const LOOK_INTERVAL: At = 100_000;
 /// KiB of a value that a connection does not take at once.
 const LARGE: u32 = 700;
 /// Replies that are waited for at a time.
@@ -40,6 +44,10 @@ pub(super) struct Session {
     /// How each peer was reported to have ended.
     pub(super) ends: BTreeMap<WorkerId, &'static str>,
     pub(super) is_ending: bool,
+    /// When it began to end, and how long workers have to leave.
+    ended: At,
+    closes: bool,
+    close_limit: At,
     /// Sent its shutdown behind all commands.
     is_in_order: bool,
 }
@@ -48,6 +56,12 @@ impl World {
     /// The lane has started or has not.
     pub(super) fn started(&mut self, result: Result<(), Error>) {
         self.show(|| format!("started: {result:?}"));
+        let strange =
+            |world: &Self, peer: usize| world.lead.link(peer).is_some_and(|link| world.links[link].host != peer);
+        if let Some(peer) = (0..self.hosts.len()).find(|peer| strange(self, *peer)) {
+            self.breach(format!("another host has the place of host {peer}"));
+        }
+        (self.lead.session.ended, self.lead.session.close_limit) = (self.now, 0);
         match result {
             Ok(()) => self.at(0, What::Step),
             Err(error) if self.hosts.iter().all(|host| !host.is_harmed) && !self.lead.is_harmed => {
@@ -284,6 +298,7 @@ impl World {
             self.submit(Command::DebugGet { worker, register: RegisterId::new(LARGE) });
         }
         self.show(|| "the session ends".to_owned());
+        self.lead.session.ended = self.now;
         let limit = match self.plan.ending {
             Ending::Shutdown => {
                 if self.lead.room() > 0 && !self.lead.is_closed() {
@@ -302,7 +317,10 @@ impl World {
             }
             Ending::DropLane => return self.tell_lead(Event::Dropped),
         };
+        self.lead.session.close_limit = limit;
+        self.lead.session.closes = true;
         self.tell_lead(Event::Close(std::time::Duration::from_micros(limit)));
+        self.at(LOOK_INTERVAL, What::Look);
     }
 
     /// A host was harmed so that it must be lost.
@@ -323,8 +341,34 @@ impl World {
         }
     }
 
+    /// The thread that closes the lane looks whether that is done.
+    pub(super) fn look_at_close(&mut self) {
+        self.lead_goes_on_closing();
+        if !self.lead.is_closed_for_good() {
+            self.at(LOOK_INTERVAL, What::Look);
+        }
+    }
+
+    /// Whether the session waits for nothing any more.
+    pub(super) fn has_session_ended(&self) -> bool {
+        self.lead.session.is_ending && (!self.lead.session.closes || self.lead.is_closed_for_good())
+    }
+
+    /// The lane ends in limited time.
+    pub(super) fn check_over(&mut self) {
+        self.over = self.now;
+        let Session { ended, close_limit, is_ending: true, .. } = self.lead.session else { return };
+        let late = self.now.saturating_sub(ended + close_limit + self.frozen);
+        if late > END_LIMIT {
+            self.breach(format!("the lane is over {late} us after its limit"));
+        }
+    }
+
     /// What must hold when nothing is left.
     pub(super) fn check_session(&mut self) {
+        if self.now > self.over + END_LIMIT + self.frozen {
+            return self.breach("hosts are left for too long after the lane is over");
+        }
         let session = &self.lead.session;
         let is_calm = self.hosts.iter().all(|host| !host.is_harmed) && !self.lead.is_harmed;
         if let (true, Some(seq)) = (session.is_in_order && is_calm, session.pending.keys().next()) {

@@ -37,6 +37,10 @@ pub(super) struct World {
     pub(super) shows: bool,
     pub(super) events: u64,
     standstill: u64,
+    /// How long ends were frozen.
+    pub(super) frozen: At,
+    /// When the lane was over.
+    pub(super) over: At,
 }
 
 /// What is to happen.
@@ -62,6 +66,8 @@ pub(super) enum What {
     Ended(usize),
     /// The session's next step.
     Step,
+    /// A thread that closes the lane looks at it.
+    Look,
     /// A signal of the session, from a thread of its own.
     Signal(Signal),
     Harm(Harm),
@@ -113,6 +119,8 @@ impl World {
             shows,
             events: 0,
             standstill: 0,
+            frozen: 0,
+            over: 0,
         };
         world.begin();
         world
@@ -143,7 +151,7 @@ impl World {
         let frozen = match &what {
             What::Timer(end) => *end,
             What::Free(host, _) | What::Deadline(host, ..) | What::Grace(host) | What::Connect(host) => Some(*host),
-            What::Step | What::Signal(_) => None,
+            What::Step | What::Look | What::Signal(_) => None,
             What::Flush(link, Side::Controller) => Some(self.links[*link].host),
             What::Flush(_, Side::Member) => None,
             _ => Some(usize::MAX),
@@ -163,6 +171,7 @@ impl World {
             What::Grace(host) => self.end_grace(host),
             What::Ended(host) => self.lead_hears_end(host),
             What::Step => self.step(),
+            What::Look => self.look_at_close(),
             What::Signal(signal) => self.signal(signal),
             What::Harm(harm) => self.harm(harm),
             What::Noticed(host) => self.check_noticed(host),
@@ -198,7 +207,7 @@ impl World {
     }
 
     fn is_over(&self) -> bool {
-        self.lead.is_over && self.hosts.iter().all(Host::is_done)
+        self.lead.is_over && self.has_session_ended() && self.hosts.iter().all(Host::is_done)
     }
 
     fn check_end(&mut self) {

@@ -12,8 +12,8 @@ use disco_core::{Channel, Error, Inbox, Result, WorkerId};
 
 use super::join::Joined;
 use super::upstream::{Upstream, workers};
-use crate::drive;
 use crate::engine::member::serving::{Action, Event, Member};
+use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Poller, Waker};
 use crate::remote_store::RemoteStore;
 
@@ -77,10 +77,10 @@ impl Bridge {
 
     /// Waits for the next events, and does what follows from them. Breaks with the node's result.
     fn step(&mut self) -> ControlFlow<Result<()>> {
-        drive::wait(&mut self.poller, Some(&self.connection), &self.waker, self.member.next_timeout());
-        let mut rounds = drive::ROUNDS;
+        driver::wait(&mut self.poller, Some(&self.connection), &self.waker, self.member.next_timeout());
+        let mut rounds = driver::ROUNDS;
         loop {
-            match drive::next_event(&mut self.incoming, &self.connection, &mut rounds) {
+            match driver::next_event(&mut self.incoming, &self.connection, &mut rounds) {
                 // Everything that came before is passed on first.
                 None | Some(Event::Closed) => break,
                 Some(event) => self.handle(event)?,

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
 
-use crate::drive;
 use crate::engine::limits::PACKET;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::lost;
 use crate::handshake::{GREETING, Guest, HANDSHAKE, Request, VERDICT, may_begin};
 use crate::nodes;
 use crate::random;
+use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::token::Token;
 
@@ -238,7 +238,7 @@ fn assigned(
 ) -> Result<Assignment, Failed> {
     let mut joining = Joining::new(Message::Join(join), Instant::now());
     let show = || (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
-    match drive::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
+    match driver::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => Ok(assignment),
         Ok(other) => Err(Failed::ForGood(lost(format!("it says {other} before it assigns")))),
         Err(why) => Err(Failed::ForNow(why)),

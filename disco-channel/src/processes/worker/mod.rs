@@ -23,11 +23,11 @@ use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
 use self::link::ProcessLink;
 use self::service::Service;
-use crate::drive;
 use crate::engine::limits::PACKET;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::Member;
 use crate::processes::invitation::Invitation;
+use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::shared_ring::{Memory, Reader};
 
@@ -108,7 +108,7 @@ fn introduce(
         functions: function::names().into_iter().map(str::to_owned).collect(),
     };
     let mut joining = Joining::new(Message::Hello(hello), Instant::now());
-    match drive::join(&mut joining, connection, incoming, waker, || {})? {
+    match driver::join(&mut joining, connection, incoming, waker, || {})? {
         Ok(Message::Welcome(welcome)) => Ok(welcome),
         Ok(other) => Err(Error::invalid(format!("the controller says {other:?} before welcome"))),
         Err(why) => Err(Error::Lost { workers: "the controller".into(), why }),

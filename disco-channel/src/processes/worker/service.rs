@@ -10,8 +10,8 @@ use disco_core::{Link, Result, Value};
 
 use super::commands::Letterbox;
 use super::link::ProcessLink;
-use crate::drive;
 use crate::engine::member::serving::{Action, Event, Member};
+use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Poller, Waker};
 
 /// The service thread of a worker.
@@ -35,7 +35,7 @@ impl Service {
     /// Waits for the next events, and does what follows from them. Returns whether nothing is left to do.
     fn step(&mut self) -> bool {
         let connection = self.member.listens().then_some(&*self.connection);
-        drive::wait(&mut Poller::default(), connection, &self.waker, self.member.next_timeout());
+        driver::wait(&mut Poller::default(), connection, &self.waker, self.member.next_timeout());
         if self.served.load(Ordering::Acquire) && self.handle(Event::Left(String::new())) {
             return true;
         }
@@ -46,9 +46,9 @@ impl Service {
                 return true;
             }
             let connection = self.connection.clone();
-            let mut rounds = drive::ROUNDS;
+            let mut rounds = driver::ROUNDS;
             while self.member.listens()
-                && let Some(event) = drive::next_event(&mut self.incoming, &connection, &mut rounds)
+                && let Some(event) = driver::next_event(&mut self.incoming, &connection, &mut rounds)
             {
                 if self.handle(event) {
                     return true;
