@@ -8,7 +8,7 @@ use super::link::{Arrival, Side};
 use super::plan::{Harm, Kind};
 use super::world::{At, SECOND, What, World};
 use crate::engine::controller::{Event, Order};
-use crate::nodes::handshake::{GREETING, Guest, Request};
+use crate::handshake::{GREETING, Guest, Request};
 
 /// Microseconds for 64 KiB over a slow connection.
 const SLOW_PACE: At = 60_000;

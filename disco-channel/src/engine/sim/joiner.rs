@@ -12,7 +12,7 @@ use crate::engine::controller::Order;
 use crate::engine::member::joining::{Action, Joining};
 use crate::engine::member::serving::{Event, Member};
 use crate::engine::member::upward::Priority;
-use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT};
+use crate::handshake::{GREETING, Guest, Request, VERDICT};
 
 /// Limit for the proofs of both ends.
 pub(super) const PROOF_LIMIT: At = 5 * SECOND;

@@ -10,8 +10,8 @@ use disco_core::{Command, Error, Frame, RegisterId, WorkerId};
 use super::plan::{Ending, Harm};
 use super::worker::Job;
 use super::world::{At, SECOND, What, World};
-use crate::credit::{CAPACITY, UNREAD};
 use crate::engine::controller::Event;
+use crate::engine::credit::{CAPACITY, UNREAD};
 
 /// Time within which a loss must have been reported: the limit for silence, and what notices it.
 const NOTICE_LIMIT: At = 8 * SECOND;
