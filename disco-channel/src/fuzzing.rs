@@ -3,7 +3,7 @@
 use disco_core::Result;
 use disco_core::wire::Message;
 
-use crate::connection::Incoming;
+use crate::reactor::Incoming;
 
 /// The messages in bytes that come over a connection in these chunks, where a packet may have `limit` bytes.
 ///

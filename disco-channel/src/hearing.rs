@@ -7,7 +7,7 @@ use disco_core::error::Failure;
 use disco_core::wire::Message;
 use disco_core::{Error, Result, Value, WorkerId};
 
-use crate::connection::Connection;
+use crate::reactor::Connection;
 
 /// Tells the other end why it is sent away, if it still listens.
 pub(crate) fn refuse(connection: &Connection, why: &Error) {

@@ -6,19 +6,15 @@
 //! [`placement`] tells how far apart threads run.
 
 #[cfg(all(target_os = "linux", not(loom)))]
-mod connection;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod credit;
-#[cfg(all(target_os = "linux", not(loom)))]
 mod ending;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod engine;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod environment;
-#[cfg(not(loom))]
-mod exits;
 #[cfg(all(target_os = "linux", fuzzing))]
 pub mod fuzzing;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod handshake;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod hearing;
 #[cfg(all(target_os = "linux", not(loom)))]
@@ -42,6 +38,8 @@ pub mod shared_ring;
 mod terminal;
 #[cfg(not(loom))]
 pub mod threads;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod token;
 
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use nodes::NodeLane;

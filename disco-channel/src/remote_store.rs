@@ -10,8 +10,8 @@ use disco_core::store::{self, SharedStore};
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, Value};
 
-use crate::connection::Connection;
 use crate::engine::questions::Questions;
+use crate::reactor::Connection;
 
 /// Limit for an answer that waits for no other worker.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use disco::wire::{Join, Message, Packet};
 use disco::{Session, Token, block_on};
-use disco_channel::nodes::handshake::{ANSWER, GREETING, Guest, Request, VERDICT};
+use disco_channel::handshake::{ANSWER, GREETING, Guest, Request, VERDICT};
 
 use crate::link::Proxy;
 use crate::programs::{OTHER, PATIENCE, TOKEN, ask, builder, complaint, end, node, with};

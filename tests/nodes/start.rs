@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Builder, Session, SessionKind, Token, block_on};
-use disco_channel::nodes::handshake::{ANSWER, Host, VERDICT};
+use disco_channel::handshake::{ANSWER, Host, VERDICT};
 
 use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
 

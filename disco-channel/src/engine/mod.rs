@@ -17,7 +17,9 @@
 //! The [`member`] end is a worker process or a node, the [`controller`] end one lane to all of them.
 
 pub(crate) mod controller;
+pub(crate) mod credit;
 pub(crate) mod fault;
+pub(crate) mod limits;
 mod liveness;
 pub(crate) mod member;
 pub(crate) mod questions;

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! **Starting.** The lane listens, on the loopback unless it is told otherwise. Whoever connects proves that it has the
-//! session's token, as the controller does ([`handshake`]), before a byte of anything else is looked at; then it says JOIN with its
+//! session's token, as the controller does ([`handshake`](crate::handshake)), before a byte of anything else is looked at; then it says JOIN with its
 //! worker functions. Once all nodes are here, each is told which one it is, starts its workers and says READY. Strangers have
 //! 5 s, and the oldest of too many goes first, so that nobody who only holds a connection keeps a node out.
 //!
@@ -24,32 +24,22 @@
 
 mod addresses;
 mod controller;
-pub mod handshake;
 mod node;
-mod token;
 
 pub use addresses::everywhere;
 pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
 pub use node::{JoinOptions, serve};
-pub use token::Token;
 
-use std::time::Duration;
+pub use crate::token::Token;
 
-/// How long one may take to prove who it is, and to introduce itself.
-pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How often a node that has introduced itself says that it is there, while others come.
-pub(crate) const ALIVE: Duration = Duration::from_secs(1);
 /// What the socket may hold of what is to be sent: an urgent packet waits for it.
 const SOCKET: usize = 512 << 10;
-/// The largest introduction: names of functions take the most of it.
-pub(crate) const INTRODUCTION: usize = 1 << 20;
-
 /// A connection between nodes.
 fn connection(
     stream: std::net::TcpStream,
-    waker: std::sync::Arc<crate::connection::Waker>,
-) -> std::io::Result<crate::connection::Connection> {
+    waker: std::sync::Arc<crate::reactor::Waker>,
+) -> std::io::Result<crate::reactor::Connection> {
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET)?;
-    crate::connection::Connection::new(stream, waker)
+    crate::reactor::Connection::new(stream, waker)
 }

@@ -11,9 +11,9 @@ use disco_core::shared_memory::Segment;
 use disco_core::{Error, Result};
 
 use super::table::Table;
-use crate::connection::{Connection, Waker};
 use crate::engine::controller::{Action, Conn, Controller, Event, Order, Write};
 use crate::process::Process;
+use crate::reactor::{Connection, Waker};
 
 /// How often a thread that closes a lane looks whether the reactor thread has done it.
 const LOOK: Duration = Duration::from_millis(100);
@@ -91,7 +91,7 @@ impl Lane {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) fn wait_for_start(&self) -> Result<()> {
+    pub(super) fn wait_for_start(&self) -> Result<()> {
         let mut state = self.lock();
         loop {
             match state.started.take() {
@@ -103,7 +103,7 @@ impl Lane {
     }
 
     /// Closes the lane, and waits for it. Returns the workers that did not leave within `limit`.
-    pub(crate) fn close(&self, limit: Duration) -> Vec<String> {
+    pub(super) fn close(&self, limit: Duration) -> Vec<String> {
         self.with(|controller, now| controller.handle(Event::Close(limit), now));
         loop {
             // The reactor thread may be busy, or gone.

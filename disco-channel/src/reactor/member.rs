@@ -6,9 +6,9 @@ use disco_core::Result;
 use disco_core::wire::Message;
 use rustix::event::{PollFd, PollFlags};
 
-use crate::connection::{Connection, Incoming, Vigil, Waker};
 use crate::engine::member::joining::{Action, Joining};
 use crate::engine::member::serving::Event;
+use crate::reactor::{Connection, Incoming, Poller, Waker};
 
 /// Reads from a connection before anything else is done.
 pub(crate) const ROUNDS: u32 = 16;
@@ -16,7 +16,7 @@ pub(crate) const ROUNDS: u32 = 16;
 const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Waits until something comes over the connection, the waker is woken, or it is time.
-pub(crate) fn wait(vigil: &mut Vigil, connection: Option<&Connection>, waker: &Waker, timeout: Option<Instant>) {
+pub(crate) fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, timeout: Option<Instant>) {
     let limit = timeout.map_or(WAIT_LIMIT, |timeout| timeout.saturating_duration_since(Instant::now()));
     let mut polled = vec![PollFd::new(waker, PollFlags::IN)];
     if let Some(connection) = connection {
@@ -24,7 +24,7 @@ pub(crate) fn wait(vigil: &mut Vigil, connection: Option<&Connection>, waker: &W
         events.set(PollFlags::OUT, connection.is_behind());
         polled.push(PollFd::new(connection, events));
     }
-    vigil.wait(&mut polled, limit.min(WAIT_LIMIT));
+    poller.wait(&mut polled, limit.min(WAIT_LIMIT));
     waker.hear();
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn join(
         }
         let event = next_event(incoming, connection, &mut rounds).unwrap_or_else(|| {
             rounds = ROUNDS;
-            wait(&mut Vigil::default(), Some(connection), waker, joining.next_timeout());
+            wait(&mut Poller::default(), Some(connection), waker, joining.next_timeout());
             _ = connection.flush();
             Event::Timeout
         });

@@ -7,10 +7,18 @@
 //!
 //! The inbox, the store and processes are called by the reactor thread alone, without the lock.
 
+mod connection;
 mod lane;
 pub(crate) mod member;
+mod poller;
+mod served;
 mod service;
 mod table;
+mod waker;
 
+pub(crate) use connection::{Connection, Incoming};
 pub(crate) use lane::Lane;
+pub(crate) use poller::{Poller, poll};
+pub(crate) use served::Served;
 pub(crate) use service::{Accepted, Reactor, Transport};
+pub(crate) use waker::Waker;

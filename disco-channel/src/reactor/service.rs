@@ -14,10 +14,10 @@ use disco_core::{Result, Value};
 use rustix::event::{PollFd, PollFlags};
 
 use super::lane::Lane;
-use crate::connection::{Connection, Incoming, Vigil};
 use crate::engine::controller::{Action, Conn, Event, Origin};
 use crate::hearing;
 use crate::process::Process;
+use crate::reactor::{Connection, Incoming, Poller};
 
 /// Connections that are accepted before anything else is done.
 const AT_ONCE: usize = 64;
@@ -79,7 +79,7 @@ pub(crate) struct Reactor<T: Transport> {
     processes: Vec<Process>,
     /// To be done next.
     actions: VecDeque<Action>,
-    poller: Vigil,
+    poller: Poller,
     ticked: Instant,
     is_over: bool,
 }
@@ -113,14 +113,18 @@ impl<T: Transport> Reactor<T> {
             connections: BTreeMap::new(),
             processes: (0..peers).map(|_| Process::Unknown).collect(),
             actions: VecDeque::new(),
-            poller: Vigil::default(),
+            poller: Poller::default(),
             ticked: Instant::now(),
             is_over: false,
         }
     }
 
+    pub(super) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
     /// Serves until nothing is left of any peer.
-    pub(crate) fn run(mut self) {
+    pub(super) fn run(mut self) {
         loop {
             self.adopt();
             self.lane.step(None, &mut self.actions);
@@ -430,7 +434,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::connection::Waker;
+    use crate::reactor::Waker;
 
     #[test]
     fn a_process_with_a_reused_id_is_not_watched() {

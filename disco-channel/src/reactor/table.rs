@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::connection::Connection;
 use crate::engine::controller::Conn;
+use crate::reactor::Connection;
 
 /// Connections, each under a number that is used once.
 #[derive(Debug, Default)]

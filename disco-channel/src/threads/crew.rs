@@ -9,8 +9,8 @@ use disco_core::link::{Shared, ThreadLink};
 use disco_core::{Frame, Inbox, Result, WorkerId};
 
 use super::endpoint::ThreadEndpoint;
+use super::exits::Exits;
 use super::work::{self, Run};
-use crate::exits::Exits;
 use crate::ring::{self, Handle, Refused, Writer};
 
 /// How long aborted workers have to leave after the limit.

@@ -13,6 +13,7 @@
 
 mod crew;
 mod endpoint;
+mod exits;
 
 mod lane;
 #[cfg(test)]

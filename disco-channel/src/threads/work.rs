@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use disco_core::{Error, Result, WorkerId};
 
 use super::endpoint::ThreadEndpoint;
-use crate::exits::Exits;
+use super::exits::Exits;
 
 /// What each worker runs.
 pub(super) type Run = dyn Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync;

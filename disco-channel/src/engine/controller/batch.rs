@@ -1,4 +1,4 @@
-//! Frames that go to all nodes with one write, and how many may be under way.
+//! Frames that go to all nodes with one write.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{self, Writer};
 use disco_core::{Frame, Result};
 
-use crate::connection::CHUNK;
-use crate::credit::{CAPACITY, UNREAD};
+use crate::engine::limits::CHUNK;
 
 /// Linger time of frames that nobody waits for, for each node that is to be written to and woken, and at least.
 const LINGER: Duration = Duration::from_micros(50);
@@ -35,13 +34,6 @@ pub(super) struct Load {
     pub(super) packets: Arc<[u8]>,
     pub(super) frames: u64,
     pub(super) bytes: usize,
-}
-
-/// Frames and bytes that went to one peer, and how many of them it has taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Credit {
-    posted: (u64, u64),
-    taken: (u64, u64),
 }
 
 impl Batch {
@@ -113,26 +105,6 @@ impl Batch {
     }
 }
 
-impl Credit {
-    /// Frames go.
-    pub(super) fn use_up(&mut self, frames: u64, bytes: usize) {
-        self.posted = (self.posted.0 + frames, self.posted.1 + bytes as u64);
-    }
-
-    /// The peer has taken so many frames and bytes in all.
-    pub(super) fn acknowledge(&mut self, frames: u64, bytes: u64) {
-        self.taken = (self.taken.0.max(frames), self.taken.1.max(bytes));
-    }
-
-    /// Frames that may go, where so many and their bytes are about to; none while too many bytes are unread.
-    pub(super) fn left(&self, (frames, bytes): (u64, usize)) -> u64 {
-        match self.posted.1.saturating_sub(self.taken.1) + bytes as u64 {
-            bytes if bytes >= UNREAD => 0,
-            _ => CAPACITY.saturating_sub(self.posted.0.saturating_sub(self.taken.0) + frames),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use disco_core::{Command, RegisterId};
@@ -175,20 +147,5 @@ mod tests {
         // It looks once more, and no more without frames.
         let deadline = batch.deadline().unwrap();
         assert!(batch.expire(deadline).is_none() && batch.deadline().is_none());
-    }
-
-    #[test]
-    fn credit_counts_what_was_not_acknowledged() {
-        let mut credit = Credit::default();
-        credit.use_up(CAPACITY - 1, 10);
-        assert_eq!([credit.left((0, 0)), credit.left((1, 1))], [1, 0]);
-        credit.acknowledge(CAPACITY / 4, 5);
-        // A late or a hostile acknowledgement changes nothing.
-        credit.acknowledge(1, 1);
-        assert_eq!(credit.left((0, 0)), CAPACITY / 4 + 1);
-        credit.acknowledge(u64::MAX, u64::MAX);
-        assert_eq!(credit.left((0, 0)), CAPACITY);
-        credit.use_up(1, UNREAD as usize);
-        assert_eq!(Credit { taken: (0, 0), ..credit }.left((0, 0)), 0);
     }
 }

@@ -11,7 +11,7 @@ use disco_core::link::SharedFd;
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, WorkerId};
 
-use crate::nodes::handshake::Nonce;
+use crate::handshake::Nonce;
 
 /// A connection: its place in a table, and how often the place has been used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,7 +15,7 @@ use super::closing::Closing;
 use super::event::{Action, Conn, Event, Order, Origin, Write};
 use super::outbox::Outbox;
 use super::peer::{Kind, Peer, Process};
-use crate::connection::PACKET;
+use crate::engine::limits::PACKET;
 use crate::engine::{Attention, Liveness};
 
 /// What the peers of a lane have to match, and what they are told.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use disco_core::WorkerId;
 use disco_core::activity::Progress;
 
-use super::batch::Credit;
 use super::event::Conn;
 use crate::engine::Liveness;
+use crate::engine::credit::Credit;
 
 /// How long after its connection was closed a worker's process may take to end, until the worker is reported without its status.
 const STATUS: Duration = Duration::from_millis(500);

@@ -8,7 +8,7 @@ use disco_core::{Command, Frame, Result};
 use super::batch::Load;
 use super::event::Order;
 use super::machine::Controller;
-use crate::credit::CAPACITY;
+use crate::engine::credit::CAPACITY;
 
 /// The largest frame that peers get that it does not concern.
 const SMALL: usize = 4 << 10;

@@ -12,8 +12,8 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Command, Frame, RegisterId, WorkerId, World, function};
 
 use super::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
-use crate::nodes::Token;
-use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT};
+use crate::handshake::{GREETING, Guest, Request, VERDICT};
+use crate::token::Token;
 
 const MS: Duration = Duration::from_millis(1);
 const SILENCE: Duration = Duration::from_secs(5);

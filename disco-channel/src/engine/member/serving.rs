@@ -9,7 +9,7 @@ use disco_core::wire::{self, Assignment, Message};
 use disco_core::{Command, Error, Frame, Result, Value, WorkerId};
 
 use super::upward;
-use crate::credit::Taken;
+use crate::engine::credit::Taken;
 use crate::engine::fault::{self, Fault};
 use crate::engine::{Attention, Liveness};
 

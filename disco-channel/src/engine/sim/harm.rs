@@ -6,10 +6,12 @@ use disco_core::wire::{Hello, Message};
 use super::lead::{messages, token};
 use super::link::{Arrival, Side};
 use super::plan::{Harm, Kind};
-use super::world::{SECOND, What, World};
+use super::world::{At, SECOND, What, World};
 use crate::engine::controller::{Event, Order};
-use crate::nodes::handshake::{GREETING, Guest, Request};
+use crate::handshake::{GREETING, Guest, Request};
 
+/// Microseconds for 64 KiB over a slow connection.
+const SLOW_PACE: At = 60_000;
 /// What strangers know.
 const OTHER: &str = "the token of another session";
 
@@ -106,7 +108,7 @@ impl World {
             }
             Harm::Slow(host) => {
                 if let Some(link) = link(self, host) {
-                    self.links[link].pace *= 100;
+                    self.links[link].pace = SLOW_PACE;
                 }
             }
             Harm::Stranger(manner) => self.send_stranger(manner),

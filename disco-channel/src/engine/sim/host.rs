@@ -18,7 +18,7 @@ use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::engine::member::upward::Priority;
 use crate::engine::questions::Questions;
-use crate::nodes::handshake::Guest;
+use crate::handshake::Guest;
 
 /// Frames that the lane of a node takes.
 pub(super) const LANE_ROOM: usize = 64;

@@ -12,7 +12,7 @@ use crate::engine::controller::Order;
 use crate::engine::member::joining::{Action, Joining};
 use crate::engine::member::serving::{Event, Member};
 use crate::engine::member::upward::Priority;
-use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT};
+use crate::handshake::{GREETING, Guest, Request, VERDICT};
 
 /// Limit for the proofs of both ends.
 pub(super) const PROOF_LIMIT: At = 5 * SECOND;
@@ -107,9 +107,13 @@ impl World {
                 self.hosts[index].is_taken = true;
                 let member = match *message {
                     Message::Assign(assignment) => {
-                        // Hosts that do not name themselves are ordered by their names.
+                        // Hosts that do not name themselves are ordered by their names. One that comes again before
+                        // its silence is noticed is there twice.
                         if assignment.workers.start != self.hosts[index].workers[0].id {
-                            self.breach(format!("host {index} is taken for node {}", assignment.node));
+                            if self.is_calm() {
+                                self.breach(format!("host {index} is taken for node {}", assignment.node));
+                            }
+                            return self.kill(index);
                         }
                         Member::node(&assignment, false, now)
                     }

@@ -17,7 +17,7 @@ use super::plan::{Kind, Plan};
 use super::session::Session;
 use super::world::{At, What, World};
 use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
-use crate::nodes::Token;
+use crate::token::Token;
 
 /// What the members of the session know.
 pub(super) const SECRET: &str = "the token of this simulation";
@@ -136,11 +136,6 @@ impl Lead {
     /// Whether it is known which workers did not leave.
     pub(super) fn is_closed_for_good(&self) -> bool {
         self.engine.stuck().is_some()
-    }
-
-    /// Workers that did not leave.
-    pub(super) fn stuck(&self) -> &[String] {
-        self.engine.stuck().unwrap_or_default()
     }
 }
 

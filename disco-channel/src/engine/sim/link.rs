@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::world::{At, What, World};
-use crate::connection::CHUNK;
 use crate::engine::controller::{Conn, Order};
+use crate::engine::limits::CHUNK;
 
 /// Bytes that the system holds of one direction.
 const SOCKET_BYTES: usize = 512 << 10;

@@ -10,8 +10,8 @@ use disco_core::{Command, Error, Frame, RegisterId, WorkerId};
 use super::plan::{Ending, Harm};
 use super::worker::Job;
 use super::world::{At, SECOND, What, World};
-use crate::credit::{CAPACITY, UNREAD};
 use crate::engine::controller::Event;
+use crate::engine::credit::{CAPACITY, UNREAD};
 
 /// Time within which a loss must have been reported: the limit for silence, and what notices it.
 const NOTICE_LIMIT: At = 8 * SECOND;
@@ -64,7 +64,7 @@ impl World {
         (self.lead.session.ended, self.lead.session.close_limit) = (self.now, 0);
         match result {
             Ok(()) => self.at(0, What::Step),
-            Err(error) if self.hosts.iter().all(|host| !host.is_harmed) && !self.lead.is_harmed => {
+            Err(error) if self.is_calm() => {
                 self.breach(format!("the start fails without a reason: {error}"));
             }
             // As the lane does.
@@ -163,7 +163,8 @@ impl World {
         let posted = self.lead.posted;
         for index in 0..self.hosts.len() {
             let (frames, bytes) = self.hosts[index].passed;
-            if !self.hosts[index].is_serving() {
+            let first = self.hosts[index].workers[0].id;
+            if !self.hosts[index].is_serving() || self.lead.session.ends.contains_key(&first) {
                 continue;
             }
             if posted.0 - frames > CAPACITY || posted.1.saturating_sub(bytes) > 2 * UNREAD {
@@ -332,11 +333,14 @@ impl World {
     }
 
     pub(super) fn check_noticed(&mut self, host: usize) {
+        // Another harm, or a freeze, may have kept it from being noticed so far.
+        let due = self.hosts[host].harmed + NOTICE_LIMIT + self.frozen;
+        if self.now < due {
+            return self.at(due - self.now, What::Noticed(host));
+        }
         let first = self.hosts[host].workers[0].id;
-        // Another harm may have kept it from being noticed so far.
-        let is_early = self.now < self.hosts[host].harmed + NOTICE_LIMIT;
-        let was_excused = is_early || self.lead.is_harmed || self.lead.session.is_ending;
-        if !self.lead.session.ends.contains_key(&first) && !was_excused {
+        let is_excused = self.lead.is_harmed || self.lead.session.is_ending;
+        if !self.lead.session.ends.contains_key(&first) && !is_excused {
             self.breach(format!("the loss of host {host} was not noticed in {NOTICE_LIMIT} us"));
         }
     }
@@ -364,17 +368,22 @@ impl World {
         }
     }
 
+    /// Whether nothing was done to any end.
+    pub(super) fn is_calm(&self) -> bool {
+        self.hosts.iter().all(|host| !host.is_harmed) && !self.lead.is_harmed
+    }
+
     /// What must hold when nothing is left.
     pub(super) fn check_session(&mut self) {
         if self.now > self.over + END_LIMIT + self.frozen {
             return self.breach("hosts are left for too long after the lane is over");
         }
         let session = &self.lead.session;
-        let is_calm = self.hosts.iter().all(|host| !host.is_harmed) && !self.lead.is_harmed;
+        let is_calm = self.is_calm();
         if let (true, Some(seq)) = (session.is_in_order && is_calm, session.pending.keys().next()) {
             return self.breach(format!("the wait for command {seq} has not ended"));
         }
-        if session.is_in_order && is_calm && self.lead.stuck().is_empty() {
+        if session.is_in_order && is_calm && self.over < session.ended + session.close_limit {
             let seq = session.seq;
             if self.plan.ending == Ending::Shutdown
                 && let Some(host) = self.hosts.iter().position(|host| host.workers.iter().any(|w| w.last != seq))

@@ -14,7 +14,7 @@ use disco_core::{Command, Error, Frame, RegisterId, Result, Value, WorkerId};
 
 use super::plan::Kind;
 use super::world::{At, What, World};
-use crate::credit::Taken;
+use crate::engine::credit::Taken;
 use crate::engine::member::upward::{self, Priority};
 use crate::hearing;
 

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::net::TcpListener;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -16,14 +15,10 @@ use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId};
 
 use super::announce::{Announce, Announcement};
 use super::transport::Tcp;
-use crate::connection::Waker;
-use crate::ending;
-use crate::engine::controller::{Controller, Event, NodeTerms, Terms};
-use crate::nodes::token::Token;
-use crate::reactor::{Lane, Reactor};
-
-/// How long the reactor thread may take to end once its lane is closed: as long as nodes that the session has started may, and more.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(4);
+use crate::engine::controller::{Controller, NodeTerms, Terms};
+use crate::reactor::Waker;
+use crate::reactor::{Lane, Reactor, Served};
+use crate::token::Token;
 
 /// What a [`NodeLane`] is made of.
 #[derive(Clone, Debug)]
@@ -55,13 +50,7 @@ pub struct NodeLane {
     workers: Range<WorkerId>,
     options: Options,
     shared: Arc<Shared>,
-    started: OnceLock<Started>,
-}
-
-/// A lane that has come about, and the thread that serves it. Dropping it lets the nodes go.
-struct Started {
-    lane: Arc<Lane>,
-    reactor: Mutex<Option<JoinHandle<()>>>,
+    started: OnceLock<Served>,
 }
 
 impl Options {
@@ -89,9 +78,8 @@ impl NodeLane {
         Self { workers, options, shared, started: OnceLock::new() }
     }
 
-    fn started(&self) -> Result<&Lane> {
-        let started = self.started.get().ok_or_else(|| self.error("was not started"))?;
-        Ok(&started.lane)
+    fn started(&self) -> Result<&Served> {
+        self.started.get().ok_or_else(|| self.error("was not started"))
     }
 
     fn error(&self, why: &str) -> Error {
@@ -153,20 +141,17 @@ impl Channel for NodeLane {
         };
         let engine = Controller::new(Terms::Nodes(terms, assignment), Instant::now());
         let lane = Arc::new(Lane::new(engine, waker, None));
-        let reactor = Reactor::new(lane.clone(), inbox, self.shared.clone(), *nodes, transport);
-        let thread = thread::Builder::new().name("disco-nodes".into()).spawn(|| reactor.run()).map_err(refused)?;
-        let started = Started { lane, reactor: Mutex::new(Some(thread)) };
+        let reactor = Reactor::new(lane, inbox, self.shared.clone(), *nodes, transport);
+        let served = Served::start("disco-nodes", reactor).map_err(refused)?;
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
-        let ready = announce.tell(&announcement).and_then(|processes| {
-            started.lane.adopt(processes.into_iter().map(|process| process.0).collect());
-            started.lane.wait_for_start()
-        });
-        if let Err(error) = ready {
-            started.let_go();
-            started.join();
-            return Err(error);
-        }
-        self.started.set(started).map_err(|_| self.error("was started before"))
+        let served = match announce.tell(&announcement) {
+            Ok(processes) => {
+                served.adopt(processes.into_iter().map(|process| process.0).collect());
+                served.wait_for_start()?
+            }
+            Err(error) => return Err(served.fail(error)),
+        };
+        self.started.set(served).map_err(|_| self.error("was started before"))
     }
 
     fn crosses(&self) -> bool {
@@ -199,33 +184,7 @@ impl Channel for NodeLane {
     /// Blocks the calling thread rather than the task: no timer here could wake a task. Nodes that have not left in time are
     /// told to end at once.
     async fn close(&self, limit: Duration) -> Result<()> {
-        let Some(started) = self.started.get() else { return Ok(()) };
-        let stuck = started.lane.close(limit);
-        started.join();
-        match stuck.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
-        }
-    }
-}
-
-impl Started {
-    fn let_go(&self) {
-        self.lane.with(|engine, now| engine.handle(Event::Dropped, now));
-    }
-
-    /// Waits for the reactor thread, which ends soon, and not for ever.
-    fn join(&self) {
-        let thread = self.reactor.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(_)) = thread.and_then(|thread| ending::within(thread, JOIN_TIMEOUT)) {
-            tracing::error!("the service thread panicked");
-        }
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        self.let_go();
+        self.started.get().map_or(Ok(()), |served| served.close(limit))
     }
 }
 

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use super::printer::Printer;
-use crate::connection::Waker;
 use crate::engine::controller::Origin;
-use crate::nodes::handshake::ANSWER;
-use crate::nodes::{self, INTRODUCTION};
+use crate::handshake::{ANSWER, INTRODUCTION};
+use crate::nodes;
 use crate::random;
+use crate::reactor::Waker;
 use crate::reactor::{Accepted, Transport};
 
 /// The listener of a lane to nodes, and what prints the lines of their workers.

@@ -12,9 +12,9 @@ use disco_core::{Channel, Error, Inbox, Result, WorkerId};
 
 use super::join::Joined;
 use super::upstream::{Upstream, workers};
-use crate::connection::{Connection, Incoming, Vigil, Waker};
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member as driver;
+use crate::reactor::{Connection, Incoming, Poller, Waker};
 use crate::remote_store::RemoteStore;
 
 /// Limit for what is sent last.
@@ -32,7 +32,7 @@ pub(super) struct Bridge {
     workers: Range<WorkerId>,
     /// The lane's start and end, which other threads wait for.
     events: (Sender<Event>, Receiver<Event>),
-    vigil: Vigil,
+    poller: Poller,
 }
 
 impl Bridge {
@@ -46,8 +46,8 @@ impl Bridge {
         let member = Member::node(&assignment, lane.crosses(), Instant::now());
         let workers = assignment.workers;
         connection.serve(workers.end.index().saturating_sub(workers.start.index()));
-        let (events, vigil) = (mpsc::channel(), Vigil::default());
-        Self { member, connection, incoming, waker, store, upstream, lane, workers, events, vigil }
+        let (events, poller) = (mpsc::channel(), Poller::default());
+        Self { member, connection, incoming, waker, store, upstream, lane, workers, events, poller }
     }
 
     /// Starts the workers, and serves until they have left or the controller is gone.
@@ -77,7 +77,7 @@ impl Bridge {
 
     /// Waits for the next events, and does what follows from them. Breaks with the node's result.
     fn step(&mut self) -> ControlFlow<Result<()>> {
-        driver::wait(&mut self.vigil, Some(&self.connection), &self.waker, self.member.next_timeout());
+        driver::wait(&mut self.poller, Some(&self.connection), &self.waker, self.member.next_timeout());
         let mut rounds = driver::ROUNDS;
         loop {
             match driver::next_event(&mut self.incoming, &self.connection, &mut rounds) {

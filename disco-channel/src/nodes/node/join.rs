@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
 
-use crate::connection::{Connection, Incoming, PACKET, Waker};
+use crate::engine::limits::PACKET;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::lost;
-use crate::nodes::handshake::{GREETING, Guest, Request, VERDICT, may_begin};
-use crate::nodes::token::Token;
-use crate::nodes::{self, HANDSHAKE};
+use crate::handshake::{GREETING, Guest, HANDSHAKE, Request, VERDICT, may_begin};
+use crate::nodes;
 use crate::random;
 use crate::reactor::member as driver;
+use crate::reactor::{Connection, Incoming, Waker};
+use crate::token::Token;
 
 /// How long to wait before the second attempt, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));

@@ -13,9 +13,9 @@ use disco_core::{Channel, Error, Result};
 use self::bridge::{Bridge, FAREWELL};
 pub use self::join::JoinOptions;
 use self::upstream::Upstream;
-use crate::connection::Waker;
 use crate::hearing;
 use crate::processes::Sink;
+use crate::reactor::Waker;
 use crate::remote_store::RemoteStore;
 use crate::ring::MAX_READERS;
 

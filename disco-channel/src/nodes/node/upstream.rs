@@ -10,9 +10,9 @@ use disco_core::channel::{Inbox, Notice, Reply};
 use disco_core::wire::{self, Message};
 use disco_core::{Error, Result, WorkerId};
 
-use crate::connection::{Connection, Waker};
 use crate::engine::member::upward::{self, Priority};
 use crate::hearing;
+use crate::reactor::{Connection, Waker};
 
 /// Bytes that may wait to be sent before threads that print wait.
 const PRINT_BACKLOG: usize = 1 << 20;

@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -17,17 +16,14 @@ use super::launch::Launch;
 use super::output::{Output, Sink};
 use super::ring::{self, CAPACITY, Ring};
 use super::transport::Unix;
-use crate::connection::Waker;
 use crate::engine::controller::{Controller, Event, Terms};
 use crate::processes::frames::{INLINE, LARGE};
 use crate::processes::invitation::Invitation;
-use crate::reactor::{Lane, Reactor};
+use crate::reactor::Waker;
+use crate::reactor::{Lane, Reactor, Served};
 use crate::ring::MAX_READERS;
 use crate::shared_ring::{Whom, Writer};
-use crate::{ending, random, terminal};
-
-/// How long killed processes may take to end.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::{random, terminal};
 
 /// What a [`ProcessLane`] is made of.
 #[derive(Clone)]
@@ -57,11 +53,10 @@ pub struct ProcessLane {
     started: OnceLock<Started>,
 }
 
-/// A lane that has come about, and the threads that serve it. Dropping it lets the workers go.
+/// A lane that has come about.
 struct Started {
-    lane: Arc<Lane>,
+    lane: Served,
     ring: Option<Arc<Ring>>,
-    threads: Mutex<Option<(JoinHandle<()>, Output)>>,
 }
 
 impl Options {
@@ -100,7 +95,7 @@ impl ProcessLane {
         let waker = Arc::new(Waker::new().map_err(refused)?);
         let (segment, ring) = ring.then(|| Ring::new(count)).flatten().unzip();
         let interval = (*silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));
-        let (transport, socket) = Unix::listen(waker.clone(), ring.clone(), interval).map_err(refused)?;
+        let (mut transport, socket) = Unix::listen(waker.clone(), ring.clone(), interval).map_err(refused)?;
         let token: Arc<[u8]> = random::bytes::<32>().map_err(refused)?.into();
         let (mut processes, mut pipes) = (Vec::new(), Vec::new());
         for index in self.workers.start.index()..self.workers.end.index() {
@@ -115,10 +110,10 @@ impl ProcessLane {
             Terms::Processes { workers: self.workers.clone(), token, welcome, start: *start, silence: *silence };
         let lane = Arc::new(Lane::new(Controller::new(terms, Instant::now()), waker, segment));
         lane.adopt(processes);
-        let reactor = Reactor::new(lane.clone(), inbox, self.shared.clone(), count, transport);
-        let output = Output::start(pipes, output.clone()).map_err(refused)?;
-        let thread = thread::Builder::new().name("disco-service".into()).spawn(|| reactor.run()).map_err(refused)?;
-        Ok(Started { lane, ring, threads: Mutex::new(Some((thread, output))) })
+        transport.pass_on(Output::start(pipes, output.clone()).map_err(refused)?);
+        let reactor = Reactor::new(lane, inbox, self.shared.clone(), count, transport);
+        let lane = Served::start("disco-service", reactor).map_err(refused)?.wait_for_start()?;
+        Ok(Started { lane, ring })
     }
 
     /// The peer that a command concerns.
@@ -163,7 +158,6 @@ impl Channel for ProcessLane {
             return Err(self.error("was started before"));
         }
         let started = self.bring_up(count, inbox)?;
-        started.lane.wait_for_start().inspect_err(|_| started.join())?;
         self.started.set(started).map_err(|_| self.error("was started before"))
     }
 
@@ -215,13 +209,7 @@ impl Channel for ProcessLane {
     /// Blocks the calling thread rather than the task: no timer here could wake a task. Workers that have not left in time
     /// are killed.
     async fn close(&self, limit: Duration) -> Result<()> {
-        let Some(started) = self.started.get() else { return Ok(()) };
-        let stuck = started.lane.close(limit);
-        started.join();
-        match stuck.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
-        }
+        self.started.get().map_or(Ok(()), |started| started.lane.close(limit))
     }
 }
 
@@ -252,24 +240,6 @@ impl Started {
         };
         self.lane.with(|engine, _| engine.post(&packet, bytes.len(), to));
         Ok(())
-    }
-
-    /// Waits for the reactor thread, which ends with the last process, and for the output; not for ever.
-    fn join(&self) {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((reactor, output)) = threads else { return };
-        match ending::within(reactor, JOIN_TIMEOUT) {
-            Some(Ok(())) => {}
-            Some(Err(_)) => tracing::error!("the service thread panicked"),
-            None => tracing::error!("a killed worker does not end; its lane is left behind"),
-        }
-        output.finish();
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        self.lane.with(|engine, now| engine.handle(Event::Dropped, now));
     }
 }
 

@@ -8,10 +8,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use disco_core::WorkerId;
-use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 
-use crate::connection::Waker;
 use crate::ending;
+use crate::reactor::{Waker, poll};
 
 /// The longest line that is passed on as one.
 const LINE: usize = 64 << 10;
@@ -149,9 +149,7 @@ fn pump(mut pipes: Vec<Pipe>, sink: &Sink, waker: &Waker, over: &AtomicBool) {
         let Some(left) = left.checked_duration_since(Instant::now()) else { break };
         let mut polled: Vec<PollFd<'_>> = pipes.iter().map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
         polled.push(PollFd::new(waker, PollFlags::IN));
-        let limit = Timespec::try_from(left).ok();
-        // A signal ends it early, as it may.
-        _ = event::poll(&mut polled, limit.as_ref());
+        poll(&mut polled, left);
         waker.hear();
         pipes.iter_mut().for_each(|pipe| pipe.pump(sink));
         pipes.retain(|pipe| pipe.is_open);

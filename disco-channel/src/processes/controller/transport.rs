@@ -9,21 +9,23 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
+use super::output::Output;
 use super::ring::Ring;
-use crate::connection::{Connection, Waker};
 use crate::engine::controller::Origin;
 use crate::random;
 use crate::reactor::{Accepted, Transport};
+use crate::reactor::{Connection, Waker};
 
 /// The largest packet of a process that has not proved what it is: names of functions take the most of it.
 const HELLO: usize = 1 << 20;
 
-/// The listener of a lane to processes, and the lane's ring.
+/// The listener of a lane to processes, the lane's ring, and what passes the lines of workers on.
 pub(super) struct Unix {
     listener: Option<UnixListener>,
     waker: Arc<Waker>,
     ring: Option<Arc<Ring>>,
     interval: Duration,
+    output: Option<Output>,
 }
 
 impl Unix {
@@ -36,7 +38,12 @@ impl Unix {
         let name = format!("disco-{}", random::hex(&random::bytes::<16>()?));
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         listener.set_nonblocking(true)?;
-        Ok((Self { listener: Some(listener), waker, ring, interval }, name))
+        Ok((Self { listener: Some(listener), waker, ring, interval, output: None }, name))
+    }
+
+    /// Takes charge of what passes the lines of workers on.
+    pub(super) fn pass_on(&mut self, output: Output) {
+        self.output = Some(output);
     }
 }
 
@@ -72,5 +79,9 @@ impl Transport for Unix {
 
     fn tick(&self) {
         self.ring.iter().for_each(|ring| ring.lock().wake_rest());
+    }
+
+    fn finish(&mut self) {
+        self.output.take().into_iter().for_each(Output::finish);
     }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use disco_core::wire::{self, Message};
 use disco_core::{Error, Frame, Result, WorkerId};
 
-use crate::connection::Connection;
-use crate::credit::Taken;
+use crate::engine::credit::Taken;
 use crate::processes::frames::{EVERYBODY, LARGE};
+use crate::reactor::Connection;
 use crate::shared_ring::{Memory, Reader};
 
 /// The worker's side of what the controller sends.

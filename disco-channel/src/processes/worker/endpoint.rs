@@ -9,8 +9,8 @@ use disco_core::{Endpoint, Frame, Link, Result, WorkerId};
 use super::commands::Commands;
 use super::link::ProcessLink;
 
-use crate::connection::Connection;
 use crate::hearing;
+use crate::reactor::Connection;
 
 /// The end of a worker that is a process of its own.
 pub struct ProcessEndpoint {
@@ -53,7 +53,8 @@ mod tests {
 
     use super::super::commands::Letterbox;
     use super::*;
-    use crate::connection::{Incoming, PACKET, Waker};
+    use crate::engine::limits::PACKET;
+    use crate::reactor::{Incoming, Waker};
 
     /// More than a socket takes, and than a connection lets wait before the next reply.
     const LARGE: usize = 20 << 20;

@@ -15,7 +15,7 @@ use disco_core::store::{SharedStore as _, View};
 use disco_core::wire::{self, Message};
 use disco_core::{Abort, Error, Link, Result, Store, WorkerId};
 
-use crate::connection::Connection;
+use crate::reactor::Connection;
 use crate::remote_store::{ANSWER_LIMIT, RemoteStore};
 
 /// The link of a worker that is a process of its own.

@@ -23,11 +23,12 @@ use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
 use self::link::ProcessLink;
 use self::service::Service;
-use crate::connection::{Connection, Incoming, PACKET, Waker};
+use crate::engine::limits::PACKET;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::Member;
 use crate::processes::invitation::Invitation;
 use crate::reactor::member as driver;
+use crate::reactor::{Connection, Incoming, Waker};
 use crate::shared_ring::{Memory, Reader};
 
 /// How long what was sent last may take to go.

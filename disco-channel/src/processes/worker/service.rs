@@ -10,9 +10,9 @@ use disco_core::{Link, Result, Value};
 
 use super::commands::Letterbox;
 use super::link::ProcessLink;
-use crate::connection::{Connection, Incoming, Vigil, Waker};
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member as driver;
+use crate::reactor::{Connection, Incoming, Poller, Waker};
 
 /// The service thread of a worker.
 pub(super) struct Service {
@@ -35,7 +35,7 @@ impl Service {
     /// Waits for the next events, and does what follows from them. Returns whether nothing is left to do.
     fn step(&mut self) -> bool {
         let connection = self.member.listens().then_some(&*self.connection);
-        driver::wait(&mut Vigil::default(), connection, &self.waker, self.member.next_timeout());
+        driver::wait(&mut Poller::default(), connection, &self.waker, self.member.next_timeout());
         if self.served.load(Ordering::Acquire) && self.handle(Event::Left(String::new())) {
             return true;
         }

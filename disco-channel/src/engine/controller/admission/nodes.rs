@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World, function};
 
-use super::pending::{HANDSHAKE, LIMIT, Pending};
+use super::pending::{LIMIT, Pending};
 use super::refused::{Refused, Standing};
 use crate::engine::Liveness;
 use crate::engine::controller::event::{Action, Conn, Order};
 use crate::engine::controller::outbox::Outbox;
-use crate::nodes::handshake::{ANSWER, Host, Judgement, Nonce, Request, may_begin};
-use crate::nodes::{ALIVE, INTRODUCTION, Token};
+use crate::handshake::{ALIVE, ANSWER, HANDSHAKE, Host, INTRODUCTION, Judgement, Nonce, Request, may_begin};
+use crate::token::Token;
 
 /// How long nobody is let in where the system could not.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -1,12 +1,11 @@
 //! Connections that have not been let in yet, each for a limited time.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::engine::controller::event::Conn;
+use crate::handshake::HANDSHAKE;
 
-/// Time for a connection to prove what it is and to introduce itself.
-pub(super) const HANDSHAKE: Duration = crate::nodes::HANDSHAKE;
 /// Connections that may wait at a time.
 pub(super) const LIMIT: usize = 256;
 

@@ -6,9 +6,10 @@ use std::time::Instant;
 use disco_core::wire::{Hello, Message};
 use disco_core::{Error, WorkerId, function};
 
-use super::pending::{HANDSHAKE, LIMIT, Pending};
+use super::pending::{LIMIT, Pending};
 use crate::engine::controller::event::Conn;
 use crate::engine::controller::outbox::Outbox;
+use crate::handshake::HANDSHAKE;
 
 /// Connections that may be worker processes.
 #[derive(Debug)]

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use disco_core::wire::Message;
 use disco_core::{Error, Result};
-use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 
-use super::waker::Waker;
-use super::{CHUNK, PACKET, PART};
+use super::PART;
+use crate::engine::limits::{CHUNK, PACKET};
+use crate::reactor::Waker;
+use crate::reactor::poller::{poll, poll_one};
 
 /// Bytes that may wait to be sent, at least. More means that the other end does not read.
 const BACKLOG: usize = 1 << 30;
@@ -155,9 +157,7 @@ impl Connection {
     pub(crate) fn drain(&self, limit: Duration) {
         let start = Instant::now();
         while let (Ok(false), Some(left)) = (self.flush(), limit.checked_sub(start.elapsed())) {
-            let left = Timespec::try_from(left).ok();
-            // A signal ends it early, as it may.
-            _ = event::poll(&mut [PollFd::new(self, PollFlags::OUT)], left.as_ref());
+            poll_one(self, PollFlags::OUT, left);
         }
     }
 
@@ -169,9 +169,7 @@ impl Connection {
         _ = net::shutdown(&self.socket, Shutdown::Write);
         let start = Instant::now();
         while let Some(left) = limit.checked_sub(start.elapsed()) {
-            let left = Timespec::try_from(left).ok();
-            // A signal ends it early, as it may.
-            _ = event::poll(&mut [PollFd::new(self, PollFlags::IN)], left.as_ref());
+            poll_one(self, PollFlags::IN, left);
             match net::recv(&self.socket, &mut [0; 4096], RecvFlags::DONTWAIT) {
                 Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR) => {}
                 _ => break,
@@ -188,10 +186,8 @@ impl Connection {
 
     /// Sends what waits until there [is room](Self::has_room), or for as long as the caller wants to wait.
     pub(crate) fn wait_for_room(&self, is_wanted: impl Fn() -> bool) {
-        let limit = Timespec::try_from(LOOK).ok();
         while !self.has_room() && is_wanted() && self.flush().is_ok_and(|is_empty| !is_empty) {
-            // A signal ends it early, as it may.
-            _ = event::poll(&mut [PollFd::new(self, PollFlags::OUT)], limit.as_ref());
+            poll_one(self, PollFlags::OUT, LOOK);
         }
     }
 
@@ -224,8 +220,7 @@ impl Connection {
     /// Whether the other end has closed.
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut polled = [PollFd::new(self, PollFlags::empty())];
-        let came = event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        matches!(came, Ok(1..)) && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+        poll(&mut polled, Duration::ZERO) && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     /// Whether something waits for the socket to take it.

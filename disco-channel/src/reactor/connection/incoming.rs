@@ -6,14 +6,13 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
-use disco_core::wire::{Message, PACKET_LIMIT, Packet, WireError};
+use disco_core::wire::{Message, Packet, WireError};
 use disco_core::{Error, Result};
 use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::{CHUNK, Connection};
+use super::Connection;
+use crate::engine::limits::CHUNK;
 
-/// The largest packet that one who has proved who it is may send, in parts.
-pub(crate) const PACKET: usize = PACKET_LIMIT as usize;
 /// Descriptors that may come with one chunk, and that may wait for their packets.
 const FDS: usize = 16;
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use disco_core::wire::{Message, WireError};
 
-use super::{CHUNK, Connection, Incoming, PACKET, Waker};
+use super::{Connection, Incoming};
+use crate::engine::limits::{CHUNK, PACKET};
+use crate::reactor::Waker;
 
 fn pair() -> (Connection, Connection) {
     let (a, b) = UnixStream::pair().unwrap();

@@ -7,7 +7,7 @@ use event_listener::{Event, Listener};
 
 /// The exits of a crew.
 #[derive(Debug)]
-pub(crate) struct Exits {
+pub(super) struct Exits {
     expected: AtomicBool,
     left: Box<[AtomicBool]>,
     changed: Event,
@@ -15,39 +15,39 @@ pub(crate) struct Exits {
 
 impl Exits {
     /// All are there.
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(super) fn new(workers: usize) -> Self {
         let left = (0..workers).map(|_| AtomicBool::new(false)).collect();
         Self { expected: AtomicBool::new(false), left, changed: Event::new() }
     }
 
     /// From now on leaving is no loss.
-    pub(crate) fn expect(&self) {
+    pub(super) fn expect(&self) {
         self.expected.store(true, Ordering::Release);
     }
 
     /// Whether leaving is no loss.
-    pub(crate) fn are_expected(&self) -> bool {
+    pub(super) fn are_expected(&self) -> bool {
         self.expected.load(Ordering::Acquire)
     }
 
     /// Says that a worker has left once the guard is dropped.
-    pub(crate) fn guard(&self, index: usize) -> impl Drop {
+    pub(super) fn guard(&self, index: usize) -> impl Drop {
         Guard { exits: self, index }
     }
 
     /// A worker has left.
-    pub(crate) fn leave(&self, index: usize) {
+    pub(super) fn leave(&self, index: usize) {
         self.left[index].store(true, Ordering::Release);
         self.changed.notify(usize::MAX);
     }
 
     /// Whether a worker has left.
-    pub(crate) fn has_left(&self, index: usize) -> bool {
+    pub(super) fn has_left(&self, index: usize) -> bool {
         self.left[index].load(Ordering::Acquire)
     }
 
     /// Blocks until all have left, at most until `deadline`; for ever if there is none.
-    pub(crate) fn wait(&self, deadline: Option<Instant>) {
+    pub(super) fn wait(&self, deadline: Option<Instant>) {
         loop {
             let changed = self.changed.listen();
             if (0..self.left.len()).all(|index| self.has_left(index)) {

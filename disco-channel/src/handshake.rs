@@ -12,12 +12,14 @@
 //! before proves nothing to another greeting, and no end can be sent its own proof. All records are of fixed size, and nothing is
 //! looked at before the proof but magic and version; a refusal has no proof, and says nothing but which one it is.
 
+use std::time::Duration;
+
 use disco_core::wire::VERSION;
 use disco_core::{Error, Result, World};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use super::token::Token;
+use crate::token::Token;
 
 /// Bytes of a greeting, an answer, a verdict.
 pub const GREETING: usize = HEAD + NONCE;
@@ -25,6 +27,13 @@ pub const GREETING: usize = HEAD + NONCE;
 pub const ANSWER: usize = ASKED + PROOF;
 /// Bytes of a verdict.
 pub const VERDICT: usize = SAID + PROOF;
+
+/// How long one may take to prove who it is, and to introduce itself.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How often a node that has introduced itself says that it is there, while others come.
+pub(crate) const ALIVE: Duration = Duration::from_secs(1);
+/// The largest introduction: names of functions take the most of it.
+pub(crate) const INTRODUCTION: usize = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"discnode";
 const HEAD: usize = 12;

@@ -6,18 +6,12 @@
 
 mod incoming;
 mod outgoing;
-mod vigil;
-mod waker;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use incoming::{Incoming, PACKET};
+pub(crate) use incoming::Incoming;
 pub(crate) use outgoing::Connection;
-pub(crate) use vigil::Vigil;
-pub(crate) use waker::Waker;
 
-/// The largest packet that goes whole.
-pub(crate) const CHUNK: usize = 64 << 10;
 /// What a part brings of a larger one.
 const PART: usize = 60 << 10;
