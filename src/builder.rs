@@ -336,7 +336,7 @@ impl Builder {
         (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
         match launch {
             Some(launch) => options.launch = launch,
-            None => crate::init::check()?,
+            None => crate::role::check()?,
         }
         let mut lanes = vec![threads(config, 1, shared.clone())];
         if workers > 1 {
@@ -365,7 +365,7 @@ impl Builder {
         options.announce = match announce {
             Some(announce) => announce.clone(),
             None => {
-                crate::init::check()?;
+                crate::role::check()?;
                 let start = self.start_deadline;
                 Announce::starting(move |announcement| crate::node::start_here(announcement, &token, start))
             }

@@ -1,19 +1,10 @@
 //! Programs that are their own workers.
 
 use std::process;
-use std::sync::OnceLock;
 
-use disco_channel::processes::{self, Invitation};
-use disco_core::{Error, Result, worker};
+use disco_channel::processes::Invitation;
 
-/// What this process is, once it has called [`init`].
-static ROLE: OnceLock<Role> = OnceLock::new();
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Program,
-    Worker,
-}
+use crate::role;
 
 /// Serves as a worker or as a node if this process was started as one, and then ends it; else returns at once.
 ///
@@ -37,52 +28,17 @@ enum Role {
 /// The exit status of a worker or a node is 0 after a shutdown, and 1 when it ends for another reason, which it prints.
 pub fn init() {
     let served = if let Some(invitation) = Invitation::take() {
-        invitation.and_then(|invitation| serve(&invitation))
+        invitation.and_then(|invitation| role::serve(&invitation))
     } else if let Some(options) = crate::node::options() {
         options.and_then(|options| crate::node::join(&options))
     } else {
-        ROLE.get_or_init(|| Role::Program);
+        role::be_program();
         #[cfg(feature = "mpi")]
-        crate::ranks::enter();
+        crate::launched::enter();
         return;
     };
     if let Err(error) = &served {
         eprintln!("disco: {error}");
     }
     process::exit(i32::from(served.is_err()));
-}
-
-/// Serves as a worker with an [invitation](crate::Builder::invite) that came by another way than the environment. Returns
-/// after the shutdown.
-///
-/// # Errors
-/// The controller is not there or refuses; it is gone; what the worker can't go on after, of which the controller is told.
-pub fn serve(invitation: &Invitation) -> Result<()> {
-    serve_others();
-    processes::serve(invitation, worker::run)
-}
-
-/// From now on this process makes no sessions of processes.
-pub(crate) fn serve_others() {
-    ROLE.get_or_init(|| Role::Worker);
-}
-
-/// Whether this program can be started as a worker.
-///
-/// # Errors
-/// It is a worker itself, or does not call [`init`].
-pub(crate) fn check() -> Result<()> {
-    if Invitation::is_there() {
-        return Err(Error::invalid(
-            "this process was started as a worker, and makes a session of processes itself: call `disco::init()` first \
-             thing in `main`",
-        ));
-    }
-    match ROLE.get() {
-        Some(Role::Program) => Ok(()),
-        Some(Role::Worker) => Err(Error::invalid("a worker can't make a session of processes")),
-        None => Err(Error::invalid(
-            "a session of processes starts this program again for each worker: call `disco::init()` first thing in `main`",
-        )),
-    }
 }

@@ -5,10 +5,14 @@ mod env;
 #[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod init;
 mod kind;
+#[cfg(all(feature = "mpi", target_os = "linux"))]
+mod launched;
 #[cfg(target_os = "linux")]
 mod node;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 mod ranks;
+#[cfg(target_os = "linux")]
+mod role;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
@@ -30,8 +34,8 @@ pub use pollster::block_on;
 pub use {
     disco_channel::nodes::{Announcement, JoinOptions, Token},
     disco_channel::processes::Invitation,
-    init::serve,
     node::join,
+    role::serve,
 };
 
 // A crate that nobody mentions is not linked and registers nothing.

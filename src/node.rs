@@ -31,7 +31,7 @@ pub fn join(options: &JoinOptions) -> Result<()> {
             "this process was started as a worker, and joins as a node: call `disco::init()` first thing in `main`",
         ));
     }
-    crate::init::serve_others();
+    crate::role::serve_others();
     nodes::serve(options, lane)
 }
 

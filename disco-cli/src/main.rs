@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod ping;
 mod plot;
+mod report;
 mod run;
 #[cfg(target_os = "linux")]
 mod token;

@@ -10,7 +10,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-use crate::bench::{Figures, Report};
+use crate::report::{Figures, Report, Row};
 
 const SIZE: (u32, u32) = (1200, 560);
 /// Told apart by all eyes, on white (Okabe and Ito, 2008).
@@ -68,7 +68,7 @@ fn series(report: &Report) -> [Series; 2] {
     let Report { operation, backend, workers, session, rows, .. } = report;
     let dtype = rows.first().map_or("", |row| &row.dtype);
     let name = format!("{operation} {dtype}, {backend}, {workers} {session}");
-    let points = |figures: &dyn Fn(&crate::bench::Row) -> Option<Figures>| {
+    let points = |figures: &dyn Fn(&Row) -> Option<Figures>| {
         rows.iter().filter_map(|row| Some((row.size as f64, figures(row)?))).collect()
     };
     [

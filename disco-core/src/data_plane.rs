@@ -1,4 +1,5 @@
-//! The worker functions of the data plane, as one table: sessions call them by these names and workers register them under these.
+//! The worker functions of the data plane, as one table: workers register them under its names, and sessions call them by
+//! these.
 
 /// Passes all rows of the table, `Variant function_of_the_worker`, to the macro `$make`.
 macro_rules! data_plane_functions {

@@ -1,12 +1,7 @@
 //! What the double has been asked to do, and what has not been given back to it.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use crate::cuda::{ipc, memory, pinned, stream};
-use crate::nccl::comm;
-
-static UNITS: AtomicU64 = AtomicU64::new(0);
-static CALLS: AtomicU64 = AtomicU64::new(0);
+use crate::nccl::{comm, tally};
 
 /// Numbers of this process.
 #[repr(C)]
@@ -27,21 +22,11 @@ pub struct Counts {
     pub opened: u64,
 }
 
-/// One more unit.
-pub(crate) fn unit() {
-    UNITS.fetch_add(1, Relaxed);
-}
-
-/// One more call.
-pub(crate) fn call() {
-    CALLS.fetch_add(1, Relaxed);
-}
-
 /// The numbers.
 pub(crate) fn read() -> Counts {
     Counts {
-        units: UNITS.load(Relaxed),
-        calls: CALLS.load(Relaxed),
+        units: tally::units(),
+        calls: tally::calls(),
         allocations: (memory::live() + pinned::live()) as u64,
         streams: stream::live() as u64,
         comms: comm::live() as u64,

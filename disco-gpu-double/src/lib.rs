@@ -13,8 +13,7 @@
 //! hip        the same devices by HIP's functions: a current device for each thread, no contexts
 //! nccl       communicators, collectives, sends and receives; what RCCL spells otherwise, and its own
 //! nvml       links between GPUs, of machines that are known
-//! settings   variables that say how it behaves
-//! faults     what is to go wrong
+//! settings   variables that say how it behaves, and what is to go wrong
 //! counts     what it was asked to do, and what was not given back
 //! controls   C functions of the double itself
 //! folder     where loaders find it
@@ -174,7 +173,6 @@
 pub mod controls;
 mod counts;
 pub mod cuda;
-mod faults;
 pub mod folder;
 mod handles;
 pub mod hip;

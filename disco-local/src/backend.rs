@@ -2,6 +2,7 @@
 
 use disco_core::{Backend, Probe, Rendezvous, Result, Seat, Unavailable, World};
 
+use crate::NAME;
 use crate::communicator::Communicator;
 use crate::meeting::Token;
 
@@ -14,8 +15,6 @@ pub struct Local;
 pub static BACKEND: Local = Local;
 
 disco_core::register_backend!(BACKEND);
-
-pub(crate) const NAME: &str = "local";
 
 impl Backend for Local {
     fn name(&self) -> &'static str {

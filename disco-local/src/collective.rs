@@ -4,20 +4,13 @@
 //! tensors are and share the work: each byte is read where it is and written where it belongs, once, and a second
 //! handshake ends it. Reductions are in rank order in both, so that all ranks get the same bits.
 
-use disco_core::{DType, Error, Op, Result};
-use smallvec::SmallVec;
+use disco_core::{Op, Result};
 
 use crate::agree::Call;
-use crate::backend;
 use crate::board::{self, INLINE};
+use crate::parts::{Few, STREAM, parts, reduce, uneven, unsupported, width};
 use crate::staged;
 use crate::turn::{Memory, Region, Turn};
-
-/// From how many bytes on, in all tensors together, results go past the caches.
-pub(crate) const STREAM: usize = 12 << 20;
-
-/// As many as that need no allocation.
-pub(crate) type Few<T> = SmallVec<[T; 16]>;
 
 /// Runs one collective.
 pub(crate) fn run<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
@@ -220,50 +213,4 @@ impl Pair {
             }
         }
     }
-}
-
-/// What a rank puts in and where its result goes; in place the part of `dst` that `MPI_IN_PLACE` means. Empty where a
-/// tensor is not significant.
-pub(crate) fn parts(op: &Op, rank: usize, size: usize) -> Result<(Region, Region)> {
-    let [src, dst] = [op.src(), op.dst()].map(|tensor| tensor.map(Region::of));
-    let at_root = op.root().is_none_or(|root| root.index() == rank);
-    let (input, output) = match op {
-        Op::AllGather { .. } => (src.or(dst.map(|dst| dst.block(rank, size)).transpose()?), dst),
-        Op::Gather { .. } if at_root => (src.or(dst.map(|dst| dst.block(rank, size)).transpose()?), dst),
-        Op::AllGatherV { counts, .. } => {
-            (src.or(dst.map(|dst| uneven(dst, counts, rank, width(op))).transpose()?), dst)
-        }
-        Op::Reduce { .. } | Op::Gather { .. } if !at_root => (src, None),
-        Op::Broadcast { .. } | Op::Scatter { .. } if !at_root => (None, dst),
-        Op::Scatter { .. } => (src, dst),
-        _ => (src.or(dst), dst),
-    };
-    Ok((input.unwrap_or(Region::EMPTY), output.unwrap_or(Region::EMPTY)))
-}
-
-/// Block `index` where block `i` has `counts[i]` elements.
-pub(crate) fn uneven(region: Region, counts: &[usize], index: usize, width: usize) -> Result<Region> {
-    region.part(counts[..index].iter().sum::<usize>() * width, counts[index] * width)
-}
-
-pub(crate) fn reduce(
-    memory: &Memory<'_>,
-    op: &Op,
-    inputs: impl IntoIterator<Item = Result<Region>>,
-    outputs: impl IntoIterator<Item = Result<Region>>,
-) -> Result<()> {
-    match (op.dtype(), op.reduction()) {
-        (Some(dtype), Some(reduction)) => memory.reduce(dtype, reduction, inputs, outputs),
-        _ => unsupported(op),
-    }
-}
-
-/// Bytes of an element.
-pub(crate) fn width(op: &Op) -> usize {
-    op.dtype().map_or(0, DType::size)
-}
-
-/// For operations that a later `disco-core` may know.
-pub(crate) fn unsupported<T>(op: &Op) -> Result<T> {
-    Err(Error::Unsupported { backend: backend::NAME, operation: op.kind().to_string(), dtype: op.dtype() })
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use disco_core::op::{self, Claims};
 use disco_core::{Abort, Capabilities, Error, Op, Rank, Rendezvous, Result, Seat};
 
+use crate::NAME;
 use crate::agree::Call;
-use crate::backend;
 use crate::board::Presence;
 use crate::group::Group;
 use crate::meeting::Token;
@@ -50,7 +50,7 @@ impl Communicator {
         let device = seat.queue.device();
         if !device.is_host() {
             let operation = format!("connect on {device}");
-            return Err(Error::Unsupported { backend: backend::NAME, operation, dtype: None });
+            return Err(Error::Unsupported { backend: NAME, operation, dtype: None });
         }
         let token = Token::from_bytes(at.as_bytes())?;
         let (rank, size) = (seat.rank.index(), seat.world.size());
@@ -82,7 +82,7 @@ impl disco_core::Communicator for Communicator {
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         op::check_group(group, self.rank, self.group.size())?;
-        op::check_host(group, backend::NAME)?;
+        op::check_host(group, NAME)?;
         let Some(first) = group.first() else { return Ok(()) };
         self.group.check_unbroken(|| first.signature(self.group.size()))?;
         let mut claims = Claims::default();

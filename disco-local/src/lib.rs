@@ -7,7 +7,7 @@
 //! ```text
 //! Communicator ── Arc ─▶ Group      one for all ranks: who is there, what broke it; its Board is what ranks show each other
 //!   └ enqueue ─▶ Turn ─▶ Memory     one rank inside one call; the right to touch published memory (`turn` draws this)
-//!        ├ collective               which rank copies or reduces what, and when
+//!        ├ collective               which rank copies or reduces what, and when (`parts` is what a rank puts in and gets)
 //!        │    └ kernel              vector code, chosen at run time
 //!        │    └ staged              … where tensors are in a process's private memory
 //!        └ point_to_point           letters from rank to rank
@@ -57,6 +57,8 @@ mod meeting;
 #[cfg(not(loom))]
 mod pace;
 #[cfg(not(loom))]
+mod parts;
+#[cfg(not(loom))]
 mod point_to_point;
 #[cfg(not(loom))]
 mod processes;
@@ -74,3 +76,7 @@ mod turn;
 pub use backend::{BACKEND, Local};
 #[cfg(not(loom))]
 pub use communicator::{Communicator, connect_threads};
+
+/// The name of the backend.
+#[cfg(not(loom))]
+pub(crate) const NAME: &str = "local";

@@ -20,7 +20,7 @@
 use disco_core::{Op, Result};
 
 use crate::board::Piece;
-use crate::collective::{Few, STREAM, parts, reduce, uneven, unsupported, width};
+use crate::parts::{Few, STREAM, parts, reduce, uneven, unsupported, width};
 use crate::turn::{Region, Turn};
 
 /// Fills the first piece, before ranks meet, if it is certain that they will come here. Returns whether it did.

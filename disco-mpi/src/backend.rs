@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use disco_core::{Backend, Communicator, Probe, Rendezvous, Result, Seat, Unavailable, World};
 
+use crate::NAME;
 use crate::connect;
 use crate::library;
 
@@ -15,8 +16,6 @@ pub struct Mpi;
 pub static BACKEND: Mpi = Mpi;
 
 disco_core::register_backend!(BACKEND);
-
-pub(crate) const NAME: &str = "mpi";
 
 impl Backend for Mpi {
     fn name(&self) -> &'static str {

@@ -13,16 +13,9 @@ use disco_core::{DType, Error, Op, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::abi::Abi;
-use crate::communicator::{Communicator, call};
+use crate::communicator::{Communicator, OWN, USER, call};
 use crate::reduction::Goal;
-use crate::span::Span;
-
-/// The most elements or bytes of one call, those of all ranks together: counts are C ints, and older libraries compute offsets
-/// with them.
-pub(crate) const LIMIT: usize = 1 << 30;
-/// Tags of messages: of users' sends, and of those that make up a collective.
-const USER: c_int = 0;
-pub(crate) const OWN: c_int = 1;
+use crate::span::{LIMIT, Span};
 
 /// A message to or from a rank.
 type Message = (usize, Span);
@@ -80,7 +73,7 @@ impl<A: Abi> Communicator<A> {
             }
             op => {
                 let operation = op.kind().to_string();
-                Err(Error::Unsupported { backend: crate::backend::NAME, operation, dtype: op.dtype() })
+                Err(Error::Unsupported { backend: crate::NAME, operation, dtype: op.dtype() })
             }
         }
     }

@@ -6,17 +6,16 @@ use std::cell::Cell;
 use std::env;
 use std::ffi::{c_int, c_void};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::op::{self, Claims};
 use disco_core::{Abort, Capabilities, Error, Op, Rank, Result, Roll};
 
+use crate::NAME;
 use crate::abi::{Abi, UNDEFINED};
-use crate::backend;
-use crate::host;
+use crate::flag::{self, Flag};
 use crate::launcher;
 use crate::library::Installed;
 use crate::numbers::Wrong;
@@ -27,16 +26,9 @@ const BLOCKING: &str = "DISCO_MPI_BLOCKING";
 /// less one.
 const SPINS: u32 = 511;
 
-/// The end of waiting, from outside.
-#[derive(Debug, Default)]
-pub(crate) struct Flag {
-    aborted: AtomicBool,
-    cause: OnceLock<Arc<str>>,
-    /// That of the communicator that this one was split off.
-    parent: Option<Arc<Flag>>,
-    /// Whether its thread calls MPI now.
-    is_inside: AtomicBool,
-}
+/// Tags of messages: of users' sends, and of those that make up a collective.
+pub(crate) const USER: c_int = 0;
+pub(crate) const OWN: c_int = 1;
 
 /// One rank.
 pub(crate) struct Communicator<A: Abi> {
@@ -86,7 +78,7 @@ impl<A: Abi> Communicator<A> {
     ) -> Result<Self> {
         mpi.return_errors(comm)?;
         let (rank, size) = mpi.place_in(comm)?;
-        host::watch(&flag);
+        flag::watch(&flag);
         // Of ranks that a launcher has started, others may be on other machines.
         let here = if launcher::is_launched() { size.min(launcher::ranks_here()) } else { size };
         let spins = if here <= launcher::processors() { SPINS } else { 0 };
@@ -222,7 +214,7 @@ impl<A: Abi> Communicator<A> {
     /// What MPI may still touch is kept for ever.
     fn break_off(&mut self, error: &Error) {
         self.broken = Some(error.to_string().into());
-        host::leave_unfinished();
+        flag::leave_unfinished();
         std::mem::forget(std::mem::take(&mut self.scratch));
     }
 
@@ -265,7 +257,7 @@ impl<A: Abi> Communicator<A> {
             return Ok(None);
         }
         let (rank, size) = self.mpi.place_in(child)?;
-        let flag = Flag { parent: Some(self.flag.clone()), ..Flag::default() };
+        let flag = Flag::child(&self.flag);
         let roll = self.roll.as_ref().map(|roll| roll.child(color.cast_unsigned(), rank, size));
         let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), roll)?;
         child.wrong = self.wrong;
@@ -288,7 +280,7 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         op::check_group(group, self.rank, self.size)?;
-        op::check_host(group, backend::NAME)?;
+        op::check_host(group, NAME)?;
         let Some(first) = group.first() else { return Ok(()) };
         self.flag.enter();
         let result = self.run_group(group, first);
@@ -333,38 +325,5 @@ impl<A: Abi> Drop for Communicator<A> {
 impl<A: Abi> fmt::Debug for Communicator<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<mpi {} of {}>", self.rank, self.size)
-    }
-}
-
-impl Flag {
-    /// Its thread is about to look whether it may call MPI.
-    fn enter(&self) {
-        // Before that look, for `host`, which ends what may be called before it looks whether somebody is inside.
-        self.is_inside.swap(true, Ordering::SeqCst);
-    }
-
-    fn leave(&self) {
-        self.is_inside.store(false, Ordering::Release);
-    }
-
-    /// Whether its thread may be inside MPI.
-    pub(crate) fn is_inside(&self) -> bool {
-        self.is_inside.load(Ordering::SeqCst)
-    }
-
-    fn cause(&self) -> Option<Arc<str>> {
-        match self.aborted.load(Ordering::SeqCst) {
-            true => self.cause.get().cloned(),
-            false => self.parent.as_ref().and_then(|parent| parent.cause()),
-        }
-    }
-}
-
-impl Abort for Flag {
-    fn abort(&self, cause: &Arc<str>) {
-        self.cause.get_or_init(|| cause.clone());
-        // Whether this rank has anything under way or not, others have.
-        host::leave_unfinished();
-        self.aborted.store(true, Ordering::SeqCst);
     }
 }

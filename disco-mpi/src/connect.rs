@@ -14,7 +14,8 @@ use disco_core::link::SharedFd;
 use disco_core::{Abort, Error, Rank, Rendezvous, Result, Roll, Seat, Store};
 
 use crate::abi::{Abi, Handle as _};
-use crate::communicator::{Communicator, Flag};
+use crate::communicator::Communicator;
+use crate::flag::Flag;
 use crate::launcher;
 use crate::library::{self, Installed, Mpi, Threads};
 use crate::pmi;
@@ -38,7 +39,7 @@ pub(crate) fn connect<A: Abi>(
     let device = seat.queue.device();
     if !device.is_host() {
         let operation = format!("connect on {device}");
-        return Err(Error::Unsupported { backend: crate::backend::NAME, operation, dtype: None });
+        return Err(Error::Unsupported { backend: crate::NAME, operation, dtype: None });
     }
     take_process(at, seat.rank, seat.world.size())?;
     let meeting = Meeting {

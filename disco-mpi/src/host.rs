@@ -9,16 +9,15 @@ use std::io::{self, Write as _};
 use std::mem::ManuallyDrop;
 use std::process;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::{Abort as _, Error, Result};
+use disco_core::{Error, Result};
 
 use crate::abi::Abi;
-use crate::communicator::Flag;
 use crate::connect;
+use crate::flag::{is_finished, leave_all, leave_unfinished};
 use crate::launcher;
 use crate::letter::{LETTER, Letter, Post};
 use crate::library::{self, Installed, Mpi};
@@ -38,13 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// This process, once it has looked.
 static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
-
-/// A communicator has been left with requests under way: finalising would wait for them.
-static UNFINISHED: AtomicBool = AtomicBool::new(false);
-/// Communicators, some of which are gone.
-static FLAGS: Mutex<Vec<Weak<Flag>>> = Mutex::new(Vec::new());
-/// How long their threads may take to leave MPI.
-const LEAVE: Duration = Duration::from_secs(1);
 
 /// This process as a rank of MPI's world.
 pub struct Host {
@@ -202,37 +194,6 @@ impl Host {
         // One that is gone keeps none of the others here.
         (1..self.size).map(|rank| self.post(rank, &end, left())).fold(Ok(()), Result::and)
     }
-}
-
-/// A collective was left, by this rank or another: MPI may wait for those who were in it.
-pub(crate) fn leave_unfinished() {
-    UNFINISHED.store(true, Ordering::Release);
-}
-
-/// Another communicator.
-pub(crate) fn watch(flag: &Arc<Flag>) {
-    let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
-    flags.retain(|flag| flag.strong_count() > 0);
-    flags.push(Arc::downgrade(flag));
-}
-
-/// Ends what communicators of this process do, so that MPI can be finalised: none calls it any more. Says whether that is so.
-fn leave_all() -> bool {
-    let flags = std::mem::take(&mut *FLAGS.lock().unwrap_or_else(PoisonError::into_inner));
-    let flags: Vec<Arc<Flag>> = flags.iter().filter_map(Weak::upgrade).collect();
-    flags.iter().for_each(|flag| flag.abort(&"MPI is finalised".into()));
-    let start = Instant::now();
-    while flags.iter().any(|flag| flag.is_inside()) {
-        if start.elapsed() > LEAVE {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    true
-}
-
-fn is_finished() -> bool {
-    !UNFINISHED.load(Ordering::Acquire)
 }
 
 unsafe extern "C" {

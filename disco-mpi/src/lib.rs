@@ -10,7 +10,7 @@
 //! connect        ranks initialise MPI, meet, and make a communicator; pmi serves those without a launcher
 //! launcher       the command that starts ranks, and what a rank knows of it
 //! host           ranks of a launcher, invited to one session after the other: letter is what they are told, machine where they are
-//! communicator   one rank: waiting with deadline and abort, splitting
+//! communicator   one rank: waiting with deadline and abort, splitting; flag is what ends its waits
 //! collective     an operation as MPI's (raw: as the benchmark calls it), on spans of bytes
 //! reduction      of numbers that the library knows and of others, which go as wider numbers
 //! ```
@@ -23,6 +23,7 @@ mod backend;
 mod collective;
 mod communicator;
 mod connect;
+mod flag;
 mod host;
 mod launcher;
 mod letter;
@@ -41,3 +42,6 @@ pub use connect::connect_comm;
 pub use host::Host;
 pub use launcher::{is_launched, launcher};
 pub use letter::{Joining, Letter};
+
+/// The name of the backend.
+pub(crate) const NAME: &str = "mpi";

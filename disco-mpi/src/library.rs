@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use disco_core::{Error, Probe, Result, Unavailable};
 use disco_dl::{Candidate, Library, python};
 
+use crate::NAME;
 use crate::abi::{Abi, Constants, Mpich, OpenMpi, Standard};
-use crate::backend::NAME;
 use crate::numbers::Wrong;
 use crate::table::{Early, Table};
 

@@ -7,12 +7,11 @@ use std::ptr;
 
 use disco_core::{DType, Error, Op, Reduction, Result};
 
+use crate::NAME;
 use crate::abi::Abi;
-use crate::backend;
-use crate::collective::{LIMIT, OWN};
-use crate::communicator::{Communicator, call};
+use crate::communicator::{Communicator, OWN, call};
 use crate::numbers::{self, Form};
-use crate::span::Span;
+use crate::span::{LIMIT, Span};
 
 /// The most ranks that reduce-scatter by messages between all pairs. Measured with f32 on 2 processors, 2 ranks, µs at 16 KiB,
 /// 256 KiB and 4 MiB: Open MPI 5.0.11 3.9, 22, 536 (its own 8.9, 58, 1210), MPICH 5.0.2 5.5, 41, 764 (10, 57, 862), Intel MPI
@@ -98,7 +97,7 @@ impl<A: Abi> Communicator<A> {
     ) -> Result<()> {
         let Some((number, function)) = self.mpi.constants.reduction(dtype, reduction) else {
             let operation = op.kind().to_string();
-            return Err(Error::Unsupported { backend: backend::NAME, operation, dtype: Some(dtype) });
+            return Err(Error::Unsupported { backend: NAME, operation, dtype: Some(dtype) });
         };
         let (me, size, width) = (self.me(), self.ranks(), dtype.size());
         let most = LIMIT * width;

@@ -1,5 +1,5 @@
-//! Teardown of something that may wait for the device or for peers: it runs on a thread of its own, which is left behind if it takes
-//! too long.
+//! Teardown that may wait for the device or for peers. It runs on a thread of its own, which is left behind if the teardown
+//! takes too long.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::Runtime;
 
-/// How long a rank waits for it.
+/// How long a rank waits for a teardown.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
-/// How long memory may be waited for, by nobody.
+/// How long the thread of a teardown waits for the device.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The end of something, under way.
+/// A teardown that has started.
 #[derive(Debug)]
 pub(crate) struct Teardown {
     what: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Teardown {
 }
 
 impl Teardown {
-    /// Waits for it, if that does not take long. Whether it is over.
+    /// Waits for the teardown, at most [`WAIT_LIMIT`]. Returns whether it is over.
     pub(crate) fn wait(self) -> bool {
         let is_over = self.end.is_some_and(|end| end.recv_timeout(WAIT_LIMIT).is_ok());
         if !is_over {
@@ -31,7 +31,7 @@ impl Teardown {
         is_over
     }
 
-    /// Does it on a thread of its own, on which the device is current.
+    /// Runs `work` on a thread of its own, on which the device is current.
     pub(crate) fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
         Self::spawn_with(what, runtime, work, |()| {})
     }
@@ -59,7 +59,7 @@ impl Teardown {
     }
 }
 
-/// Does what waits for the device when that has nothing to do; does not wait.
+/// Runs `work` on a thread of its own once the device has nothing to do. Does not wait.
 pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &'static str, work: impl FnOnce() + Send + 'static) {
     let own = runtime.clone();
     let patient = move || match own.wait_all_idle(IDLE_LIMIT) {

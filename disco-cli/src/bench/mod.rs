@@ -2,7 +2,6 @@
 
 mod job;
 mod operation;
-mod report;
 mod size;
 
 use std::io::Write;
@@ -19,8 +18,8 @@ use disco::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::operation::Operation;
-pub(crate) use self::report::{Figures, Report, Row};
 use crate::plot;
+use crate::report::{Figures, Report, Row};
 
 /// How long a row is measured, in seconds, and how often at least.
 const ROW: f64 = 0.02;

@@ -27,8 +27,8 @@ pub enum Refused {
 }
 
 impl<T: Default> PerEpoch<T> {
-    /// Begins `epoch`, unless it was begun already: the state starts over and aborts of earlier epochs are forgotten. Returns the
-    /// state of the epoch that ends.
+    /// Begins `epoch`, unless it was begun already: the state starts over and aborts of earlier epochs are forgotten.
+    /// Returns the state of the epoch that ends.
     pub fn begin(&mut self, epoch: u64) -> Option<T> {
         if epoch <= self.epoch {
             return None;
@@ -40,8 +40,8 @@ impl<T: Default> PerEpoch<T> {
 }
 
 impl<T> PerEpoch<T> {
-    /// Aborts `epoch` and those before it. Returns the state if the abort is news: neither is `epoch` over, nor was it aborted
-    /// before.
+    /// Aborts `epoch` and those before it. Returns the state if the abort is news, and `None` if `epoch` is over or was
+    /// aborted before.
     pub fn abort(&mut self, epoch: u64, cause: &Arc<str>) -> Option<&mut T> {
         if epoch < self.epoch || self.abort.as_ref().is_some_and(|(known, _)| *known >= epoch) {
             return None;

@@ -1,7 +1,7 @@
 //! Ending waits from outside, and the epochs that aborts belong to.
 //!
-//! An **epoch** is the time between two recoveries of a session. Signals carry their epoch, as they may come late, and also early:
-//! before a worker has begun the epoch that they are of.
+//! An **epoch** is the time between two recoveries of a session. Signals carry their epoch: a signal may come after its
+//! epoch is over, and before the worker has begun it.
 
 mod epoch;
 mod registry;

@@ -7,8 +7,8 @@ use super::{Abort, PerEpoch};
 
 /// The aborts of one worker: the listeners to tell, and the abort that was signalled already.
 ///
-/// A lane owns one for each worker and serves [`Link::on_abort`](crate::link::Link::on_abort) with it. A signal of an epoch that
-/// is over does nothing, so that a late one can't break the communicators that were made after recovery.
+/// A lane owns one for each worker and serves [`Link::on_abort`](crate::link::Link::on_abort) with it. A signal of an
+/// epoch that is over does nothing, so that a late one can't break the communicators that were made after recovery.
 #[derive(Default)]
 pub struct AbortRegistry(Mutex<PerEpoch<Vec<Weak<dyn Abort>>>>);
 
@@ -35,8 +35,8 @@ impl AbortRegistry {
         listeners.iter().for_each(|listener| listener.abort(cause));
     }
 
-    /// Starts an epoch: forgets the aborts of earlier ones and their listeners. An abort of this epoch that came before this
-    /// worker did is kept.
+    /// Starts an epoch: forgets the aborts of earlier ones and their listeners. Keeps an abort of this epoch that came
+    /// early.
     pub fn reset(&self, epoch: u64) {
         self.state().begin(epoch);
     }

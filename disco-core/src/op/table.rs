@@ -9,12 +9,16 @@ use crate::tensor::Tensor;
 
 /// Makes [`Op`] and [`OpKind`] of one row an operation: its documentation, variant, name and arguments.
 macro_rules! operations {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal $({ $($(#[$argument_doc:meta])* $argument:ident: $ty:ty,)* })?,)*) => {
-        /// One operation of a communicator of `n` ranks. Tensors are contiguous and share their storage with the caller's.
+    ($(
+        $(#[$doc:meta])*
+        $kind:ident = $name:literal $({ $($(#[$argument_doc:meta])* $argument:ident: $ty:ty,)* })?,
+    )*) => {
+        /// One operation of a communicator of `n` ranks. Tensors are contiguous and share their storage with the
+        /// caller's.
         ///
-        /// A missing `src` is in place, at the offsets of `MPI_IN_PLACE`; other overlap of `src` and `dst` is refused, but for
-        /// the very same elements in `AllReduce`, `Reduce` and `Broadcast`, which is in place too. "Significant at the root" means
-        /// that other ranks pass `None`.
+        /// A missing `src` is in place, at the offsets of `MPI_IN_PLACE`; other overlap of `src` and `dst` is refused,
+        /// but for the very same elements in `AllReduce`, `Reduce` and `Broadcast`, which is in place too. "Significant
+        /// at the root" means that other ranks pass `None`.
         #[non_exhaustive]
         #[derive(Clone, Debug)]
         pub enum Op {

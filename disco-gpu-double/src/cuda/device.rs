@@ -13,8 +13,8 @@ use super::hardware::HardwareQueues;
 use super::peer::Peers;
 use super::pool::Pool;
 use super::stream::{self, Stream};
-use crate::faults::{self, Action};
 use crate::settings;
+use crate::settings::faults::{self, Action};
 
 /// Made by `cuInit`, for as long as the process lives.
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();

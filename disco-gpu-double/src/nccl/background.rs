@@ -8,8 +8,8 @@ use super::abi::Code;
 use super::clique::Aborted;
 use super::comm::Comm;
 use super::{group, text};
-use crate::faults::{self, Action};
 use crate::settings;
+use crate::settings::faults::{self, Action};
 
 /// A code, and what there is to say about it.
 pub(crate) struct Failure(pub(crate) Code, pub(crate) String);

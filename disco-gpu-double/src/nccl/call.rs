@@ -9,7 +9,7 @@ use super::reduce::Operation;
 use super::text;
 use crate::cuda;
 use crate::cuda::memory::Span;
-use crate::faults::Action;
+use crate::settings::faults::Action;
 use crate::sync::lock;
 
 /// Which function.

@@ -11,7 +11,7 @@ use super::unit::{self, Unit};
 use super::{background, lifecycle, text};
 use crate::cuda::memory::Span;
 use crate::cuda::stream::Stream;
-use crate::faults::{self, Action};
+use crate::settings::faults::{self, Action};
 
 thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();

@@ -15,8 +15,8 @@ use super::comm::{self, Comm, Seat};
 use super::{captured, group, text, unique_id};
 use crate::cuda::device::{self, Device};
 use crate::cuda::peer;
-use crate::faults::Action;
 use crate::settings;
+use crate::settings::faults::Action;
 
 /// The first version of NCCL whose finalize waits for the other ranks.
 const FINALIZE_MEETS: c_int = 23_100;

@@ -4,6 +4,7 @@
 //! abi             types and codes of the interface
 //! config          how a communicator is to be made
 //! unique_id       where the ranks of a communicator meet
+//! tally           how much was launched
 //! text            what was said last
 //! clique          what the ranks of a communicator share, and wait for
 //! comm            one rank's communicator
@@ -39,6 +40,7 @@ pub(crate) mod number;
 pub(crate) mod point_to_point;
 pub(crate) mod reduce;
 pub(crate) mod split;
+pub(crate) mod tally;
 pub(crate) mod text;
 pub(crate) mod unique_id;
 pub(crate) mod unit;

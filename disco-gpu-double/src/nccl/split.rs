@@ -12,7 +12,7 @@ use super::background::{self, Failure, go_on};
 use super::clique::Clique;
 use super::comm::{self, Comm, Seat};
 use super::text;
-use crate::faults::Action;
+use crate::settings::faults::Action;
 
 /// A split that not all ranks have done.
 pub(crate) struct Round {

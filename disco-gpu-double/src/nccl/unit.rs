@@ -13,11 +13,11 @@ use super::clique::{Aborted, Clique};
 use super::comm::{Comm, Seat};
 use super::connection::Connection;
 use super::{background, collective, connection, point_to_point, text};
-use crate::counts;
 use crate::cuda;
 use crate::cuda::stream::{Stream, Work};
-use crate::faults::Action;
+use crate::nccl::tally;
 use crate::settings;
+use crate::settings::faults::Action;
 
 /// What was launched at once.
 pub(crate) struct Unit {
@@ -99,7 +99,7 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
 
 /// A unit as work, behind all earlier units of its communicator.
 pub(super) fn work(unit: Arc<Unit>) -> Work {
-    counts::unit();
+    tally::unit();
     let steps = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
     let comm = &unit.comm;
     let position = Position { unit: comm.launched.fetch_add(1, SeqCst), step: comm.steps.fetch_add(steps, SeqCst) };

@@ -4,10 +4,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::abi::{Code, Device};
-use super::machine::{End, Machine};
+use super::machine::End;
 use crate::cuda::identity;
-use crate::faults::{self, Action};
 use crate::settings;
+use crate::settings::Machine;
+use crate::settings::faults::{self, Action};
 
 /// Starts without an end.
 static STARTED: AtomicUsize = AtomicUsize::new(0);

@@ -1,23 +1,7 @@
-//! Kinds of machines, and where each GPU's links end.
+//! Where each GPU's links end.
 
 use super::abi::Code;
-use crate::settings;
-
-/// A kind of machine.
-#[repr(u64)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Machine {
-    /// GPUs without links.
-    Pcie,
-    /// Eight V100 in a hybrid cube mesh: six links each, none through a switch.
-    Dgx1,
-    /// The same, but that GPU 7's end of its link to GPU 3 is down.
-    Broken,
-    /// Sixteen V100, six links each, all to switches.
-    Dgx2,
-    /// Eight H100, eighteen links each, all to switches.
-    H100,
-}
+use crate::settings::{self, Machine};
 
 /// Where a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,24 +28,6 @@ const DGX_1: [[usize; 6]; 8] = [
 ];
 
 impl Machine {
-    const ALL: [(&str, Self); 5] = [
-        ("pcie", Self::Pcie),
-        ("dgx1", Self::Dgx1),
-        ("broken", Self::Broken),
-        ("dgx2", Self::Dgx2),
-        ("h100", Self::H100),
-    ];
-
-    /// The one that tests call so.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, machine)| machine)
-    }
-
-    /// The one of this number.
-    pub(crate) fn numbered(number: u64) -> Self {
-        Self::ALL.into_iter().find(|(_, machine)| *machine as u64 == number).map_or(Self::Pcie, |(_, machine)| machine)
-    }
-
     /// How many GPUs it has, whichever of them CUDA shows.
     pub(crate) fn gpus(self) -> usize {
         match self {

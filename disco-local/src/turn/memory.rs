@@ -7,7 +7,7 @@ use std::ptr;
 use disco_core::{DType, Error, Reduction, Result, Tensor};
 use smallvec::SmallVec;
 
-use crate::backend;
+use crate::NAME;
 use crate::board::{Board, Piece};
 use crate::group::Group;
 use crate::home::Home;
@@ -180,7 +180,7 @@ impl<'t> Memory<'t> {
             true => Ok(()),
             false => {
                 let operation = format!("reduction {reduction}");
-                Err(Error::Unsupported { backend: backend::NAME, operation, dtype: Some(dtype) })
+                Err(Error::Unsupported { backend: NAME, operation, dtype: Some(dtype) })
             }
         }
     }

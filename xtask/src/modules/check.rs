@@ -10,13 +10,7 @@ use super::source::Source;
 use crate::steps::CRATES;
 
 /// Crates that may have cycles, each with the reason.
-const EXEMPT: [(&str, &str); 5] = [
-    ("disco", "not yet in layers"),
-    ("disco-local", "not yet in layers"),
-    ("disco-mpi", "not yet in layers"),
-    ("disco-gpu-double", "not yet in layers"),
-    ("disco-cli", "not yet in layers"),
-];
+const EXEMPT: [(&str, &str); 0] = [];
 
 /// Reads every crate of the workspace and compares its modules.
 ///

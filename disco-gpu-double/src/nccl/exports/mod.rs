@@ -14,10 +14,10 @@ pub mod rccl;
 use super::abi::{Code, CommHandle, Stream};
 use super::call::{Args, Call};
 use super::{comm, text};
-use crate::counts;
 use crate::cuda::stream;
-use crate::faults::Action;
+use crate::nccl::tally;
 use crate::nccl::{background, group as groups};
+use crate::settings::faults::Action;
 
 /// Writes an answer to where it is wanted.
 fn put<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
@@ -31,7 +31,7 @@ fn null() -> Code {
 
 /// What all communication functions do.
 fn communicate(args: Args, comm: CommHandle, stream: Stream) -> Code {
-    counts::call();
+    tally::call();
     groups::note(submit(args, comm, stream, None))
 }
 

@@ -6,11 +6,11 @@ use std::ffi::c_void;
 use std::slice;
 
 use super::{communicate, submit};
-use crate::counts;
-use crate::faults::Action;
 use crate::nccl::abi::{Code, CommHandle, DataType, RedOp, Stream};
 use crate::nccl::call::{Args, Kind};
+use crate::nccl::tally;
 use crate::nccl::{background, comm as comms, group, text};
+use crate::settings::faults::Action;
 
 /// `ncclAllToAll(sendbuff, recvbuff, size_t count, datatype, comm, stream)`: NCCL's `ncclAlltoAll`.
 #[unsafe(no_mangle)]
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn ncclAllToAllv(
     comm: CommHandle,
     stream: Stream,
 ) -> Code {
-    counts::call();
+    tally::call();
     let sends = Side { kind: Kind::Send, base: send.addr(), counts: send_counts, offsets: send_offsets };
     let recvs = Side { kind: Kind::Recv, base: recv.addr(), counts: recv_counts, offsets: recv_offsets };
     // SAFETY: the caller's word.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::settings;
 use crate::sync::lock;
 
 /// What goes wrong.
@@ -47,7 +46,7 @@ pub(crate) fn set(text: &str) -> bool {
 
 /// Counts a call. What is to go wrong with it, if anything is.
 pub(crate) fn next(function: &str, rank: usize) -> Option<Action> {
-    settings::read();
+    super::read();
     if ANY.load(Relaxed) { count(function, rank) } else { None }
 }
 

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::faults;
-use crate::nvml::machine::Machine;
+use super::{Machine, faults};
 
 /// Read from the environment when the first of them is asked for.
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::from_env);

@@ -47,7 +47,7 @@ pub(crate) struct Figures {
 }
 
 impl Report {
-    pub(super) fn print_header(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn print_header(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { version, operation, backend, library, workers, session, cpus, hop_ns, .. } = self;
         writeln!(
             out,
@@ -65,12 +65,12 @@ impl Report {
         writeln!(out, "#{:>11} {:>11} {:>7} {:>6} {:>4} {units} {units}", "(B)", "(elements)", "", "", "")
     }
 
-    pub(super) fn print_footer(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn print_footer(&self, out: &mut impl Write) -> io::Result<()> {
         print_hop(self.hop_ns[1], out)?;
         writeln!(out, "# wrong elements: {}", self.wrong())
     }
 
-    pub(super) fn wrong(&self) -> u64 {
+    pub(crate) fn wrong(&self) -> u64 {
         self.rows.iter().map(|row| row.out_of_place.wrong + row.in_place.map_or(0, |figures| figures.wrong)).sum()
     }
 }
@@ -83,7 +83,7 @@ fn print_hop(hop: Option<u128>, out: &mut impl Write) -> io::Result<()> {
 }
 
 impl Row {
-    pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { size, count, dtype, redop, root, out_of_place, in_place } = self;
         let (redop, root) = (redop.as_deref().unwrap_or("none"), root.map_or("-1".to_owned(), |root| root.to_string()));
         write!(out, "{size:>12} {count:>11} {dtype:>7} {redop:>6} {root:>4} {}", out_of_place.columns())?;
