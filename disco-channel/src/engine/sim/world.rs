@@ -18,7 +18,7 @@ pub(super) const SECOND: At = 1_000_000;
 /// The longest run. Each wait has an end before.
 const LIMIT: At = 600 * SECOND;
 /// Events at one time.
-const STANDSTILL: u64 = 1_000_000;
+const STANDSTILL: u64 = 100_000;
 
 /// A session, its network and its machines.
 pub(super) struct World {
