@@ -10,6 +10,8 @@ use super::world::{At, SECOND, What, World};
 use crate::engine::controller::{Event, Order};
 use crate::handshake::{GREETING, Guest, Request, VERDICT};
 
+/// Limit for silence.
+const SILENCE: At = 5 * SECOND;
 /// Microseconds for 64 KiB over a slow connection.
 const SLOW_PACE: At = 60_000;
 /// What strangers know.
@@ -57,7 +59,8 @@ impl World {
     pub(super) fn harm(&mut self, harm: Harm) {
         self.show(|| format!("harm: {harm:?}"));
         if let Harm::Freeze(_, time) = harm {
-            self.frozen += time;
+            // Silence counts anew for an end that goes on.
+            self.frozen += time + SILENCE;
         }
         let link = |world: &Self, host: usize| world.hosts[host].link.filter(|_| !world.hosts[host].is_done());
         match harm {

@@ -37,7 +37,7 @@ pub(super) struct World {
     pub(super) shows: bool,
     pub(super) events: u64,
     standstill: u64,
-    /// How long ends were frozen.
+    /// How much longer waits may take, since ends were frozen.
     pub(super) frozen: At,
     /// When the lane was over.
     pub(super) over: At,
