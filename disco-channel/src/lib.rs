@@ -16,8 +16,6 @@ pub mod fuzzing;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod handshake;
 #[cfg(all(target_os = "linux", not(loom)))]
-mod hearing;
-#[cfg(all(target_os = "linux", not(loom)))]
 pub mod nodes;
 #[cfg(not(loom))]
 pub mod placement;

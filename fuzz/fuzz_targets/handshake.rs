@@ -2,8 +2,8 @@
 
 #![no_main]
 
-use disco_channel::nodes::Token;
 use disco_channel::handshake::{ANSWER, GREETING, Guest, Host, Request, VERDICT};
+use disco_channel::nodes::Token;
 use disco_core::{Error, World};
 
 disco_fuzz::target!(check, seeds);

@@ -23,10 +23,7 @@ crate::tests!(
     a_peer_that_claims_2_to_the_60_bytes_is_refused,
     a_node_of_another_program_ends_the_start,
     the_same_node_does_not_join_twice,
-    a_node_that_froze_while_it_waited_joins_again,
-    a_node_that_waits_need_not_speak_as_often_as_one_that_works,
     a_node_that_there_is_not_is_refused,
-    strangers_that_say_nothing_are_sent_away_at_the_deadline,
     a_thousand_strangers_keep_no_node_out,
 );
 
@@ -275,70 +272,9 @@ fn the_same_node_does_not_join_twice() {
     nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
 }
 
-fn a_node_that_froze_while_it_waited_joins_again() {
-    let session = builder(3, 1);
-    let (session, (_frozen, nodes)) = with(session, |address| {
-        let mut frozen = waiting(address, Request { node: Some(1), per_node: None });
-        thread::sleep(Duration::from_millis(2300));
-        let spawn = |id| node(address).env("DISCO_NODE_ID", id).spawn().unwrap();
-        let first = spawn("1");
-        // With the other one the session would start, with whoever has the seat then.
-        while frozen.0.read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0) {}
-        (frozen, [first, spawn("2")])
-    });
-    let session = session.unwrap();
-    assert_eq!(
-        [1, 2].map(|worker| ask(&session, "tests.pid", worker)),
-        nodes.each_ref().map(|node| i64::from(node.id()))
-    );
-    block_on(session.shutdown()).unwrap();
-    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
-}
-
-fn a_node_that_waits_need_not_speak_as_often_as_one_that_works() {
-    let session = builder(3, 1).silence(Duration::from_millis(1500));
-    let (session, (first, second)) = with(session, |address| {
-        let mut first = waiting(address, Request { node: Some(1), per_node: None });
-        thread::sleep(Duration::from_millis(1700));
-        let second = node(address).spawn().unwrap();
-        while !matches!(first.hear(), Message::Assign(_)) {}
-        // Its workers take their time to start.
-        thread::sleep(Duration::from_millis(300));
-        first.0.write_all(&Message::Ready.encode().unwrap()).unwrap();
-        (first, second)
-    });
-    drop(session.unwrap());
-    assert!(end(second).status.success());
-    drop(first);
-}
-
 fn a_node_that_there_is_not_is_refused() {
     let told = at_the_door(|address| complaint(node(address).env("DISCO_NODE_ID", "7").spawn().unwrap()));
     assert_eq!(told, "disco: the controller lost: it refuses this node: nodes here are 1 to 1, and it is 7\n");
-}
-
-fn strangers_that_say_nothing_are_sent_away_at_the_deadline() {
-    let start = Instant::now();
-    let (session, node) = with(builder(2, 1), |address| {
-        let mut silent = Stranger::connect(address);
-        let mut slow = Stranger::connect(address);
-        let mut half = Stranger::enter(address, TOKEN, Request::default());
-        // A byte now and then helps nobody.
-        let feeder = thread::spawn(move || {
-            let is_cut = (0..200).any(|_| {
-                thread::sleep(Duration::from_millis(250));
-                slow.0.write_all(b"d").is_err()
-            });
-            assert!(is_cut);
-        });
-        assert!(silent.is_sent_away());
-        assert!(half.is_sent_away());
-        feeder.join().unwrap();
-        node(address).spawn().unwrap()
-    });
-    assert!(start.elapsed() >= Duration::from_secs(5), "they have some time");
-    block_on(session.unwrap().shutdown()).unwrap();
-    assert!(end(node).status.success());
 }
 
 fn a_thousand_strangers_keep_no_node_out() {

@@ -23,6 +23,7 @@ pub(crate) mod limits;
 mod liveness;
 pub(crate) mod member;
 pub(crate) mod questions;
+pub(crate) mod reply;
 #[cfg(test)]
 mod sim;
 

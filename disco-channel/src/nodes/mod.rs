@@ -34,6 +34,7 @@ pub use crate::token::Token;
 
 /// What the socket may hold of what is to be sent: an urgent packet waits for it.
 const SOCKET: usize = 512 << 10;
+
 /// A connection between nodes.
 fn connection(
     stream: std::net::TcpStream,

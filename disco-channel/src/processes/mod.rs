@@ -11,10 +11,11 @@
 //! thread `disco-output` ◀────────────────────── its standard output and error, by lines
 //! ```
 //!
-//! **Starting.** The lane opens a door, an abstract Unix socket, and starts a process for each worker with a variable
-//! that names worker, door and a random token. Whoever connects has the same user and says HELLO (`disco_core::wire`) with
-//! the token and the names of its worker functions; others are sent away, those of this lane's own processes end the start. A worker
-//! says it only to a socket of its own user.
+//! **Starting.** The lane listens on an abstract Unix socket, and starts a process for each worker with a variable that names the
+//! worker, the socket and a random token. A process that connects has to be the same user's and to say HELLO (`disco_core::wire`) with
+//! the token and the names of its worker functions; any other is sent away, and ends the start if it is one of this lane's own. A worker
+//! says HELLO only to a socket of its own user. Admission, and all else that the lane decides, is `engine/controller`'s; the thread
+//! `disco-service` is the `reactor`'s.
 //!
 //! **Commands** of up to 64 KiB go through the ring, larger ones as FRAME to those whom they concern; a record in the ring keeps
 //! their place. Where there is no shared memory all frames are FRAME. Workers acknowledge FRAMEs, so that no more than 1,024

@@ -15,7 +15,6 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::lane::Lane;
 use crate::engine::controller::{Action, Conn, Event, Origin};
-use crate::hearing;
 use crate::process::Process;
 use crate::reactor::{Connection, Incoming, Poller};
 
@@ -423,8 +422,12 @@ fn watch(pid: u32, connection: &Connection) -> io::Result<Process> {
     if connection.is_hung_up() { Err(io::ErrorKind::NotConnected.into()) } else { Ok(process) }
 }
 
+/// Sends an answer. That the other end is gone shows when it is listened to.
 fn answer(connection: &Connection, id: u64, result: Result<Value>) {
-    if let Err(error) = hearing::answer(connection, id, result) {
+    let packet = Message::Answer { id, result }.encode();
+    // A value that can't leave the process: the worker that asked is told so.
+    let packet = packet.or_else(|error| Message::Answer { id, result: Err(error) }.encode());
+    if let Err(error) = packet.and_then(|packet| connection.send(packet, None)) {
         tracing::debug!(%error, "an answer does not go on");
     }
 }

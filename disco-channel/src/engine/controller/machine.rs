@@ -80,36 +80,43 @@ enum Told {
 impl Controller {
     /// A lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let (kind, door, told, workers, per_peer, start, limits, names) = match terms {
+        let lane = match terms {
             Terms::Nodes(terms, told) => {
-                let (workers, per_node, start) = (told.workers.clone(), terms.per_node, told.start);
-                let (limits, nodes) = ((told.heartbeat, told.silence), Nodes::new(terms));
-                let count = (workers.end.index() - workers.start.index()) / per_node;
-                let names = (0..count).map(|index| nodes.name(index, None)).collect();
-                (Kind::Node, Door::Nodes(nodes), Told::Assignment(told), workers, per_node, start, limits, names)
+                let (workers, start, silence) = (told.workers.clone(), told.start, told.silence);
+                let liveness = Liveness::new(told.heartbeat, silence, now);
+                let members = chunks(&workers, terms.per_node);
+                let nodes = Nodes::new(terms);
+                let peer = |(index, members)| Peer::new(members, nodes.name(index, None), liveness.clone());
+                let peers = members.enumerate().map(peer).collect();
+                let told = Told::Assignment(told);
+                Self { workers, start, peers, ..Self::bare(Kind::Node, Door::Nodes(nodes), told, silence, now) }
             }
             Terms::Processes { workers, token, welcome, start, silence } => {
-                let names: Vec<String> = ids(&workers).map(|worker| worker.to_string()).collect();
+                let liveness = Liveness::new(Duration::MAX, silence, now);
+                let peer = |members: Range<WorkerId>| {
+                    let name = members.start.to_string();
+                    Peer::new(members, name, liveness.clone())
+                };
+                let peers = chunks(&workers, 1).map(peer).collect();
                 let (door, told) = (Door::Processes(Processes::new(token)), Told::Welcome(welcome));
-                (Kind::Process, door, told, workers, 1, start, (Duration::MAX, silence), names)
+                Self { workers, start, peers, ..Self::bare(Kind::Process, door, told, silence, now) }
             }
         };
-        let peer = |(index, name)| {
-            let first = workers.start.index() + index * per_peer;
-            let members = WorkerId::new(first as u32)..WorkerId::new((first + per_peer) as u32);
-            Peer::new(members, name, Liveness::new(limits.0, limits.1, now))
-        };
-        let peers: Vec<Peer> = names.into_iter().enumerate().map(peer).collect();
+        Self { batch: Batch::new(lane.peers.len()), ..lane }
+    }
+
+    /// A lane without peers.
+    fn bare(kind: Kind, door: Door, told: Told, silence: Duration, now: Instant) -> Self {
         Self {
             kind,
             told,
-            start,
-            workers,
+            start: Duration::ZERO,
+            workers: WorkerId::new(0)..WorkerId::new(0),
             door: Some(door),
-            batch: Batch::new(peers.len()),
-            peers,
+            batch: Batch::new(0),
+            peers: Vec::new(),
             conns: BTreeMap::new(),
-            attention: Attention::new(limits.1, now),
+            attention: Attention::new(silence, now),
             out: Outbox::default(),
             epoch: 0,
             starting: Some(now),
@@ -433,6 +440,12 @@ impl Controller {
         };
         Error::Deadline { operation: "start".into(), after: self.start, state }
     }
+}
+
+/// Ranges of so many workers each.
+fn chunks(workers: &Range<WorkerId>, size: usize) -> impl Iterator<Item = Range<WorkerId>> + use<> {
+    let (start, end) = (workers.start.index(), workers.end.index());
+    (start..end).step_by(size).map(move |first| WorkerId::new(first as u32)..WorkerId::new((first + size) as u32))
 }
 
 /// The workers of a range.

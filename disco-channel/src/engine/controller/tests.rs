@@ -1,5 +1,7 @@
 //! Peers that exist only here: no clock, no socket.
 
+mod joining;
+
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -40,13 +42,18 @@ fn functions() -> Vec<String> {
 impl Bench {
     /// A lane to so many nodes with two workers each.
     fn nodes(nodes: usize) -> Self {
+        Self::nodes_with(nodes, SILENCE)
+    }
+
+    /// The same with another limit for silence.
+    fn nodes_with(nodes: usize, silence: Duration) -> Self {
         let world = World::new(2 * nodes, 1).unwrap();
         let workers = WorkerId::new(0)..WorkerId::new(2 * nodes as u32);
         let (token, names) = (Token::new(TOKEN).unwrap(), Vec::new());
-        let terms = NodeTerms { token, world, nodes, names, per_node: 2, silence: SILENCE };
+        let terms = NodeTerms { token, world, nodes, names, per_node: 2, silence };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
         let config = WorkerConfig::new(world);
-        let assignment = Assignment { node: 0, workers, processes: true, config, heartbeat, silence: SILENCE, start };
+        let assignment = Assignment { node: 0, workers, processes: true, config, heartbeat, silence, start };
         Self::new(Terms::Nodes(terms, assignment))
     }
 

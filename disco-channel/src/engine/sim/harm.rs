@@ -1,15 +1,17 @@
 //! What the plan does to machines and connections: freezes, cuts, garbage, strangers.
 
-use disco_core::WorkerId;
-use disco_core::wire::{Hello, Message};
+use disco_core::wire::{Hello, Join, Message};
+use disco_core::{WorkerId, function};
 
 use super::lead::{messages, token};
 use super::link::{Arrival, Side};
 use super::plan::{Harm, Kind};
 use super::world::{At, SECOND, What, World};
 use crate::engine::controller::{Event, Order};
-use crate::handshake::{GREETING, Guest, Request};
+use crate::handshake::{GREETING, Guest, Request, VERDICT};
 
+/// Limit for silence.
+const SILENCE: At = 5 * SECOND;
 /// Microseconds for 64 KiB over a slow connection.
 const SLOW_PACE: At = 60_000;
 /// What strangers know.
@@ -57,7 +59,8 @@ impl World {
     pub(super) fn harm(&mut self, harm: Harm) {
         self.show(|| format!("harm: {harm:?}"));
         if let Harm::Freeze(_, time) = harm {
-            self.frozen += time;
+            // Silence counts anew for an end that goes on.
+            self.frozen += time + SILENCE;
         }
         let link = |world: &Self, host: usize| world.hosts[host].link.filter(|_| !world.hosts[host].is_done());
         match harm {
@@ -157,6 +160,13 @@ impl World {
                         if let Ok((_, answer)) = Guest::answer(&token(OTHER), greeting, nonce, Request::default()) {
                             self.write(link, Side::Controller, &answer[..].into(), Order::Urgent);
                         }
+                    }
+                } else if bytes.len() == VERDICT {
+                    // It goes on as if the verdict were another one.
+                    let functions = function::names().into_iter().map(str::to_owned).collect();
+                    let join = Message::Join(Join { name: "stranger".into(), functions });
+                    if let Ok(packet) = join.encode() {
+                        self.write(link, Side::Controller, &packet.into(), Order::Urgent);
                     }
                 } else if let Some(Ok(message)) = messages(bytes).next()
                     && !matches!(message, Message::Bye(_))

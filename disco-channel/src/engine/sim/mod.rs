@@ -9,7 +9,16 @@
 //! ```
 //!
 //! A [`World`](world::World) runs one session from its start until nothing is left. It is a function of its seed: `DISCO_SEED=n` runs
-//! one seed again and prints the events. The rules that each run checks are [`World::breach`](world::World::breach)'s callers.
+//! one seed again and prints the events. Each run checks these rules:
+//!
+//! - Each worker gets all commands, in one order and once each; a session that ends in order has lost none.
+//! - Each wait ends: for replies, for room, for the store, for the start, for the end of the lane and of each host. The loss of a host that
+//!   was harmed is reported in time, and no other loss is.
+//! - A reply comes once, from a worker that was asked and has not left.
+//! - The first failure of an epoch follows from no other one; aborts of an epoch that is over reach no worker of the next one.
+//! - Strangers get no place, and hear nothing but a greeting and a refusal.
+//! - No more frames are under way to a host than its credit allows; a full lane is given none.
+//! - Each peer is reported once as left or lost, the lane is over once, and no connection is open at the end.
 
 mod harm;
 mod host;

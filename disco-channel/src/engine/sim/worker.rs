@@ -16,7 +16,7 @@ use super::plan::Kind;
 use super::world::{At, What, World};
 use crate::engine::credit::Taken;
 use crate::engine::member::upward::{self, Priority};
-use crate::hearing;
+use crate::engine::reply;
 
 /// Deadline of a collective.
 const COLLECTIVE_LIMIT: Duration = Duration::from_secs(300);
@@ -317,7 +317,7 @@ impl World {
             None => Ok(Value::from(vec![7u8; bytes])),
         };
         let wrap = |message| if is_node { upward::from(id, message) } else { message };
-        match hearing::encode_reply(id, seq, reply, wrap) {
+        match reply::encode(id, seq, reply, wrap) {
             Ok(packet) => self.host_writes(index, &packet.into(), crate::engine::controller::Order::Urgent),
             Err(error) => self.breach(format!("{id}: {error}")),
         }

@@ -18,7 +18,7 @@ pub(super) const SECOND: At = 1_000_000;
 /// The longest run. Each wait has an end before.
 const LIMIT: At = 600 * SECOND;
 /// Events at one time.
-const STANDSTILL: u64 = 1_000_000;
+const STANDSTILL: u64 = 100_000;
 
 /// A session, its network and its machines.
 pub(super) struct World {
@@ -37,7 +37,7 @@ pub(super) struct World {
     pub(super) shows: bool,
     pub(super) events: u64,
     standstill: u64,
-    /// How long ends were frozen.
+    /// How much longer waits may take, since ends were frozen.
     pub(super) frozen: At,
     /// When the lane was over.
     pub(super) over: At,

@@ -7,13 +7,12 @@ mod upstream;
 use std::sync::Arc;
 
 use disco_core::link::Shared;
-use disco_core::wire::Assignment;
+use disco_core::wire::{Assignment, Message};
 use disco_core::{Channel, Error, Result};
 
 use self::bridge::{Bridge, FAREWELL};
 pub use self::join::JoinOptions;
 use self::upstream::Upstream;
-use crate::hearing;
 use crate::processes::Sink;
 use crate::reactor::Waker;
 use crate::remote_store::RemoteStore;
@@ -48,7 +47,8 @@ where
         false => Err(Error::invalid(format!("a node can't have {count} workers, but 1 to {MAX_READERS}"))),
     };
     let made = made.inspect_err(|error| {
-        hearing::refuse(&connection, error);
+        // A controller that is gone does not care.
+        _ = Message::Bye(error.to_string()).encode().and_then(|packet| connection.send_last(packet));
         connection.finish(FAREWELL);
     })?;
     tracing::info!(node = assignment.node, workers = ?assignment.workers, "joined");

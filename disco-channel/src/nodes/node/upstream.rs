@@ -11,7 +11,7 @@ use disco_core::wire::{self, Message};
 use disco_core::{Error, Result, WorkerId};
 
 use crate::engine::member::upward::{self, Priority};
-use crate::hearing;
+use crate::engine::reply;
 use crate::reactor::{Connection, Waker};
 
 /// Bytes that may wait to be sent before threads that print wait.
@@ -75,7 +75,7 @@ impl Upstream {
 
 impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
-        let packet = hearing::encode_reply(worker, seq, reply, |message| upward::from(worker, message));
+        let packet = reply::encode(worker, seq, reply, |message| upward::from(worker, message));
         self.look_into(packet.and_then(|packet| self.connection.send(packet, None)));
     }
 

@@ -9,7 +9,7 @@ use disco_core::{Endpoint, Frame, Link, Result, WorkerId};
 use super::commands::Commands;
 use super::link::ProcessLink;
 
-use crate::hearing;
+use crate::engine::reply;
 use crate::reactor::Connection;
 
 /// The end of a worker that is a process of its own.
@@ -28,7 +28,7 @@ impl Endpoint for ProcessEndpoint {
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
         // No more than one large reply is in memory, besides what the socket takes.
         self.connection.wait_for_room(|| !self.commands.is_closed());
-        let packet = hearing::encode_reply(self.worker, seq, reply, |message| message)?;
+        let packet = reply::encode(self.worker, seq, reply, |message| message)?;
         self.connection.send(packet, None)
     }
 
