@@ -10,8 +10,6 @@ use std::sync::Arc;
 
 pub use epoch::{PerEpoch, Refused};
 pub use registry::AbortRegistry;
-#[doc(hidden)]
-pub use registry::AbortRegistry as Switchboard;
 
 /// Something that waits on peers and can be told to stop.
 pub trait Abort: Send + Sync {

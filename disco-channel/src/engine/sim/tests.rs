@@ -33,7 +33,7 @@ fn sessions_keep_their_rules_whatever_the_network_and_the_machines_do() {
         run(seed, true).unwrap();
         return;
     }
-    let runs = std::env::var("DISCO_SEEDS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
+    let runs = std::env::var("DISCO_SIM_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
     let start = Instant::now();
     let share = |first| {
         let (mut events, mut broken) = (0, Vec::new());
@@ -97,10 +97,10 @@ fn peak_memory() -> usize {
     peak.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// `DISCO_NODES=1000` starts so many, which get ten commands each.
+/// `DISCO_SIM_NODES=1000` starts so many, which get ten commands each.
 #[test]
 fn many_nodes_start_run_lose_some_of_them_and_leave() {
-    let nodes = std::env::var("DISCO_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(100);
+    let nodes = std::env::var("DISCO_SIM_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(100);
     let (commands, losses) = (10 * nodes as u64, 1 + nodes / 100);
     let (before, start) = (peak_memory(), Instant::now());
     let mut world = World::new(Plan::large(nodes, commands, losses), 1, false);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use disco_core::abort::Switchboard;
+use disco_core::abort::AbortRegistry;
 use disco_core::activity::Activity;
 use disco_core::channel::Notice;
 use disco_core::link::SharedFd;
@@ -23,7 +23,7 @@ pub(super) struct ProcessLink {
     worker: WorkerId,
     connection: Arc<Connection>,
     pub(super) store: Arc<RemoteStore>,
-    aborts: Switchboard,
+    aborts: AbortRegistry,
     activity: Arc<Activity>,
     arena: Option<Arc<Arena>>,
     shared: AtomicU32,
@@ -36,7 +36,7 @@ impl ProcessLink {
             worker,
             connection,
             store,
-            aborts: Switchboard::default(),
+            aborts: AbortRegistry::default(),
             activity: Arc::default(),
             arena,
             shared: AtomicU32::new(0),
