@@ -30,7 +30,7 @@ pub(super) struct Batch {
 
 /// Packets of frames, how many these are, and their own bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Load {
+pub(crate) struct Load {
     pub(super) packets: Arc<[u8]>,
     pub(super) frames: u64,
     pub(super) bytes: usize,
@@ -87,6 +87,11 @@ impl Batch {
         load
     }
 
+    /// Other frames have just gone.
+    pub(super) fn note_sent(&mut self, now: Instant) {
+        self.sent = Some(now);
+    }
+
     /// Frames that are here, and their own bytes.
     pub(super) fn size(&self) -> (u64, usize) {
         (self.frames, self.bytes)
@@ -103,6 +108,20 @@ impl Batch {
         debug_assert!(frames == 1 || packets.len() <= CHUNK, "what goes in parts is one packet");
         Some(Load { packets, frames, bytes })
     }
+}
+
+/// The packet of a frame that does not wait for more, if the frame is as large.
+///
+/// # Errors
+/// A value that can't leave the process.
+pub(crate) fn pack(frame: &Frame) -> Result<Option<Load>> {
+    let bytes = frame.bytes()?;
+    if bytes.len() < ENOUGH {
+        return Ok(None);
+    }
+    let mut packets = Writer::default();
+    wire::write_frame(frame.seq(), bytes, &mut packets)?;
+    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: bytes.len() }))
 }
 
 #[cfg(test)]

@@ -29,21 +29,33 @@ impl Controller {
         }
     }
 
+    /// As [`Controller::submit_packed`].
+    #[cfg(test)]
+    pub(crate) fn submit(&mut self, frame: &Frame, now: Instant) -> Result<()> {
+        self.submit_packed(frame, super::pack(frame)?, now)
+    }
+
     /// Passes a frame on, for which there is room: at once if somebody waits for its effect; else it may linger for others to go with
-    /// it.
+    /// it. `packed` is what [`pack`](super::pack) gives: large packets are made before the engine is locked, since heartbeats need the lock.
     ///
     /// # Errors
     /// A value that can't leave the process.
-    pub(crate) fn submit(&mut self, frame: &Frame, now: Instant) -> Result<()> {
+    pub(crate) fn submit_packed(&mut self, frame: &Frame, packed: Option<Load>, now: Instant) -> Result<()> {
         match frame.command() {
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
                 let peer = self.place(*worker).map(|(peer, _)| peer);
                 let rest = (frame.bytes()?.len() > SMALL).then(|| frame.without_command());
-                self.submit_to(frame, rest.as_ref(), peer, now)
+                self.submit_to((frame, packed), rest.as_ref(), peer, now)
             }
             Command::SyncAll | Command::Shutdown | Command::Recover { .. } => {
-                self.add(frame, now)?;
-                self.go(now);
+                let load = self.take(frame, packed, now)?;
+                load.iter().for_each(|load| self.load_all(load));
+                Ok(())
+            }
+            // A batch would be full with it.
+            _ if packed.is_some() => {
+                let load = self.take(frame, packed, now)?;
+                load.iter().for_each(|load| self.load_all(load));
                 Ok(())
             }
             _ => {
@@ -77,12 +89,17 @@ impl Controller {
 
     /// Passes a frame on at once, behind those that linger, to the peer of which somebody waits; the others may get `rest` in its place,
     /// and that when something else goes to them.
-    fn submit_to(&mut self, frame: &Frame, rest: Option<&Frame>, peer: Option<usize>, now: Instant) -> Result<()> {
+    fn submit_to(
+        &mut self,
+        (frame, packed): (&Frame, Option<Load>),
+        rest: Option<&Frame>,
+        peer: Option<usize>,
+        now: Instant,
+    ) -> Result<()> {
         if peer.is_none() || self.peers.len() > 1 {
             self.go(now);
         }
-        self.add(frame, now)?;
-        let load = self.batch.take(now);
+        let load = self.take(frame, packed, now)?;
         let others = match rest {
             None => load.clone(),
             Some(rest) => {
@@ -95,6 +112,21 @@ impl Controller {
             load.iter().for_each(|load| self.load(index, load, order));
         }
         Ok(())
+    }
+
+    /// What is to go at once with a frame.
+    fn take(&mut self, frame: &Frame, packed: Option<Load>, now: Instant) -> Result<Option<Load>> {
+        match packed {
+            None => {
+                self.add(frame, now)?;
+                Ok(self.batch.take(now))
+            }
+            packed => {
+                self.go(now);
+                self.batch.note_sent(now);
+                Ok(packed)
+            }
+        }
     }
 
     fn add(&mut self, frame: &Frame, now: Instant) -> Result<()> {

@@ -15,7 +15,7 @@ use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId};
 
 use super::announce::{Announce, Announcement};
 use super::transport::Tcp;
-use crate::engine::controller::{Controller, NodeTerms, Terms};
+use crate::engine::controller::{Controller, NodeTerms, Terms, pack};
 use crate::reactor::Waker;
 use crate::reactor::{Lane, Reactor, Served};
 use crate::token::Token;
@@ -164,12 +164,11 @@ impl Channel for NodeLane {
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
         // Encoded before the lock is taken: the reactor thread needs that for heartbeats.
-        let encoded = frame.bytes();
+        let packed = pack(frame);
         self.started()?.with(|engine, now| {
             engine.check(|| self.name())?;
             engine.note(frame.command());
-            encoded?;
-            engine.submit(frame, now)
+            engine.submit_packed(frame, packed?, now)
         })
     }
 
