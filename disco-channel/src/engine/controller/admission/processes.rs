@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use disco_core::wire::{Hello, Message};
 use disco_core::{Error, WorkerId, function};
+use subtle::ConstantTimeEq as _;
 
 use super::pending::{LIMIT, Pending};
 use crate::engine::controller::event::Conn;
@@ -52,7 +53,8 @@ impl Processes {
     /// The first message of a connection came.
     pub(crate) fn message(&mut self, conn: Conn, message: Message, out: &mut Outbox) -> Option<Verdict> {
         let (worker, error) = match message {
-            Message::Hello(hello) if is_same(&hello.token, &self.token) => match function::compare(&hello.functions) {
+            Message::Hello(hello) if hello.token.ct_eq(&self.token).into() => match function::compare(&hello.functions)
+            {
                 Ok(()) => {
                     let Stranger { pid, .. } = self.pending.remove(conn)?;
                     return Some(Verdict::Worker { pid, hello });
@@ -92,9 +94,4 @@ impl Processes {
         out.refuse(conn, &error);
         Some(Verdict::Refused { pid, worker, error })
     }
-}
-
-/// Compares without telling by the time how much is right.
-fn is_same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
