@@ -75,7 +75,7 @@ impl Token {
     /// # Errors
     /// No random numbers.
     pub fn random() -> Result<Self> {
-        let random = random::bytes::<32>().map_err(|error| Error::invalid(format!("no random numbers: {error}")))?;
+        let random = random::bytes::<32>().map_err(|error| Error::system("no random numbers", error))?;
         Self::new(&random::hex(&random))
     }
 
@@ -94,16 +94,17 @@ impl Token {
     /// # Errors
     /// It can't be read, or has no token.
     pub fn read(path: &Path) -> Result<Self> {
-        let refused = |error: &dyn fmt::Display| Error::invalid(format!("token file {}: {error}", path.display()));
+        let name = format!("token file {}", path.display());
+        let refused = |error: std::io::Error| Error::system(name.as_str(), error);
         let mut text = String::new();
-        let file = File::open(path).map_err(|error| refused(&error))?;
+        let file = File::open(path).map_err(refused)?;
         if file.metadata().is_ok_and(|data| data.mode() & 0o077 != 0) {
             tracing::warn!(path = %path.display(), "others can read the token");
         }
         // Whatever it is, not all of it is wanted.
         let most = *Self::SIZES.end() as u64 * 2;
-        file.take(most).read_to_string(&mut text).map_err(|error| refused(&error))?;
-        Self::new(&text).map_err(|error| refused(&error))
+        file.take(most).read_to_string(&mut text).map_err(refused)?;
+        Self::new(&text).map_err(|error| Error::invalid(format!("{name}: {error}")))
     }
 
     /// Makes a random token, and a new file with it that only this user can read.
@@ -111,7 +112,7 @@ impl Token {
     /// # Errors
     /// The file is there already, or can't be written; no random numbers.
     pub fn create(path: &Path) -> Result<Self> {
-        let refused = |error: std::io::Error| Error::invalid(format!("token file {}: {error}", path.display()));
+        let refused = |error: std::io::Error| Error::system(format!("token file {}", path.display()), error);
         let token = Self::random()?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(refused)?;
         file.write_all(&[&token.0, &b"\n"[..]].concat()).map_err(refused)?;

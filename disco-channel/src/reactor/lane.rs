@@ -187,7 +187,7 @@ impl Lane {
     /// The descriptor of the ring.
     fn ring(&self) -> Result<Option<OwnedFd>> {
         let ring = self.ring.as_ref().map(|ring| ring.as_fd().try_clone_to_owned()).transpose();
-        ring.map_err(|error| Error::invalid(format!("no descriptor for the ring: {error}")))
+        ring.map_err(|error| Error::system("no descriptor for the ring", error))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -26,7 +26,7 @@ pub(super) fn spawn(
         let _left = exits.guard(index);
         work(&*run, endpoint, &exits);
     });
-    started.map_err(|error| Error::invalid(format!("{worker}: its thread can't be started: {error}")))
+    started.map_err(|error| Error::system(format!("{worker}: its thread can't be started"), error))
 }
 
 fn work(run: &Run, endpoint: ThreadEndpoint, exits: &Exits) {

@@ -17,6 +17,6 @@ impl NodeProcess {
     /// The system can't watch it; it is killed then.
     pub fn new(child: Child) -> Result<Self> {
         let process = Process::child(child);
-        process.map(Self).map_err(|error| Error::invalid(format!("the process of a node can't be watched: {error}")))
+        process.map(Self).map_err(|error| Error::system("the process of a node can't be watched", error))
     }
 }

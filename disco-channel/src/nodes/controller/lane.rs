@@ -93,7 +93,7 @@ impl NodeLane {
 
     fn listen(&self) -> Result<TcpListener> {
         let listen = &self.options.listen;
-        TcpListener::bind(listen).map_err(|error| Error::invalid(format!("can't listen on {listen}: {error}")))
+        TcpListener::bind(listen).map_err(|error| Error::system(format!("can't listen on {listen}"), error))
     }
 }
 
@@ -117,7 +117,7 @@ impl Channel for NodeLane {
         if self.started.get().is_some() {
             return Err(self.error("was started before"));
         }
-        let refused = |error: std::io::Error| self.error(&format!("the system refuses it: {error}"));
+        let refused = |error: std::io::Error| Error::system(format!("{}: the system refuses it", self.name()), error);
         let listener = self.listen()?;
         let address = listener.local_addr().map_err(refused)?;
         let waker = Arc::new(Waker::new().map_err(refused)?);

@@ -72,7 +72,7 @@ impl Bridge {
             waker.wake();
         };
         let started = thread::Builder::new().name(name.into()).spawn(work);
-        started.map(drop).map_err(|error| Error::invalid(format!("a node's thread can't be started: {error}")))
+        started.map(drop).map_err(|error| Error::system("a node's thread can't be started", error))
     }
 
     /// Waits for the next events, and does what follows from them. Breaks with the node's result.

@@ -30,7 +30,7 @@ pub fn serve<F>(options: &JoinOptions, lane: F) -> Result<()>
 where
     F: FnOnce(&Assignment, Arc<Shared>, Sink) -> Result<Arc<dyn Channel>>,
 {
-    let refused = |error: std::io::Error| Error::invalid(format!("the system refuses a node: {error}"));
+    let refused = |error: std::io::Error| Error::system("the system refuses a node", error);
     let waker = Arc::new(Waker::new().map_err(refused)?);
     let joined = join::join(options, &waker)?;
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());

@@ -90,8 +90,7 @@ impl ProcessLane {
     /// Starts or invites so many workers, and waits until all have come.
     fn bring_up(&self, count: usize, inbox: Arc<dyn Inbox>) -> Result<Started> {
         let Options { launch, config, ring, start, heartbeat, silence, output } = &self.options;
-        let refused =
-            |error: std::io::Error| Error::invalid(format!("the system refuses a lane to processes: {error}"));
+        let refused = |error: std::io::Error| Error::system("the system refuses a lane to processes", error);
         let waker = Arc::new(Waker::new().map_err(refused)?);
         let (segment, ring) = ring.then(|| Ring::new(count)).flatten().unzip();
         let interval = (*silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));

@@ -74,7 +74,7 @@ impl Launch {
         match &self.0 {
             How::Elsewhere(invite) => invite(invitation).map(|()| Process::Unknown),
             How::Program(program) => program.start(invitation, pipes).map_err(|error| {
-                Error::invalid(format!("{}: {} can't be started: {error}", invitation.worker, program.name.display()))
+                Error::system(format!("{}: {} can't be started", invitation.worker, program.name.display()), error)
             }),
         }
     }

@@ -43,7 +43,8 @@ where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
 {
     let worker = invitation.worker;
-    let waker = Arc::new(Waker::new().map_err(|error| Error::invalid(format!("{worker}: {error}")))?);
+    let waker =
+        Arc::new(Waker::new().map_err(|error| Error::system(format!("{worker} can't make an eventfd"), error))?);
     let connection = Arc::new(connect(invitation, &waker)?);
     let mut incoming = Incoming::new(PACKET);
     let welcome = introduce(invitation, &connection, &mut incoming, &waker)?;
@@ -69,7 +70,7 @@ where
         served: served.clone(),
     };
     let started = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(|| service.run());
-    started.map_err(|error| Error::invalid(format!("{worker}: its service thread can't be started: {error}")))?;
+    started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
     let result = run(worker, welcome.config, endpoint);
     // The process may go on to something else.
     served.store(true, Ordering::Release);
