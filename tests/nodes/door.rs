@@ -59,14 +59,6 @@ impl Stranger {
         stranger
     }
 
-    /// The next message.
-    fn hear(&mut self) -> Message {
-        let length = Packet::content_len(self.read()).unwrap();
-        let mut content = vec![0; length];
-        self.0.read_exact(&mut content).unwrap();
-        Message::decode(Packet::read(&content).unwrap()).unwrap()
-    }
-
     /// Says something else than join, or more, and returns why it is refused.
     fn say(&mut self, bytes: &[u8]) -> String {
         self.0.write_all(bytes).unwrap();

@@ -11,6 +11,10 @@ pub(crate) enum Fault {
     OldAbort,
     /// A worker's departure overtakes its last reply.
     EarlyDeparture,
+    /// The controller says nothing to its peers while there are no commands.
+    SilentController,
+    /// A thread that brings a frame does not wake the reactor thread for an earlier timeout.
+    MissedWake,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::channel::Inbox;
 use disco_core::link::{Shared, SharedFd};
-use disco_core::wire::{Message, StoreCall};
+use disco_core::wire::{Message, StoreCall, WireError};
 use disco_core::{Result, Value};
 use rustix::event::{PollFd, PollFlags};
 
@@ -135,7 +135,10 @@ impl<T: Transport> Reactor<T> {
             let (timeout, accepts) = self.lane.look(|engine| (engine.next_timeout(), engine.accepts()));
             for source in self.wait(timeout, accepts, &held) {
                 match source {
-                    Source::Waker => self.lane.waker.hear(),
+                    Source::Waker => {
+                        self.lane.waker.hear();
+                        self.close_full();
+                    }
                     Source::Listener => self.accept(),
                     Source::Connection(conn) => self.attend(conn, held.contains(&conn)),
                     Source::Process(index) => self.reap(index),
@@ -225,57 +228,75 @@ impl<T: Transport> Reactor<T> {
     /// A connection has something to say, or takes more.
     fn attend(&mut self, conn: Conn, is_held: bool) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
-        // The other end runs another program than its peers from then on.
-        if connection.is_full() {
-            let unread = connection.backlog();
-            return self.step(Event::Full(conn, unread));
-        }
         let connection = connection.clone();
-        if !is_held {
-            self.read(conn);
+        // The other end may have said why it is gone: that comes before an error of writing.
+        let is_all_read = is_held || self.read(conn);
+        if let Err(error) = connection.flush()
+            && is_all_read
+            && self.connections.contains_key(&conn)
+        {
+            tracing::debug!(?conn, %error, "can't be written to");
+            self.step(Event::Hung(conn, None));
         }
-        // That the other end is gone shows when it is listened to: it may have said why.
-        _ = connection.flush();
     }
 
     /// Takes in what a connection says. Leaves off after a while, as the others have something to say, too: what is left comes up
-    /// again.
-    fn read(&mut self, conn: Conn) {
+    /// again. Returns whether nothing is left.
+    fn read(&mut self, conn: Conn) -> bool {
         for _ in 0..ROUNDS {
-            let Some(reading) = self.connections.get_mut(&conn) else { return };
-            if reading.bytes > 0 {
+            let Some(reading) = self.connections.get_mut(&conn) else { return true };
+            let event = if reading.bytes > 0 {
                 match reading.read_bytes() {
-                    Ok(bytes) if bytes.is_empty() => return self.step(Event::Hung(conn, None)),
-                    Ok(bytes) => self.step(Event::Bytes(conn, bytes)),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return self.step(Event::Hung(conn, Some(error.to_string()))),
+                    Ok(bytes) if bytes.is_empty() => Event::Hung(conn, None),
+                    Ok(bytes) => {
+                        self.step(Event::Bytes(conn, bytes));
+                        continue;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => Event::Hung(conn, Some(error.to_string())),
                 }
-                continue;
-            }
-            let came = match reading.incoming.fill(&reading.connection) {
-                Ok(came) => came,
-                Err(error) => return self.step(Event::Garbage(conn, error)),
+            } else {
+                match reading.incoming.fill(&reading.connection) {
+                    Ok(came) => match self.take_messages(conn) {
+                        Ok(is_whole) if came => {
+                            if !is_whole {
+                                self.step(Event::Heard(conn));
+                            }
+                            continue;
+                        }
+                        Ok(_) if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_closed()) => {
+                            Event::Hung(conn, None)
+                        }
+                        Ok(_) => return true,
+                        Err(error) => Event::Garbage(conn, error.into()),
+                    },
+                    Err(error) => Event::Garbage(conn, error),
+                }
             };
-            let mut is_whole = false;
-            while let Some(reading) = self.connections.get_mut(&conn) {
-                match reading.incoming.next() {
-                    Ok(Some(message)) => self.step(Event::Message(conn, message)),
-                    Ok(None) => break,
-                    Err(error) => return self.step(Event::Garbage(conn, error.into())),
-                }
-                is_whole = true;
-            }
-            if came && !is_whole {
-                self.step(Event::Heard(conn));
-            }
-            if !came {
-                if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_closed()) {
-                    self.step(Event::Hung(conn, None));
-                }
-                return;
-            }
+            self.step(event);
+            return true;
         }
+        false
+    }
+
+    /// Takes in the messages of which all bytes have come. Returns whether there were any.
+    fn take_messages(&mut self, conn: Conn) -> Result<bool, WireError> {
+        let mut is_any = false;
+        while let Some(reading) = self.connections.get_mut(&conn)
+            && let Some(message) = reading.incoming.next()?
+        {
+            is_any = true;
+            self.step(Event::Message(conn, message));
+        }
+        Ok(is_any)
+    }
+
+    /// A connection that refused something has missed a message, so that its peer can't go on.
+    fn close_full(&mut self) {
+        let full = self.connections.iter().filter(|(_, reading)| reading.connection.is_full());
+        let full: Vec<_> = full.map(|(conn, reading)| (*conn, reading.connection.backlog())).collect();
+        full.into_iter().for_each(|(conn, unread)| self.step(Event::Full(conn, unread)));
     }
 
     /// The process of a peer has ended, perhaps. What it has sent before is in the socket.
@@ -285,7 +306,7 @@ impl<T: Transport> Reactor<T> {
         }
         if self.processes[index].has_ended() {
             if let Some(conn) = self.lane.look(|engine| engine.conn(index)) {
-                self.read(conn);
+                _ = self.read(conn);
             }
             let status = self.processes[index].status();
             self.step(Event::Ended(index, status));
@@ -322,6 +343,12 @@ impl<T: Transport> Reactor<T> {
             Action::Close(conn) => {
                 self.connections.remove(&conn);
                 self.lane.remove(conn);
+            }
+            Action::Flush => {
+                for Reading { connection, .. } in self.connections.values() {
+                    // An error shows when the connection is attended to.
+                    _ = connection.flush();
+                }
             }
             Action::StopAccepting => self.transport.stop_accepting(),
             Action::Watch { peer, pid, conn } => self.watch(peer, pid, conn),

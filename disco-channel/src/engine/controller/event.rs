@@ -75,7 +75,7 @@ pub(crate) enum Order {
     WithRing,
     /// Behind everything.
     Last,
-    /// Behind everything; it may wait until something else goes.
+    /// Behind everything; it may wait until something else goes, or until [`Action::Flush`].
     Held,
 }
 
@@ -94,6 +94,8 @@ pub(crate) enum Action {
     Listen(Conn, usize),
     /// Nothing more goes over the connection either way.
     Close(Conn),
+    /// Packets that were written as [`Order::Held`] go now.
+    Flush,
     /// Nobody else is let in.
     StopAccepting,
     /// A peer has come whose process this one has not started: [`Event::Started`] if it can be watched.

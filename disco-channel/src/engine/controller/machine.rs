@@ -15,6 +15,7 @@ use super::closing::Closing;
 use super::event::{Action, Conn, Event, Order, Origin, Write};
 use super::outbox::Outbox;
 use super::peer::{Kind, Peer, Process};
+use crate::engine::fault::{self, Fault};
 use crate::engine::limits::PACKET;
 use crate::engine::{Attention, Liveness};
 
@@ -39,6 +40,8 @@ pub(crate) struct Controller {
     pub(super) peers: Vec<Peer>,
     pub(super) conns: BTreeMap<Conn, usize>,
     pub(super) batch: Batch,
+    /// When packets that wait for others go without them.
+    pub(super) held_until: Option<Instant>,
     attention: Attention,
     pub(super) out: Outbox,
     /// The latest epoch that a worker can be in.
@@ -114,6 +117,7 @@ impl Controller {
             workers: WorkerId::new(0)..WorkerId::new(0),
             door: Some(door),
             batch: Batch::new(0),
+            held_until: None,
             peers: Vec::new(),
             conns: BTreeMap::new(),
             attention: Attention::new(silence, now),
@@ -134,8 +138,11 @@ impl Controller {
 
     /// Takes in what has happened.
     pub(crate) fn handle(&mut self, event: Event, now: Instant) {
-        // The events of the lane's methods come from threads that do not listen.
-        let is_heard = !matches!(event, Event::Signal(_) | Event::Close(_) | Event::Dropped);
+        // Threads that do not listen bring these events, too.
+        let is_heard = !matches!(
+            event,
+            Event::Signal(_) | Event::Close(_) | Event::Dropped | Event::Full(..) | Event::Accused(..)
+        );
         if is_heard && self.attention.look(now) {
             self.peers.iter_mut().for_each(|peer| peer.liveness.excuse(now));
             if let Some(Door::Nodes(nodes)) = &mut self.door {
@@ -209,7 +216,8 @@ impl Controller {
 
     /// Whether the thread that does what is to be done has to be woken: there is something, or an earlier timeout.
     pub(crate) fn take_wake(&mut self) -> bool {
-        std::mem::take(&mut self.has_new_timeout) || !self.out.actions.is_empty()
+        let has_new_timeout = std::mem::take(&mut self.has_new_timeout) && !fault::is_planted(Fault::MissedWake);
+        has_new_timeout || !self.out.actions.is_empty()
     }
 
     /// When [`Event::Timer`] is due.
@@ -223,7 +231,8 @@ impl Controller {
         });
         let start = self.starting.and_then(|since| since.checked_add(self.start));
         let peers = self.peers.iter().filter_map(Peer::next_timeout);
-        let others = [door, start, self.batch.deadline(), self.closing_timeout(), self.attention.next_timeout()];
+        let (batch, attention) = (self.batch.deadline(), self.attention.next_timeout());
+        let others = [door, start, batch, self.held_until, self.closing_timeout(), attention];
         peers.chain(others.into_iter().flatten()).min()
     }
 
@@ -282,8 +291,7 @@ impl Controller {
     fn admit(&mut self, conn: Conn, message: Message, now: Instant) {
         match &mut self.door {
             Some(Door::Nodes(nodes)) => match nodes.message(conn, message, now, &mut self.out) {
-                Ok(None) => {}
-                Ok(Some(joined)) => self.assign(joined, now),
+                Ok(()) => {}
                 Err(error) => self.give_up(&error, now),
             },
             Some(Door::Processes(processes)) => {
@@ -395,8 +403,15 @@ impl Controller {
     /// What depends on time alone.
     fn look(&mut self, now: Instant) {
         self.linger(now);
+        if self.held_until.take_if(|until| now >= *until).is_some() {
+            self.out.act(Action::Flush);
+        }
         match &mut self.door {
-            Some(Door::Nodes(nodes)) => nodes.look(now, &mut self.out),
+            Some(Door::Nodes(nodes)) => {
+                if let Some(joined) = nodes.look(now, &mut self.out) {
+                    self.assign(joined, now);
+                }
+            }
             Some(Door::Processes(_)) => {
                 while let Some(Door::Processes(processes)) = &mut self.door
                     && let Some(Verdict::Refused { pid, worker, error }) = processes.expire(now, &mut self.out)
@@ -414,7 +429,9 @@ impl Controller {
             };
             if peer.liveness.must_say(now) {
                 peer.liveness.said(now);
-                self.out.send(conn, &Message::Alive);
+                if !fault::is_planted(Fault::SilentController) {
+                    self.out.send(conn, &Message::Alive);
+                }
             }
             if let Some(limit) = peer.liveness.is_silent(now) {
                 peer.is_silent = true;

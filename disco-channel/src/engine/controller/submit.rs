@@ -1,7 +1,7 @@
 //! Frames, on their way down.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use disco_core::{Command, Frame, Result};
 
@@ -12,6 +12,8 @@ use crate::engine::credit::CAPACITY;
 
 /// The largest frame that peers get that it does not concern.
 const SMALL: usize = 4 << 10;
+/// How long a packet that a peer does not wait for may wait for others to the same peer.
+const HELD_LIMIT: Duration = Duration::from_millis(200);
 
 impl Controller {
     /// Frames that would be taken now: as many as the slowest peer has credit for.
@@ -110,6 +112,10 @@ impl Controller {
         for index in 0..self.peers.len() {
             let (load, order) = if peer == Some(index) { (&load, Order::Last) } else { (&others, Order::Held) };
             load.iter().for_each(|load| self.load(index, load, order));
+        }
+        if self.held_until.is_none() && self.peers.len() > 1 {
+            self.held_until = now.checked_add(HELD_LIMIT);
+            self.has_new_timeout = true;
         }
         Ok(())
     }

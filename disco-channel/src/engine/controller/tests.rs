@@ -151,6 +151,12 @@ impl Bench {
     }
 
     fn join(&mut self, slot: u32, node: Option<u32>) {
+        self.ask_to_join(slot, node);
+        self.pass(Duration::ZERO);
+    }
+
+    /// Joins, before timers that are due.
+    fn ask_to_join(&mut self, slot: u32, node: Option<u32>) {
         self.prove(slot, TOKEN, Request { node, per_node: None });
         self.say(slot, Message::Join(Join { name: "host".into(), functions: functions() }));
     }
@@ -277,6 +283,19 @@ fn frames_linger_behind_one_another_and_not_behind_a_sync() {
     bench.engine.submit(&frame(5, Command::SyncAll), bench.now).unwrap();
     bench.drain();
     assert_eq!(bench.written.len(), 3);
+}
+
+#[test]
+fn a_packet_that_may_wait_for_others_goes_after_200_ms() {
+    let mut bench = Bench::running(2);
+    bench.engine.submit(&frame(1, Command::SyncWorker { worker: WorkerId::new(0) }), bench.now).unwrap();
+    bench.drain();
+    assert!(bench.engine.take_wake(), "the reactor thread has a timer to set");
+    assert_eq!(bench.written.iter().map(|(.., order)| *order).collect::<Vec<_>>(), [Order::Last, Order::Held]);
+    bench.pass(199 * MS);
+    assert!(bench.done().is_empty());
+    bench.pass(MS);
+    assert_eq!(bench.done(), ["Flush"]);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub(super) struct Lead {
     pub(super) session: Session,
     /// The plan has done something to it that may end any host.
     pub(super) is_harmed: bool,
+    /// The reactor thread does what the engine wants: it looks for timeouts afterwards.
+    is_acting: bool,
     pub(super) is_over: bool,
     /// The program has let go of the lane.
     is_dropped: bool,
@@ -114,6 +116,7 @@ impl Lead {
             answers: Arc::default(),
             session: Session::default(),
             is_harmed: false,
+            is_acting: false,
             is_over: false,
             is_dropped: false,
             posted: (0, 0),
@@ -185,14 +188,28 @@ impl World {
     pub(super) fn tell_lead(&mut self, event: Event) {
         let now = self.instant();
         self.lead.is_dropped |= matches!(event, Event::Dropped);
+        let is_call = matches!(event, Event::Signal(_) | Event::Close(_) | Event::Dropped);
         self.lead.engine.handle(event, now);
-        self.lead_acts();
+        if is_call { self.lead_was_called() } else { self.lead_acts() }
+    }
+
+    /// A thread of the program has called the lane: it writes, and wakes the reactor only if the engine says so.
+    fn lead_was_called(&mut self) {
+        self.lead_writes();
+        if self.lead.engine.take_wake() {
+            return self.lead_acts();
+        }
+        let Some(timeout) = self.lead.engine.next_timeout().filter(|_| !self.lead.is_acting) else { return };
+        let due = self.now + self.until(timeout);
+        if self.lead.timer.is_none_or(|timer| due < timer) {
+            self.breach(format!("the reactor is not woken for a timeout at {due} us"));
+        }
     }
 
     pub(super) fn lead_goes_on_closing(&mut self) {
         let now = self.instant();
         self.lead.engine.go_on_closing(now);
-        self.lead_acts();
+        self.lead_was_called();
     }
 
     pub(super) fn lead_timer(&mut self) {
@@ -224,20 +241,25 @@ impl World {
         }
         let bytes = frame.bytes().map_or(0, <[u8]>::len);
         self.lead.posted = (self.lead.posted.0 + 1, self.lead.posted.1 + bytes as u64);
-        self.lead_acts();
+        self.lead_was_called();
     }
 
-    /// Does what the engine wants.
-    fn lead_acts(&mut self) {
-        loop {
-            while let Some(write) = self.lead.engine.next_write() {
-                let Some(link) = self.lead.conns.get(&write.conn).copied() else { continue };
-                if !self.write(link, Side::Member, &write.bytes, write.order) {
-                    let (now, unread) = (self.instant(), self.links[link].backlog(Side::Member));
-                    self.lead.is_harmed = true;
-                    self.lead.engine.handle(Event::Full(write.conn, unread), now);
-                }
+    fn lead_writes(&mut self) {
+        while let Some(write) = self.lead.engine.next_write() {
+            let Some(link) = self.lead.conns.get(&write.conn).copied() else { continue };
+            if !self.write(link, Side::Member, &write.bytes, write.order) {
+                let (now, unread) = (self.instant(), self.links[link].backlog(Side::Member));
+                self.lead.is_harmed = true;
+                self.lead.engine.handle(Event::Full(write.conn, unread), now);
             }
+        }
+    }
+
+    /// Does what the engine wants, as the reactor thread.
+    fn lead_acts(&mut self) {
+        self.lead.is_acting = true;
+        loop {
+            self.lead_writes();
             match self.lead.engine.next_action() {
                 Some(action) => self.lead_does(action),
                 None => break,
@@ -247,10 +269,13 @@ impl World {
         for (conn, id, result) in answers {
             self.lead_answers(conn, id, result);
         }
+        // The reactor looks for timeouts by itself.
+        self.lead.engine.take_wake();
         // As the lane does once it is closed.
         if self.lead.engine.stuck().is_some() && !self.lead.is_dropped {
             return self.tell_lead(Event::Dropped);
         }
+        self.lead.is_acting = false;
         if let Some(timeout) = self.lead.engine.next_timeout() {
             let after = self.until(timeout);
             let at = self.now + after;
@@ -270,6 +295,7 @@ impl World {
                     self.close_link(link, Side::Controller, true);
                 }
             }
+            Action::Flush => (0..self.links.len()).for_each(|link| self.pump(link, Side::Member)),
             Action::StopAccepting => self.lead.accepts = false,
             Action::Kill(host) => {
                 self.show(|| format!("host {host} is killed"));

@@ -10,8 +10,6 @@ use crate::engine::limits::CHUNK;
 
 /// Bytes that the system holds of one direction.
 const SOCKET_BYTES: usize = 512 << 10;
-/// Time for which packets that may wait do so.
-const HOLD: At = 50_000;
 
 /// The receiving end of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +107,8 @@ impl World {
         let queue = if is_urgent { &mut pipe.urgent } else { &mut pipe.last };
         queue.push_back(Item { bytes: bytes.clone(), sent: 0 });
         match order {
-            Order::Held => self.at(HOLD, What::Flush(link, to)),
+            // Until `Action::Flush`.
+            Order::Held => {}
             _ => self.pump(link, to),
         }
         true

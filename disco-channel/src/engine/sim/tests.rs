@@ -85,6 +85,18 @@ fn an_abort_of_an_epoch_that_is_over_is_found() {
 }
 
 #[test]
+fn a_controller_without_heartbeats_is_found() {
+    let (_, rule) = runs_until_found(Fault::SilentController).unwrap();
+    assert!(rule.contains("without a reason"), "{rule}");
+}
+
+#[test]
+fn a_wake_up_that_is_missed_is_found() {
+    let (_, rule) = runs_until_found(Fault::MissedWake).unwrap();
+    assert!(rule.contains("is not woken"), "{rule}");
+}
+
+#[test]
 fn a_reply_behind_its_worker_s_departure_is_found() {
     let (_, rule) = runs_until_found(Fault::EarlyDeparture).unwrap();
     assert!(rule.contains("after it has left"), "{rule}");

@@ -48,8 +48,6 @@ pub(super) struct World {
 pub(super) enum What {
     /// The next slice of a link arrives at an end.
     Arrive(usize, Side),
-    /// Packets that may wait go.
-    Flush(usize, Side),
     /// A host's timeout, or the controller's.
     Timer(Option<usize>),
     /// A host goes on, or the controller.
@@ -152,8 +150,6 @@ impl World {
             What::Timer(end) => *end,
             What::Free(host, _) | What::Deadline(host, ..) | What::Grace(host) | What::Connect(host) => Some(*host),
             What::Step | What::Look | What::Signal(_) => None,
-            What::Flush(link, Side::Controller) => Some(self.links[*link].host),
-            What::Flush(_, Side::Member) => None,
             _ => Some(usize::MAX),
         };
         if self.is_frozen(frozen) {
@@ -161,7 +157,6 @@ impl World {
         }
         match what {
             What::Arrive(link, to) => self.arrive(link, to),
-            What::Flush(link, to) => self.pump(link, to),
             What::Timer(None) => self.lead_timer(),
             What::Timer(Some(host)) => self.host_timer(host),
             What::Thaw(end) => self.thaw(end),

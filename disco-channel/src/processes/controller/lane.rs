@@ -182,6 +182,7 @@ impl Channel for ProcessLane {
         let Some(ring) = &started.ring else { return started.post(seq, admit()?, Whom::All) };
         let mut writer = ring.lock();
         if started.room_in(&mut writer) == 0 {
+            started.lane.look(|engine| engine.check(|| self.name()))?;
             return Err(self.error("is full"));
         }
         let bytes = admit()?;

@@ -43,6 +43,8 @@ pub(crate) struct Nodes {
     refused: Refused,
     /// When the system let nobody in.
     paused: Option<Instant>,
+    /// When all nodes had come. They get their places when the connections have been read once more, as a node may be gone already.
+    complete: Option<Instant>,
 }
 
 /// A connection that may be a node's.
@@ -72,7 +74,8 @@ pub(crate) struct Joined {
 
 impl Nodes {
     pub(crate) fn new(terms: NodeTerms) -> Self {
-        Self { terms, pending: Pending::new(), joined: Vec::new(), refused: Refused::default(), paused: None }
+        let (pending, refused) = (Pending::new(), Refused::default());
+        Self { terms, pending, joined: Vec::new(), refused, paused: None, complete: None }
     }
 
     pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
@@ -124,24 +127,18 @@ impl Nodes {
         }
     }
 
-    /// A message came. Some: all nodes are here, in the order of their places.
+    /// A message came.
     ///
     /// # Errors
     /// A node with the token is of another program or size. That ends the start: its user waits for it.
-    pub(crate) fn message(
-        &mut self,
-        conn: Conn,
-        message: Message,
-        now: Instant,
-        out: &mut Outbox,
-    ) -> Result<Option<Vec<Joined>>> {
+    pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) -> Result<()> {
         if let Some(index) = self.joined.iter().position(|joined| joined.conn == conn) {
             match message {
                 Message::Alive => self.joined[index].liveness.heard(now),
                 // It may come again.
                 _ => self.forget(conn, out),
             }
-            return Ok(None);
+            return Ok(());
         }
         match (message, self.pending.find(conn)) {
             (Message::Join(join), Some(Stranger { address, phase: Phase::Introduction(request) })) => {
@@ -149,14 +146,15 @@ impl Nodes {
                 self.pending.remove(conn);
                 let liveness = Liveness::new(ALIVE / 2, self.terms.silence.max(ALIVE * 5), now);
                 self.take(Joined { conn, join, address, request, liveness }, now, out)?;
-                Ok((self.joined.len() == self.terms.nodes).then(|| self.places()))
+                self.complete = self.is_complete().then_some(now);
+                Ok(())
             }
             (message, Some(stranger)) => {
                 let (address, error) = (stranger.address, Error::invalid(format!("it says {message} instead of join")));
                 self.send_away(conn, address, &error, Standing::Proved, now, out);
-                Ok(None)
+                Ok(())
             }
-            (_, None) => Ok(None),
+            (_, None) => Ok(()),
         }
     }
 
@@ -171,8 +169,8 @@ impl Nodes {
         }
     }
 
-    /// What depends on time.
-    pub(crate) fn look(&mut self, now: Instant, out: &mut Outbox) {
+    /// What depends on time. Some: all nodes are here, in the order of their places.
+    pub(crate) fn look(&mut self, now: Instant, out: &mut Outbox) -> Option<Vec<Joined>> {
         self.paused = self.paused.filter(|paused| now.saturating_duration_since(*paused) < PAUSE);
         while let Some((conn, Stranger { address, phase })) = self.pending.expire(now) {
             let error = Error::invalid(format!("it has not introduced itself for {HANDSHAKE:?}"));
@@ -186,6 +184,12 @@ impl Nodes {
                 out.send(*conn, &Message::Alive);
             }
         }
+        self.complete.take_if(|complete| now >= *complete)?;
+        self.is_complete().then(|| self.places())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.joined.len() == self.terms.nodes
     }
 
     /// Nodes could not be heard until now.
@@ -196,7 +200,7 @@ impl Nodes {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let joined = self.joined.iter().filter_map(|joined| joined.liveness.next_timeout());
         let paused = self.paused.and_then(|paused| paused.checked_add(PAUSE));
-        joined.chain(self.pending.next_timeout()).chain(paused).min()
+        joined.chain(self.pending.next_timeout()).chain(paused).chain(self.complete).min()
     }
 
     /// Ends: nodes are told why, if they are not needed.
@@ -261,6 +265,7 @@ impl Nodes {
             Some(id) if !(1..=nodes as u32).contains(&id) => {
                 Some(format!("nodes here are 1 to {nodes}, and it is {id}"))
             }
+            _ if self.is_complete() => Some("all nodes are here".to_owned()),
             Some(id) => taken(id).map(|other| format!("node {id} is here already: {}", other.join.name)),
             None => None,
         };

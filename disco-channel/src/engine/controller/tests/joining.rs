@@ -50,3 +50,18 @@ fn strangers_that_say_nothing_or_too_little_are_sent_away_at_the_deadline() {
     bench.join(3, None);
     assert_eq!(bench.heard(3), ["Assign"]);
 }
+
+#[test]
+fn a_node_that_is_gone_when_the_last_one_joins_is_waited_for_again() {
+    let mut bench = Bench::nodes(2);
+    bench.join(0, Some(1));
+    bench.ask_to_join(1, Some(2));
+    bench.ask_to_join(2, None);
+    assert_eq!(bench.heard(2), ["Bye"], "all nodes are here");
+    // Read behind the last JOIN, in the same pass.
+    bench.on(Event::Hung(conn(0), None));
+    bench.pass(Duration::ZERO);
+    assert!(bench.heard(1).is_empty(), "node 1 is missing");
+    bench.join(3, Some(1));
+    assert_eq!([1, 3].map(|slot| bench.heard(slot).pop().unwrap()), ["Assign", "Assign"]);
+}
