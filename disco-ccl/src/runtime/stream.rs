@@ -7,7 +7,8 @@ use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use disco_core::error::Memory;
 use disco_core::tensor::Storage;
@@ -250,9 +251,19 @@ impl Runtime {
 
     /// Waits up to 5 s until no [`Hold`] exists.
     pub(crate) fn wait_for_peers(&self) {
-        if !patience::until(LIMIT, || self.holds.load(Ordering::SeqCst) == 0) {
+        let start = Instant::now();
+        while !self.are_peers_over(start) {
+            thread::sleep(patience::PAUSE);
+        }
+    }
+
+    /// Whether no [`Hold`] exists, or 5 s have passed since `start`, which is logged.
+    pub(super) fn are_peers_over(&self, start: Instant) -> bool {
+        let (are_over, is_late) = (self.holds.load(Ordering::SeqCst) == 0, start.elapsed() > LIMIT);
+        if !are_over && is_late {
             tracing::warn!(device = %self.device(), after = ?LIMIT, "an aborted operation has not ended on all ranks");
         }
+        are_over || is_late
     }
 
     /// Waits until no stream has anything to do, for as long as `limit`. Whether that is so; what has failed is over, too.
@@ -281,7 +292,7 @@ impl Drop for Runtime {
         let streams: SmallVec<[Arc<dyn Driver>; 4]> =
             [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().chain(urgent).collect();
         let is_idle = move || streams.iter().all(|stream| stream.is_idle().unwrap_or(true));
-        self.heap.end(&self.driver, move || patience::until(LIMIT, is_idle));
+        self.heap.end(&self.driver, LIMIT, is_idle);
     }
 }
 
