@@ -17,6 +17,7 @@ mod data_plane;
 mod device;
 pub mod device_api;
 mod dtype;
+pub mod env;
 pub mod error;
 pub mod function;
 mod id;

@@ -4,9 +4,10 @@
 //! that the process runs from a file that others may be able to write, for that second.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::{env, fmt};
 
+use disco_core::env::Variable;
 use disco_core::{Error, Result, Unavailable};
 use disco_dl::Candidate;
 
@@ -88,7 +89,7 @@ pub fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
 }
 
 fn candidates() -> Vec<Candidate> {
-    match env::var_os(VARIABLE) {
+    match Variable::read(VARIABLE).path() {
         Some(file) => vec![Candidate::file(file)],
         None => {
             let wheels = disco_dl::python::packaged(&WHEELS).into_iter().map(Candidate::file);
