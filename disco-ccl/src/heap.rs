@@ -7,10 +7,11 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use disco_core::Result;
+use disco_core::sync;
 
 use crate::driver::Driver;
 use crate::pool::Pool;
@@ -185,7 +186,7 @@ impl Heap {
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<Span>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.kept)
     }
 }
 

@@ -6,9 +6,11 @@
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use disco_core::sync;
 
 static JOBS: Mutex<Jobs> = Mutex::new(Jobs { waiting: Vec::new(), has_thread: false });
 
@@ -79,7 +81,7 @@ fn run() {
 }
 
 fn lock() -> MutexGuard<'static, Jobs> {
-    JOBS.lock().unwrap_or_else(PoisonError::into_inner)
+    sync::lock(&JOBS)
 }
 
 /// Polls each stream's first job, and the next one after each that is over. Returns the jobs that still wait.

@@ -30,6 +30,7 @@ mod shape;
 pub mod shared_memory;
 mod signal;
 pub mod store;
+pub mod sync;
 pub mod tensor;
 mod value;
 pub mod wire;

@@ -6,11 +6,12 @@
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::error::Memory;
+use disco_core::sync;
 use disco_core::tensor::Storage;
 use disco_core::{Device, Error, Result};
 use smallvec::SmallVec;
@@ -102,12 +103,12 @@ impl Runtime {
     }
 
     fn lock_urgent(&self) -> MutexGuard<'_, Vec<Arc<dyn Driver>>> {
-        self.urgent.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.urgent)
     }
 
     /// Asks somebody from now on, who is held weakly, where work is waited for.
     pub(crate) fn watch(&self, watch: Weak<dyn Watch>) {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = sync::lock(&self.watches);
         watches.retain(|watch| watch.strong_count() > 0);
         watches.push(watch);
     }
@@ -126,7 +127,7 @@ impl Runtime {
     }
 
     fn watching(&self) -> SmallVec<[Arc<dyn Watch>; 2]> {
-        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let watches = sync::lock(&self.watches);
         watches.iter().filter_map(Weak::upgrade).collect()
     }
 

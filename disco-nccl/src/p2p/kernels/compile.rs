@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use disco_core::env::Variable;
+use disco_core::sync;
 use disco_core::{Error, Result, Unavailable};
 use disco_dl::Candidate;
 
@@ -55,7 +56,7 @@ pub fn cubin(architecture: Architecture) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<BTreeMap<Architecture, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
     let nvrtc = nvrtc()?;
     // What is in it is whole, whoever panicked.
-    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compiled = sync::lock(&COMPILED);
     if let Some(cubin) = compiled.get(&architecture) {
         return Ok(cubin.clone());
     }
