@@ -111,3 +111,37 @@ fn pass(jobs: Vec<Waiting>) -> Vec<Waiting> {
     }
     left
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::{Duration, Instant};
+
+    use super::{Job, Waiting, pass};
+
+    fn job(stream: usize, is_ready: bool, limit: Duration, freed: &Sender<usize>) -> Waiting {
+        let freed = freed.clone();
+        let free = Box::new(move || freed.send(stream).unwrap());
+        let job = Job { what: format!("stream {stream}"), stream, limit, is_ready: Box::new(move || is_ready), free };
+        Waiting(job, Instant::now())
+    }
+
+    #[test]
+    fn a_job_waits_for_earlier_jobs_of_its_stream_and_for_no_others() {
+        let ((freed, found), limit) = (channel(), Duration::MAX);
+        let jobs = [job(1, false, limit, &freed), job(1, true, limit, &freed), job(2, true, limit, &freed)];
+        let left = pass(jobs.into());
+        assert_eq!(left.iter().map(|Waiting(job, _)| job.stream).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(found.try_iter().collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_job_that_passes_its_limit_or_panics_is_left_behind_and_later_jobs_run() {
+        let (freed, found) = channel();
+        let mut panics = job(3, true, Duration::MAX, &freed);
+        panics.0.is_ready = Box::new(|| panic!("expected by this test"));
+        let jobs = [job(1, false, Duration::ZERO, &freed), panics, job(1, true, Duration::ZERO, &freed)];
+        assert!(pass(jobs.into()).is_empty());
+        assert_eq!(found.try_iter().collect::<Vec<_>>(), [1]);
+    }
+}
