@@ -12,6 +12,7 @@ use disco_channel::nodes::{Announce, Announcement, NodeLane, Options as NodeOpti
 #[cfg(target_os = "linux")]
 use disco_channel::processes::{self, Invitation, Launch, ProcessLane};
 use disco_channel::threads::ThreadLane;
+use disco_core::env::Variable;
 use disco_core::link::Shared;
 use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
@@ -37,7 +38,7 @@ pub struct Builder {
     kind: SessionKind,
     workers: usize,
     groups: usize,
-    check: bool,
+    check: Option<bool>,
     #[cfg(target_os = "linux")]
     launch: Option<Launch>,
     #[cfg(target_os = "linux")]
@@ -101,7 +102,7 @@ impl Builder {
             kind,
             workers,
             groups: 1,
-            check: std::env::var("DISCO_CHECK").is_ok_and(|value| value == "1"),
+            check: None,
             #[cfg(target_os = "linux")]
             launch: None,
             #[cfg(target_os = "linux")]
@@ -123,7 +124,7 @@ impl Builder {
 
     /// Whether ranks compare what they call before each collective. Default: `DISCO_CHECK=1`.
     pub fn check(mut self, check: bool) -> Self {
-        self.check = check;
+        self.check = Some(check);
         self
     }
 
@@ -258,7 +259,10 @@ impl Builder {
             )));
         }
         let mut config = WorkerConfig::new(world);
-        config.check = self.check;
+        config.check = match self.check {
+            Some(check) => check,
+            None => Variable::read("DISCO_CHECK").flag()?.unwrap_or(false),
+        };
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
         // Behind the collective's own.
@@ -300,7 +304,8 @@ impl Builder {
             self.launch = Some(ranks.launch(self.start_deadline));
             return Ok(self);
         }
-        let (token, listen) = (Token::random()?, std::env::var("DISCO_LISTEN").ok().filter(|text| !text.is_empty()));
+        let token = Token::random()?;
+        let listen = Variable::read("DISCO_LISTEN").text()?.map(str::to_owned);
         self.nodes = Nodes {
             // Where they do not share the ranks equally, each rank is a node by itself.
             count: match machines {

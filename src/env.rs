@@ -1,5 +1,6 @@
 //! Sessions as the environment says: what `disco run` sets.
 
+use disco_core::env::Variable;
 use disco_core::session::LaneSession;
 use disco_core::{Error, Result};
 
@@ -30,7 +31,7 @@ impl Settings {
     /// # Errors
     /// A variable that is no number, or a kind of session that there is not.
     pub fn from_env() -> Result<Self> {
-        Self::read(|name| std::env::var(name).ok())
+        Self::read(Variable::read)
     }
 
     /// A session of these settings. One of nodes prints to standard error what joins them.
@@ -50,27 +51,18 @@ impl Settings {
         builder
     }
 
-    fn read(var: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let number = |name: &str, default| match var(name) {
-            None => Ok(default),
-            Some(text) => text.parse().map_err(|_| Error::invalid(format!("{name}=`{text}` is no number"))),
-        };
+    fn read(variable: impl Fn(&'static str) -> Variable<'static>) -> Result<Self> {
+        let number = |name, default| Ok::<_, Error>(variable(name).number()?.unwrap_or(default));
+        let text = |name| Ok::<_, Error>(variable(name).text()?.map(str::to_owned));
         let kind = |name: String| name.parse().map_err(|error| Error::invalid(format!("DISCO_SESSION={error}")));
-        let backend = var("DISCO_BACKEND").unwrap_or_else(|| "local".into());
+        let backend = text("DISCO_BACKEND")?.unwrap_or_else(|| "local".into());
         let nodes = number("DISCO_NODES", 1)?;
         let usual = if nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&backend) };
-        let session = var("DISCO_SESSION").map_or(Ok(usual), kind)?;
-        let ordinal = |text: &str| text.trim().parse().ok().filter(|ordinal| *ordinal >= 0);
-        let devices = match var("DISCO_DEVICES").filter(|text| !text.is_empty()) {
-            None => Vec::new(),
-            Some(text) => text
-                .split(',')
-                .map(ordinal)
-                .collect::<Option<_>>()
-                .ok_or_else(|| Error::invalid(format!("DISCO_DEVICES=`{text}` are no devices; they read `0,1`")))?,
-        };
+        let session = text("DISCO_SESSION")?.map_or(Ok(usual), kind)?;
+        let ordinal = |text: &str| text.parse().ok().filter(|ordinal| *ordinal >= 0);
+        let devices = variable("DISCO_DEVICES").list("devices", "0,1", ordinal)?;
         let (workers, groups) = (number("DISCO_WORKERS", nodes)?, number("DISCO_GROUPS", 1)?);
-        let listen = var("DISCO_LISTEN").filter(|address| !address.is_empty());
+        let listen = text("DISCO_LISTEN")?;
         Ok(Self { session, workers, groups, nodes, listen, backend, devices })
     }
 }
@@ -88,7 +80,7 @@ mod tests {
     use super::*;
 
     fn read(vars: &[(&str, &str)]) -> Result<Settings> {
-        Settings::read(|name| vars.iter().find(|var| var.0 == name).map(|var| var.1.to_owned()))
+        Settings::read(|name| Variable::new(name, vars.iter().find(|var| var.0 == name).map(|var| var.1.into())))
     }
 
     #[test]

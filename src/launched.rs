@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use disco_channel::nodes::{JoinOptions, Token};
 use disco_channel::processes::Invitation;
+use disco_core::env::Variable;
 use disco_core::{Error, Result};
 use disco_mpi::{Host, Joining, Letter};
 
@@ -20,7 +21,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// session of rank 0 after the other, and end when it does.
 pub(crate) fn enter() {
     // Ranks for another backend are none of ours.
-    if env::var("DISCO_BACKEND").is_ok_and(|backend| backend != "mpi") {
+    if Variable::read("DISCO_BACKEND").text().is_ok_and(|backend| backend.is_some_and(|name| name != "mpi")) {
         return;
     }
     if let Err(error) = become_ranks() {

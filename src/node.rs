@@ -9,6 +9,7 @@ use disco_channel::environment;
 use disco_channel::nodes::{self, Announcement, JoinOptions, NodeProcess, Token};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
+use disco_core::env::Variable;
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::{Channel, Error, Result, worker};
@@ -45,11 +46,7 @@ pub(crate) fn options() -> Option<Result<JoinOptions>> {
 }
 
 fn read(address: &str) -> Result<JoinOptions> {
-    let number = |name: &str| {
-        let text = environment::take(name);
-        let number = text.map(|text| text.to_string_lossy().parse::<u32>().map_err(|_| text));
-        number.transpose().map_err(|text| Error::invalid(format!("{name}=`{}` is no number", text.display())))
-    };
+    let number = |name: &str| Variable::new(name, environment::take(name)).number::<u32>();
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(PER_NODE)?);
     options.start = number(SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));

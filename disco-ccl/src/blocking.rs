@@ -17,11 +17,12 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::roll::{self, Voice};
+use disco_core::sync;
 use disco_core::{Error, Result};
 
 use crate::library::Library;
@@ -115,11 +116,11 @@ impl Blocking {
 
     /// Sets the time limit of later calls.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
-        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
+        *sync::lock(&self.deadline) = deadline;
     }
 
     fn deadline(&self) -> Duration {
-        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+        *sync::lock(&self.deadline)
     }
 
     /// Sets the number of the operation that the next calls belong to.
@@ -178,7 +179,7 @@ impl Blocking {
     /// Polls once: tells peers about a long call, and interrupts a call that exceeds the deadline.
     fn look(&self) {
         let (step, deadline) = (self.steps.load(Ordering::SeqCst), self.deadline());
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = sync::lock(&self.seen);
         if seen.step != step || !is_inside(step) {
             *seen = Seen { step, since: Instant::now(), has_told: false };
         }
@@ -198,7 +199,7 @@ impl Blocking {
     }
 
     fn interruption(&self) -> MutexGuard<'_, Option<Interruption>> {
-        self.interruption.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.interruption)
     }
 }
 
@@ -238,7 +239,7 @@ impl Watchdog {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Blocking>>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.watched)
     }
 }
 

@@ -37,7 +37,7 @@ impl Library {
         let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
         let handle = Handle::new(self, runtime.clone());
         seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
-        if !self.blocks() && env::var_os(BLOCKING).is_some_and(|value| value == "1") {
+        if !self.blocks()? && env::var_os(BLOCKING).is_some_and(|value| value == "1") {
             let why = "makes calls wait that Disco can't interrupt: unset it";
             return Err(Error::invalid(format!("{}: {BLOCKING}=1 {why}", self.backend())));
         }

@@ -12,10 +12,11 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
 
 use disco_core::abort::AbortRegistry;
+use disco_core::sync;
 use disco_core::tensor::Storage;
 use disco_core::{Abort, Error, Result};
 
@@ -299,7 +300,7 @@ impl Handle {
     ///
     /// The teardown is stored before `comm` is unlocked (lock order: `comm`, `teardown`); no thread waits while it holds that lock.
     fn end(&self, mut place: MutexGuard<'_, Owned>, kept: &mut Vec<Registration>) -> MutexGuard<'_, Option<Teardown>> {
-        let mut teardown = self.teardown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut teardown = sync::lock(&self.teardown);
         // Before graphs give memory back.
         let hold = self.runtime.hold();
         let comm = self.take_from(&mut place);
@@ -318,7 +319,7 @@ impl Handle {
     }
 
     fn lock(&self) -> MutexGuard<'_, Owned> {
-        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.comm)
     }
 }
 

@@ -7,12 +7,15 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use disco_core::Result;
+use disco_core::sync;
 
 use crate::driver::Driver;
 use crate::pool::Pool;
+use crate::reaper::{self, Job};
 
 /// Bytes that the driver's pool keeps for later allocations when a program synchronises a stream by the driver's functions.
 const KEPT: u64 = 1 << 30;
@@ -150,9 +153,14 @@ impl Heap {
         MemoryUse { in_use, peak, reserved, allocations, has_pool: self.pool.is_some() }
     }
 
-    /// Frees all memory once no tensor owns any. A separate thread frees kept blocks, since a free may wait for peers: `settle` waits
-    /// for the streams and returns whether they are done.
-    pub(crate) fn end(&mut self, driver: &Arc<dyn Driver>, settle: impl FnOnce() -> bool + Send + 'static) {
+    /// Frees all memory once no tensor owns any. The reaper frees kept blocks when `is_idle` returns that the streams are done, since a
+    /// free may wait for peers; it leaves the blocks behind where that takes longer than `limit`.
+    pub(crate) fn end(
+        &mut self,
+        driver: &Arc<dyn Driver>,
+        limit: Duration,
+        is_idle: impl Fn() -> bool + Send + 'static,
+    ) {
         let (pool, kept) = (self.pool.take(), std::mem::take(&mut *self.kept()));
         if let Some(pool) = pool {
             let mut pool = Some(pool);
@@ -161,12 +169,10 @@ impl Heap {
         if kept.is_empty() {
             return;
         }
-        let (driver, bytes) = (driver.clone(), kept.iter().map(|span| span.bytes).sum::<usize>());
+        let bytes = kept.iter().map(|span| span.bytes).sum::<usize>();
+        let (what, stream) = (format!("{bytes} bytes of {}", driver.device()), Arc::as_ptr(driver).addr());
+        let driver = driver.clone();
         let free = move || {
-            if !settle() {
-                tracing::warn!(bytes, "device memory is left behind: its stream does not end");
-                return;
-            }
             driver.visit(&mut || {
                 for span in &kept {
                     // SAFETY: this driver allocated the span, no tensor owns it, and it is freed once.
@@ -176,13 +182,11 @@ impl Heap {
                 }
             });
         };
-        if let Err(error) = std::thread::Builder::new().name("disco-ccl-free".into()).spawn(free) {
-            tracing::warn!(%error, bytes, "device memory is left behind: no thread can be started");
-        }
+        reaper::submit(Job { what, stream, limit, is_ready: Box::new(is_idle), free: Box::new(free) });
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<Span>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.kept)
     }
 }
 

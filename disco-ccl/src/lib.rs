@@ -13,6 +13,7 @@
 //!   pinned        pinned host memory, and how long it stays
 //!   device        which devices there are
 //!   queue         a worker's stream, and marks in it
+//!   reaper        the thread that frees memory when the device is done with it
 //!   staging       copies from and to the host
 //! communicator  one rank: launches, waits, splits, breaks
 //!   collective    operations as calls of the library
@@ -60,6 +61,7 @@ mod pinned;
 mod pool;
 mod premul;
 mod queue;
+mod reaper;
 mod registration;
 mod runtime;
 mod siblings;

@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr;
 
+use disco_core::env::Variable;
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result, Unavailable};
 use disco_dl::{Candidate, python};
 
@@ -70,7 +71,7 @@ impl Library {
     /// # Errors
     /// Every candidate and why it would not do: not there, no such library, too old.
     pub fn find(vendor: Vendor) -> Result<Self, Unavailable> {
-        let candidates = match env::var_os(vendor.variable) {
+        let candidates = match Variable::read(vendor.variable).path() {
             Some(file) => vec![Candidate::file(file)],
             None => {
                 let named = vendor.candidates.iter().map(Candidate::file);
@@ -161,9 +162,12 @@ impl Library {
     }
 
     /// Whether communicators are blocking: launches on others cost a thread each, and `DISCO_CCL_BLOCKING` is not 0.
-    pub(crate) fn blocks(&self) -> bool {
-        let is_wanted = env::var_os(BLOCKING_VARIABLE).is_none_or(|value| value != "0");
-        is_wanted && self.version >= THREADS && self.table.comm_init_rank_config.is_some()
+    ///
+    /// # Errors
+    /// The variable is neither 0 nor 1.
+    pub(crate) fn blocks(&self) -> Result<bool> {
+        let is_wanted = Variable::read(BLOCKING_VARIABLE).flag()?.unwrap_or(true);
+        Ok(is_wanted && self.version >= THREADS && self.table.comm_init_rank_config.is_some())
     }
 
     /// A new place for ranks to meet.

@@ -72,7 +72,7 @@ impl Meeting {
         for (second, device) in all.iter().enumerate() {
             if let Some(first) = all[..second].iter().position(|earlier| earlier == device) {
                 let device = String::from_utf8_lossy(device);
-                if shares_devices() {
+                if shares_devices()? {
                     return library
                         .check_sharing(&format!("rank {first} and rank {second} are both on device {device}"));
                 }

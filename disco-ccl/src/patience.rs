@@ -9,8 +9,8 @@ use disco_core::Result;
 const SPINS: u32 = 200;
 /// Looks until pauses begin; others run in between once in so many.
 const YIELDS: u32 = 20_000;
-/// Between later looks.
-const PAUSE: Duration = Duration::from_micros(50);
+/// Between two later looks.
+pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 
 /// Waits until something holds. Now and then `check` and `long` say whether to go on; `long` gets the time since it was first asked.
 ///

@@ -5,9 +5,10 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use disco_core::Result;
+use disco_core::sync;
 
 use crate::runtime::Runtime;
 
@@ -106,7 +107,7 @@ impl Drop for Living {
 }
 
 fn parked() -> MutexGuard<'static, Parked> {
-    PARKED.lock().unwrap_or_else(PoisonError::into_inner)
+    sync::lock(&PARKED)
 }
 
 impl fmt::Debug for Pinned {

@@ -8,9 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use disco_core::sync;
 
 use crate::driver::Mark;
 use crate::runtime::Runtime;
@@ -49,7 +51,7 @@ enum End {
 impl Sibling {
     /// Adds a rank of the communicator of that name.
     pub(crate) fn new(name: &str, runtime: &Arc<Runtime>) -> Self {
-        let mut communicators = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut communicators = sync::lock(&COMMUNICATORS);
         communicators.retain(|_, siblings| siblings.strong_count() > 0);
         let known = communicators.get(name).and_then(Weak::upgrade);
         let all = known.unwrap_or_else(|| Arc::new(Siblings(Mutex::default())));
@@ -95,7 +97,7 @@ impl Siblings {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<State>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.0)
     }
 }
 

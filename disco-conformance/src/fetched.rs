@@ -1,7 +1,8 @@
 //! Libraries that `cargo xtask test` has fetched, or that variables name.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use disco_core::env::Variable;
 
 use crate::require::Required;
 
@@ -11,7 +12,7 @@ use crate::require::Required;
 /// # Panics
 /// `DISCO_REQUIRE` has `nccl`, and it is not there.
 pub fn nvrtc() -> Option<PathBuf> {
-    let named = env::var_os("DISCO_NVRTC_LIBRARY").map(PathBuf::from).filter(|file| !file.as_os_str().is_empty());
+    let named = Variable::read("DISCO_NVRTC_LIBRARY").path();
     let fetched = || fetched("nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12");
     let file = named.or_else(fetched).filter(|file| file.is_file());
     if file.is_none() {
@@ -31,5 +32,5 @@ pub fn nvrtc_13() -> Option<PathBuf> {
 }
 
 fn fetched(file: &str) -> Option<PathBuf> {
-    env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(file))
+    Variable::read("DISCO_TEST_CACHE").path().map(|cache| cache.join(file))
 }

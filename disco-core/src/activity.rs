@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::dtype::DType;
 use crate::op::{Op, OpKind};
+use crate::sync;
 
 /// Operations that are remembered.
 const OPS: usize = 16;
@@ -100,7 +101,7 @@ impl Activity {
 
     /// Remembers a function's name, for [`Activity::enter`].
     pub fn intern(&self, name: &str) -> u32 {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = sync::lock(&self.names);
         if let Some(index) = names.iter().position(|known| &**known == name) {
             return 1 + index as u32;
         }
@@ -134,7 +135,7 @@ impl Activity {
     /// What the worker is doing now.
     pub fn progress(&self) -> Progress {
         let inside = self.inside.load(Ordering::Relaxed);
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = sync::lock(&self.names);
         let mut ops: Vec<OpRecord> = self.ops.iter().filter_map(OpCell::read).collect();
         ops.sort_by_key(|op| op.number);
         Progress {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::abort::{Abort, AbortRegistry};
@@ -14,6 +14,7 @@ use crate::id::WorkerId;
 use crate::shared_memory::Arena;
 use crate::signal::Notice;
 use crate::store::{MemoryStore, SharedStore, Store, View};
+use crate::sync;
 
 /// A worker's way to its peers and its controller, beside the command stream.
 pub trait Link: fmt::Debug + Send + Sync {
@@ -140,7 +141,7 @@ impl Shared {
     }
 
     fn fds(&self) -> MutexGuard<'_, HashMap<SharedFd, OwnedFd>> {
-        self.fds.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.fds)
     }
 }
 

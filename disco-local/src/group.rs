@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::abort::AbortRegistry;
+use disco_core::sync;
 use disco_core::tensor::Access;
 use disco_core::{Abort, Error, Result};
 
@@ -129,7 +130,7 @@ impl Group {
             return;
         }
         if let Home::Threads = self.home {
-            return self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(claims);
+            return sync::lock(&self.kept).extend(claims);
         }
         // Never dropped with the closure: the system may refuse the thread.
         let (group, claims) = (self.clone(), ManuallyDrop::new(claims));

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use disco_core::sync;
 use disco_core::{Abort, Error, Link, Rank, Result};
 
 use crate::board::Presence;
@@ -131,5 +132,5 @@ pub(crate) fn take_back(name: u64) {
 }
 
 fn meetings() -> MutexGuard<'static, BTreeMap<Token, Arc<Group>>> {
-    MEETINGS.lock().unwrap_or_else(PoisonError::into_inner)
+    sync::lock(&MEETINGS)
 }

@@ -3,13 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::env;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::env::Variable;
 use disco_core::op::{self, Claims};
 use disco_core::{Abort, Capabilities, Error, Op, Rank, Result, Roll};
 
@@ -83,7 +83,7 @@ impl<A: Abi> Communicator<A> {
         let here = if launcher::is_launched() { size.min(launcher::ranks_here()) } else { size };
         let spins = if here <= launcher::processors() { SPINS } else { 0 };
         let rank = Rank::new(rank as u32);
-        let is_blocking = env::var(BLOCKING).is_ok_and(|value| value == "1");
+        let is_blocking = Variable::read(BLOCKING).flag()?.unwrap_or(false);
         let (wrong, calls, since, broken, scratch) = (Wrong::default(), 0, Cell::default(), None, Vec::new());
         Ok(Self {
             mpi,

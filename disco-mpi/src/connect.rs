@@ -7,10 +7,11 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use disco_core::link::SharedFd;
+use disco_core::sync;
 use disco_core::{Abort, Error, Rank, Rendezvous, Result, Roll, Seat, Store};
 
 use crate::abi::{Abi, Handle as _};
@@ -115,11 +116,11 @@ fn duplicate<A: Abi>(
 /// The store of the session whose ranks this process has served by PMI.
 fn served() -> MutexGuard<'static, Option<Arc<dyn Store>>> {
     static SERVED: Mutex<Option<Arc<dyn Store>>> = Mutex::new(None);
-    SERVED.lock().unwrap_or_else(PoisonError::into_inner)
+    sync::lock(&SERVED)
 }
 
 fn take_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut taken = sync::lock(&TAKEN);
     if let Some((_, other)) = taken.as_ref().filter(|(of, other)| of == at.as_bytes() && *other != rank) {
         return Err(Error::invalid(format!(
             "mpi: {rank} and {other} are threads of one process, which MPI has only one rank for: make the {size} workers \

@@ -1,11 +1,12 @@
 //! What ends the waits of this process's communicators, and whether one of them was left with an operation under way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::Abort;
+use disco_core::sync;
 
 /// A communicator has been left with requests under way: finalising would wait for them.
 static UNFINISHED: AtomicBool = AtomicBool::new(false);
@@ -70,14 +71,14 @@ pub(crate) fn leave_unfinished() {
 
 /// Another communicator.
 pub(crate) fn watch(flag: &Arc<Flag>) {
-    let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut flags = sync::lock(&FLAGS);
     flags.retain(|flag| flag.strong_count() > 0);
     flags.push(Arc::downgrade(flag));
 }
 
 /// Ends what communicators of this process do, so that MPI can be finalised: none calls it any more. Says whether that is so.
 pub(crate) fn leave_all() -> bool {
-    let flags = std::mem::take(&mut *FLAGS.lock().unwrap_or_else(PoisonError::into_inner));
+    let flags = std::mem::take(&mut *sync::lock(&FLAGS));
     let flags: Vec<Arc<Flag>> = flags.iter().filter_map(Weak::upgrade).collect();
     flags.iter().for_each(|flag| flag.abort(&"MPI is finalised".into()));
     let start = Instant::now();

@@ -7,6 +7,7 @@ use std::ffi::{CStr, OsString, c_char, c_int};
 use std::fmt;
 use std::sync::OnceLock;
 
+use disco_core::env::Variable;
 use disco_core::{Error, Probe, Result, Unavailable};
 use disco_dl::{Candidate, Library, python};
 
@@ -131,7 +132,7 @@ impl<A: Abi> Installed<A> {
 /// The override alone; or what is in this process already, what the launcher's environment implies, all others, and those of
 /// Python's environments.
 fn candidates() -> Vec<Candidate> {
-    if let Some(file) = env::var_os(VARIABLE) {
+    if let Some(file) = Variable::read(VARIABLE).path() {
         return vec![Candidate::file(file)];
     }
     let mut names = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi.so"];

@@ -45,6 +45,13 @@ pub(crate) fn check_nothing_is_left_of(name: &str) {
     assert_eq!(left, (0, 0, 0, 0), "communicators, allocations, streams, opened memory");
 }
 
+/// The number of this process's threads of that name.
+pub(crate) fn threads(name: &str) -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+    names.filter(|found| found.trim() == name).count()
+}
+
 /// Groups of several kinds, ten times each.
 fn enqueue_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
     let mut tensor = || ctx.empty(DType::F32, [8]);

@@ -12,7 +12,7 @@ use disco::{
 };
 
 use crate::alone::{nvrtc, sum, text, works_again};
-use crate::costs::check_nothing_is_left;
+use crate::costs::{check_nothing_is_left, threads};
 use crate::graphs::{LEN, failed, read, tensor, write};
 use crate::on_the_double;
 use crate::p2p::{call, patient};
@@ -280,13 +280,6 @@ on_the_double!(a_graph_of_two_communicators_ends_with_the_first, ["GPU_DOUBLE_DE
     check_no_graph_is_left();
 });
 
-/// The number of threads that end communicators, with the threads that they have started.
-fn ends_under_way() -> usize {
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
-    names.filter(|name| name.trim() == "disco-ccl-end").count()
-}
-
 on_the_double!(a_communicator_ends_when_the_program_has_destroyed_its_own_graph, [], {
     let session = disco::Builder::threads(2).collective_deadline(Duration::from_millis(500)).start().unwrap();
     block_on(async {
@@ -295,15 +288,15 @@ on_the_double!(a_communicator_ends_when_the_program_has_destroyed_its_own_graph,
         // The workers wait for a while, and leave the communicators to threads of their own.
         session.init_ccl("nccl", &[]).await.unwrap();
         assert_eq!(sum(&session).await.unwrap(), 3.0);
-        assert_ne!(ends_under_way(), 0, "the graphs hold the communicators");
+        assert_ne!(threads("disco-ccl-end"), 0, "the graphs hold the communicators");
         call(&session, "tests.graphs.destroy_own_graph", ()).await.unwrap();
         session.shutdown().await.unwrap();
     });
     check_nothing_is_left();
     check_no_graph_is_left();
     let start = Instant::now();
-    while ends_under_way() > 0 && start.elapsed().as_secs() < 10 {
+    while threads("disco-ccl-end") > 0 && start.elapsed().as_secs() < 10 {
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(ends_under_way(), 0);
+    assert_eq!(threads("disco-ccl-end"), 0);
 });

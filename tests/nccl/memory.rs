@@ -1,7 +1,7 @@
 //! Memory that is freed while a peer's collective waits for this rank.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::Queue;
@@ -11,10 +11,12 @@ use disco::{
 };
 
 use crate::alone::without;
-use crate::costs::{check_nothing_is_left, counts};
+use crate::costs::{check_nothing_is_left, counts, threads};
 use crate::on_the_double;
 
 const MIB: usize = 1 << 20;
+/// The thread that frees memory when the device is done with it.
+const REAPER: &str = "disco-ccl-reap";
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Sums on two ranks, of which the first does something while the other's collective waits for it.
@@ -60,6 +62,29 @@ fn drop_a_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
     })
 }
 
+/// Many blocks of the library's memory, freed while the stream waits for the peer's part of a collective.
+fn free_blocks(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let tensor = ctx.empty(DType::F32, [8])?;
+    // Connects the ranks: the next launch returns at once.
+    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+    ctx.comm()?.synchronize()?;
+    if ctx.worker().index() == 0 {
+        // The peer frees its blocks in the meantime.
+        thread::sleep(Duration::from_millis(500));
+        ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+        return ctx.comm()?.synchronize();
+    }
+    let blocks = (0..100).map(|_| disco::nccl::BACKEND.empty(ctx.queue(), DType::U8, [512]));
+    let blocks = blocks.collect::<disco::Result<Vec<_>>>()?;
+    let before = counts().allocations;
+    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+    drop(blocks);
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!((counts().allocations, threads(REAPER)), (before, 1), "blocks that wait for the stream, and threads");
+    ctx.comm()?.synchronize()
+}
+
+disco::register_function!("tests.nccl.free_blocks", free_blocks);
 disco::register_function!("tests.nccl.free_tensors", free_tensors);
 disco::register_function!("tests.nccl.copy_much", copy_much);
 disco::register_function!("tests.nccl.drop_a_queue", drop_a_queue);
@@ -87,6 +112,15 @@ on_the_double!(large_copies_do_not_wait_for_a_peer_that_waits_for_this_rank, [],
 
 on_the_double!(a_dropped_queue_does_not_wait_for_a_peer_that_waits_for_this_rank, [], {
     run_on_two("tests.nccl.drop_a_queue");
+});
+
+on_the_double!(one_thread_frees_the_blocks_that_wait_for_a_stream_and_ends, [], {
+    run_on_two("tests.nccl.free_blocks");
+    let start = Instant::now();
+    while threads(REAPER) > 0 && start.elapsed() < LIMIT {
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(threads(REAPER), 0);
 });
 
 /// Sizes that differ little, one after the other, and what a program reads of them.

@@ -1,7 +1,6 @@
 //! Which shape a group of devices has, and why.
 
-use std::env;
-
+use disco_core::env::Variable;
 use disco_core::{Error, Result};
 
 use super::topology::{Mesh, Topology};
@@ -27,8 +26,8 @@ impl Decision {
     /// # Errors
     /// `DISCO_P2P_TOPOLOGY` is no shape, or none that so many devices can have.
     pub fn of(devices: usize, mesh: &Result<Mesh>) -> Result<Self> {
-        match env::var_os(VARIABLE).filter(|shape| !shape.is_empty()) {
-            Some(shape) => Self::forced(&shape.to_string_lossy(), devices, mesh),
+        match Variable::read(VARIABLE).text()? {
+            Some(shape) => Self::forced(shape, devices, mesh),
             None => Ok(Self::found(mesh)),
         }
     }

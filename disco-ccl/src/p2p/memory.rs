@@ -12,11 +12,12 @@
 use std::any::Any;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::error;
+use disco_core::sync;
 use disco_core::{Error, Rank, Result, Store};
 
 use super::word_table::WordTable;
@@ -197,7 +198,7 @@ impl Memory {
 
     /// Kept until the streams are done.
     pub(super) fn keep(&self, what: Box<dyn Any + Send>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        sync::lock(&self.kept).push(what);
     }
 
     /// Ends all waits for signals. From any thread; waits for nothing. A peer may still signal, which undoes that: it is done until no
@@ -216,7 +217,7 @@ impl Memory {
     /// Gives it up, and waits for its end if nobody else has it, and that does not take long.
     pub(super) fn leave(this: Arc<Self>) {
         let (tell, end) = mpsc::channel();
-        *this.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
+        *sync::lock(&this.waiting) = Some(tell);
         if Arc::into_inner(this).is_some() {
             // It is not told where the end takes longer.
             _ = end.recv_timeout(LEAVING);

@@ -1,20 +1,25 @@
 //! What users say by variables.
 
-use std::env;
-
-use disco_core::{Error, Result};
+use disco_core::Result;
+use disco_core::env::Variable;
 
 /// All goes by the vendor's library.
 pub const OFF: &str = "DISCO_P2P=0";
 
 /// Whether users want no peer-to-peer memory.
-pub fn is_off() -> bool {
-    env::var_os("DISCO_P2P").is_some_and(|value| value == "0")
+///
+/// # Errors
+/// `DISCO_P2P` is neither 0 nor 1.
+pub fn is_off() -> Result<bool> {
+    Ok(Variable::read("DISCO_P2P").flag()? == Some(false))
 }
 
 /// Whether several ranks may be on one device (`DISCO_SHARE_DEVICES=1`): for evidence on a machine with one GPU.
-pub fn shares_devices() -> bool {
-    env::var_os("DISCO_SHARE_DEVICES").is_some_and(|value| value == "1")
+///
+/// # Errors
+/// The variable is neither 0 nor 1.
+pub fn shares_devices() -> Result<bool> {
+    Ok(Variable::read("DISCO_SHARE_DEVICES").flag()?.unwrap_or(false))
 }
 
 /// The bytes that a variable says, or so many where it says nothing.
@@ -22,7 +27,7 @@ pub fn shares_devices() -> bool {
 /// # Errors
 /// It is no number.
 pub fn bytes_of(variable: &str, otherwise: usize) -> Result<usize> {
-    let Some(text) = env::var_os(variable).filter(|text| !text.is_empty()) else { return Ok(otherwise) };
-    let bytes = text.to_str().and_then(|text| text.parse().ok());
-    bytes.ok_or_else(|| Error::invalid(format!("{variable}={}: that is no number of bytes", text.display())))
+    let variable = Variable::read(variable);
+    let bytes = variable.number().map_err(|_| variable.refuse("that is no number of bytes"))?;
+    Ok(bytes.unwrap_or(otherwise))
 }

@@ -118,24 +118,26 @@ impl Shortcut {
         mut rendezvous: Rendezvous,
         patience: Duration,
     ) -> Result<Self> {
-        if options::shares_devices() {
+        let said = (vendor.check)()
+            .and_then(|()| Ok((options::bytes_of(BYTES, BUFFER)?, options::shares_devices()?, options::is_off()?)));
+        let (bytes, shares, is_off) = *said.as_ref().unwrap_or(&(0, false, false));
+        if shares {
             rendezvous = rendezvous.sharing_devices();
         }
-        let bytes = (vendor.check)().and_then(|()| options::bytes_of(BYTES, BUFFER));
-        match &bytes {
-            _ if options::is_off() => rendezvous.refuse(options::OFF.to_owned()),
+        match &said {
             Err(error) => rendezvous.refuse(error.to_string()),
+            Ok(_) if is_off => rendezvous.refuse(options::OFF.to_owned()),
             Ok(_) => {}
         }
         let mut prepared = Err("nobody has looked".to_owned());
-        let found = Workspace::meet(runtime, &rendezvous, *bytes.as_ref().unwrap_or(&0), vendor.links, |decision| {
+        let found = Workspace::meet(runtime, &rendezvous, bytes, vendor.links, |decision| {
             prepared = match decision.topology {
                 Topology::Unknown => Err(format!("topology unknown: {}", decision.why.join("; "))),
                 _ => (vendor.kernels)(runtime),
             };
             note(&prepared)
         })?;
-        bytes?;
+        said?;
         let parts = match found {
             Found::Together(met) => {
                 let parts = Arc::new(Parts::new(met, prepared, patience)?);

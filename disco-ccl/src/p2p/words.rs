@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use disco_core::sync;
 use disco_core::tensor::Storage;
 use disco_core::{Error, Rank, Result};
 
@@ -167,7 +168,7 @@ impl Words {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.0)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::any::Any;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use disco_core::sync;
 use disco_core::{Error, Result};
 
 use super::Runtime;
@@ -55,7 +56,7 @@ impl Captures {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 
     /// None while another thread has it.

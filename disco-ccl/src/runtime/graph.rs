@@ -8,8 +8,9 @@
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use disco_core::sync;
 use disco_core::{Error, Result};
 
 use super::capture::{Kept, Recording};
@@ -97,7 +98,7 @@ impl Graph {
 
 impl Slot {
     fn place(&self) -> MutexGuard<'_, Option<Arc<Executable>>> {
-        self.exec.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.exec)
     }
 
     /// # Errors
@@ -152,7 +153,7 @@ impl Graphs {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

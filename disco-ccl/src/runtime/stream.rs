@@ -6,10 +6,12 @@
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use disco_core::error::Memory;
+use disco_core::sync;
 use disco_core::tensor::Storage;
 use disco_core::{Device, Error, Result};
 use smallvec::SmallVec;
@@ -101,12 +103,12 @@ impl Runtime {
     }
 
     fn lock_urgent(&self) -> MutexGuard<'_, Vec<Arc<dyn Driver>>> {
-        self.urgent.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.urgent)
     }
 
     /// Asks somebody from now on, who is held weakly, where work is waited for.
     pub(crate) fn watch(&self, watch: Weak<dyn Watch>) {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = sync::lock(&self.watches);
         watches.retain(|watch| watch.strong_count() > 0);
         watches.push(watch);
     }
@@ -125,7 +127,7 @@ impl Runtime {
     }
 
     fn watching(&self) -> SmallVec<[Arc<dyn Watch>; 2]> {
-        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let watches = sync::lock(&self.watches);
         watches.iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -250,9 +252,19 @@ impl Runtime {
 
     /// Waits up to 5 s until no [`Hold`] exists.
     pub(crate) fn wait_for_peers(&self) {
-        if !patience::until(LIMIT, || self.holds.load(Ordering::SeqCst) == 0) {
+        let start = Instant::now();
+        while !self.are_peers_over(start) {
+            thread::sleep(patience::PAUSE);
+        }
+    }
+
+    /// Whether no [`Hold`] exists, or 5 s have passed since `start`, which is logged.
+    pub(super) fn are_peers_over(&self, start: Instant) -> bool {
+        let (are_over, is_late) = (self.holds.load(Ordering::SeqCst) == 0, start.elapsed() > LIMIT);
+        if !are_over && is_late {
             tracing::warn!(device = %self.device(), after = ?LIMIT, "an aborted operation has not ended on all ranks");
         }
+        are_over || is_late
     }
 
     /// Waits until no stream has anything to do, for as long as `limit`. Whether that is so; what has failed is over, too.
@@ -281,7 +293,7 @@ impl Drop for Runtime {
         let streams: SmallVec<[Arc<dyn Driver>; 4]> =
             [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().chain(urgent).collect();
         let is_idle = move || streams.iter().all(|stream| stream.is_idle().unwrap_or(true));
-        self.heap.end(&self.driver, move || patience::until(LIMIT, is_idle));
+        self.heap.end(&self.driver, LIMIT, is_idle);
     }
 }
 

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Runtime;
+use crate::reaper::{self, Job};
 
 /// How long a rank waits for a teardown.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
-/// How long the thread of a teardown waits for the device.
+/// How long memory waits for the device before it is left behind.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A teardown that has started.
@@ -59,15 +60,20 @@ impl Teardown {
     }
 }
 
-/// Runs `work` on a thread of its own once the device has nothing to do. Does not wait.
-pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &'static str, work: impl FnOnce() + Send + 'static) {
-    let own = runtime.clone();
-    let patient = move || match own.wait_all_idle(IDLE_LIMIT) {
-        true => {
-            own.wait_for_peers();
-            work();
-        }
-        false => tracing::warn!(what, after = ?IDLE_LIMIT, "a stream does not end; memory is left behind"),
+/// Has the [reaper](crate::reaper) run `free`, with the device current, once the device has nothing to do. Does not wait.
+pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut() + Send + 'static) {
+    let (own, mut idle_since) = (runtime.clone(), None);
+    let poll = move || {
+        let mut is_ready = false;
+        own.driver().visit(&mut || {
+            if idle_since.is_none() && own.is_all_idle().unwrap_or(true) {
+                idle_since = Some(Instant::now());
+            }
+            is_ready = idle_since.is_some_and(|since| own.are_peers_over(since));
+        });
+        is_ready
     };
-    drop(Teardown::spawn(what, runtime, patient));
+    let (what, stream, own) = (what.to_owned(), Arc::as_ptr(runtime).addr(), runtime.clone());
+    let free = Box::new(move || own.driver().visit(&mut free));
+    reaper::submit(Job { what, stream, limit: IDLE_LIMIT, is_ready: Box::new(poll), free });
 }

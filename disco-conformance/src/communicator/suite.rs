@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use disco_core::sync;
 use disco_core::{DType, DataPlane, Error, OpKind, Result, Session, SessionExt, WorkerId, World};
 
 use super::scenario::{self, Scenario};
@@ -53,7 +54,7 @@ impl Suite {
     /// # Errors
     /// That of the first session that did not end well.
     pub fn close(&self) -> Result<()> {
-        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        let idle = std::mem::take(&mut *sync::lock(&self.idle));
         idle.iter().try_for_each(|(_, session)| pollster::block_on(session.shutdown()))
     }
 
@@ -136,12 +137,12 @@ impl Suite {
         let limit = self.harness.patience();
         let ended = block_on(body(&*session), limit).unwrap_or_else(|| Err(format!("no end after {limit:?}")));
         let result = ended.map_err(place)?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((wish, session));
+        sync::lock(&self.idle).push((wish, session));
         Ok(result)
     }
 
     fn session(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = sync::lock(&self.idle);
         if let Some(at) = idle.iter().position(|(of, _)| of == wish) {
             return Ok(idle.swap_remove(at).1);
         }

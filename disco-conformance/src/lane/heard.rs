@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use disco_core::channel::{Notice, Reply};
+use disco_core::sync;
 use disco_core::{Error, Inbox, WorkerId};
 
 /// One thing that came up a lane.
@@ -27,18 +28,18 @@ pub(super) struct Heard {
 impl Heard {
     /// What came so far.
     pub(super) fn so_far(&self) -> Vec<Event> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        sync::lock(&self.events).clone()
     }
 
     /// Waits until `enough` is so; says whether it is.
     pub(super) fn wait(&self, limit: Duration, enough: impl Fn(&[Event]) -> bool) -> bool {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = sync::lock(&self.events);
         let waited = self.more.wait_timeout_while(events, limit, |events| !enough(events));
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     fn push(&self, event: Event) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        sync::lock(&self.events).push(event);
         self.more.notify_all();
     }
 }

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::Notice;
 use disco_core::error::Failure;
+use disco_core::sync;
 use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Store, Value, WorkerId};
 
 use super::frames::{fingerprint, range};
@@ -184,7 +185,7 @@ struct Ear(Mutex<mpsc::Sender<Arc<str>>>);
 impl Abort for Ear {
     fn abort(&self, cause: &Arc<str>) {
         // Nobody listens any more after the first one.
-        _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(cause.clone());
+        _ = sync::lock(&self.0).send(cause.clone());
     }
 }
 

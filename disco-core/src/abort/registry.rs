@@ -1,9 +1,10 @@
 //! The aborts of one worker.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::{Abort, PerEpoch};
+use crate::sync;
 
 /// The aborts of one worker: the listeners to tell, and the abort that was signalled already.
 ///
@@ -47,7 +48,7 @@ impl AbortRegistry {
     }
 
     fn state(&self) -> MutexGuard<'_, PerEpoch<Vec<Weak<dyn Abort>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.0)
     }
 }
 

@@ -1,11 +1,12 @@
 //! The end of a session: one caller closes the lanes, and the other callers wait for its result.
 
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use event_listener::Event;
 
 use crate::error::Result;
+use crate::sync;
 
 /// Closes the lanes of a session once, however many callers ask for it.
 #[derive(Debug, Default)]
@@ -58,7 +59,7 @@ impl Closing {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

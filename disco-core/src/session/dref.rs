@@ -1,10 +1,11 @@
 //! Handles to objects that exist on every worker.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::id::RegisterId;
+use crate::sync;
 use crate::wire::Freed;
 
 /// Controller-side handle to an object that every worker has in the same register.
@@ -67,6 +68,6 @@ impl Home {
     }
 
     fn freed(&self) -> MutexGuard<'_, Freed> {
-        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.freed)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use crate::command::{Command, Local};
 use crate::error::{Error, Result};
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
+use crate::sync;
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::wire::Frame;
@@ -120,7 +121,7 @@ impl LaneSession {
     }
 
     fn order(&self) -> MutexGuard<'_, Order> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.order)
     }
 
     fn check(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<()> {
@@ -260,7 +261,7 @@ impl LaneSession {
     }
 
     fn functions(&self) -> MutexGuard<'_, HashMap<String, DRef>> {
-        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.functions)
     }
 
     /// Waits until the workers have left, for at most `limit`, and ends the waits for replies that never come. Closes all

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use event_listener::Event;
 
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
+use crate::sync;
 
 /// The session's inbox.
 #[derive(Debug, Default)]
@@ -137,7 +138,7 @@ impl Mail {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 
@@ -235,7 +236,7 @@ impl Pending {
     }
 
     fn lock(&self) -> MutexGuard<'_, Answers> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.answers)
     }
 }
 

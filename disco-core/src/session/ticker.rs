@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use event_listener::{Event, EventListener};
 
+use crate::sync;
+
 /// Time between ticks: how late a deadline may be noticed.
 const TICK: Duration = Duration::from_millis(50);
 /// Ticks that go on after the last wait ended, so that a program of many short waits need not wake the thread for each.
@@ -41,7 +43,7 @@ impl Ticker {
     /// Ticks until the result is dropped. Where no thread can be made there are none, and deadlines wait for a reply.
     pub(super) fn start(&self) -> Ticks<'_> {
         self.shared.waits.fetch_add(1, Ordering::SeqCst);
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = sync::lock(&self.thread);
         if thread.is_none() {
             let shared = self.shared.clone();
             let run = move || shared.run();
@@ -109,7 +111,7 @@ impl Shared {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

@@ -3,13 +3,14 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use range_alloc::RangeAllocator;
 
 use super::{Segment, os};
 use crate::device::Device;
 use crate::error::{Error, Memory, Result};
+use crate::sync;
 use crate::tensor::Storage;
 
 /// Alignment of what is allocated: pairs of cache lines.
@@ -102,7 +103,7 @@ impl Arena {
     }
 
     fn ranges(&self) -> MutexGuard<'_, Ranges> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.ranges)
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::{SharedStore, StoreCall, over};
 use crate::abort::PerEpoch;
 use crate::error::{Error, Result};
+use crate::sync;
 use crate::value::Value;
 
 /// A store in this process's memory.
@@ -46,7 +47,7 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, PerEpoch<State>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

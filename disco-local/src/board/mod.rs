@@ -50,6 +50,7 @@ mod staging;
 mod text;
 mod words;
 
+#[cfg(any(test, not(loom)))]
 pub(crate) use letters::SLOTS;
 #[cfg(not(loom))]
 pub(crate) use letters::{ENCLOSED, Letter};
@@ -57,10 +58,13 @@ pub(crate) use letters::{ENCLOSED, Letter};
 pub(crate) use pieces::Piece;
 #[cfg(not(loom))]
 pub(crate) use presence::Presence;
+#[cfg(any(test, not(loom)))]
 pub(crate) use record::Record;
+#[cfg(any(test, not(loom)))]
+pub(crate) use sheets::Head;
 #[cfg(not(loom))]
 pub(crate) use sheets::INLINE;
-pub(crate) use sheets::{Head, words};
+pub(crate) use sheets::words;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use words::Words;

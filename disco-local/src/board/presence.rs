@@ -1,6 +1,8 @@
 //! Who is there.
 
-use super::{Board, PRESENCE, PROCESS};
+#[cfg(not(loom))]
+use super::PROCESS;
+use super::{Board, PRESENCE};
 #[cfg(not(loom))]
 use crate::identity::ProcessIdentity;
 use crate::sync::Ordering;

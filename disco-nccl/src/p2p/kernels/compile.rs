@@ -4,9 +4,11 @@
 //! that the process runs from a file that others may be able to write, for that second.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::{env, fmt};
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock};
 
+use disco_core::env::Variable;
+use disco_core::sync;
 use disco_core::{Error, Result, Unavailable};
 use disco_dl::Candidate;
 
@@ -54,7 +56,7 @@ pub fn cubin(architecture: Architecture) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<BTreeMap<Architecture, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
     let nvrtc = nvrtc()?;
     // What is in it is whole, whoever panicked.
-    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compiled = sync::lock(&COMPILED);
     if let Some(cubin) = compiled.get(&architecture) {
         return Ok(cubin.clone());
     }
@@ -88,7 +90,7 @@ pub fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
 }
 
 fn candidates() -> Vec<Candidate> {
-    match env::var_os(VARIABLE) {
+    match Variable::read(VARIABLE).path() {
         Some(file) => vec![Candidate::file(file)],
         None => {
             let wheels = disco_dl::python::packaged(&WHEELS).into_iter().map(Candidate::file);

@@ -36,7 +36,7 @@ const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "kernels' state has r
 /// # Errors
 /// What is missing.
 pub fn readiness() -> Result<String, String> {
-    if p2p::is_off() {
+    if p2p::is_off().map_err(|error| error.to_string())? {
         return Err(p2p::OFF.to_owned());
     }
     driver::check_has(driver::SHARING)?;

@@ -1,0 +1,119 @@
+//! Variables of the environment as typed values.
+//!
+//! A variable with an empty value counts as not set. An error names the variable, its value, and what the variable takes.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// A variable of the environment with the value that it had when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable<'a> {
+    name: &'a str,
+    value: Option<OsString>,
+}
+
+impl<'a> Variable<'a> {
+    /// Reads the variable from the environment of this process.
+    pub fn read(name: &'a str) -> Self {
+        Self::new(name, env::var_os(name))
+    }
+
+    /// A variable with a value that was read before.
+    pub fn new(name: &'a str, value: Option<OsString>) -> Self {
+        Self { name, value: value.filter(|value| !value.is_empty()) }
+    }
+
+    /// The value as text.
+    ///
+    /// # Errors
+    /// The value is not UTF-8.
+    pub fn text(&self) -> Result<Option<&str>> {
+        let Some(value) = &self.value else { return Ok(None) };
+        value.to_str().map(Some).ok_or_else(|| self.invalid("is no UTF-8 text"))
+    }
+
+    /// The value as a switch: true for `1`, false for `0`.
+    ///
+    /// # Errors
+    /// The value is neither.
+    pub fn flag(&self) -> Result<Option<bool>> {
+        match self.text()? {
+            None => Ok(None),
+            Some("0") => Ok(Some(false)),
+            Some("1") => Ok(Some(true)),
+            Some(_) => Err(self.invalid("is neither 0 nor 1")),
+        }
+    }
+
+    /// The value as a number of that type.
+    ///
+    /// # Errors
+    /// The value is no such number.
+    pub fn number<T: FromStr>(&self) -> Result<Option<T>> {
+        self.text()?.map(|text| text.parse().map_err(|_| self.invalid("is no number"))).transpose()
+    }
+
+    /// The parts of the value between commas, without white space around them; none where the variable is not set. An error says that
+    /// the value `are no` items of this kind, and shows an example.
+    ///
+    /// # Errors
+    /// `parse` takes one of the parts for invalid.
+    pub fn list<T>(&self, kind: &str, example: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+        let parts = self.text()?.into_iter().flat_map(|text| text.split(','));
+        let items = parts.map(|part| parse(part.trim())).collect::<Option<_>>();
+        items.ok_or_else(|| self.invalid(&format!("are no {kind}; they read `{example}`")))
+    }
+
+    /// The value as the path of a file or folder.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.value.clone().map(PathBuf::from)
+    }
+
+    /// The error of a value that the reader of the variable refuses. `why` says what the variable takes.
+    pub fn refuse(&self, why: &str) -> Error {
+        Error::invalid(format!("{}={}: {why}", self.name, self.value.as_deref().unwrap_or_default().display()))
+    }
+
+    fn invalid(&self, what: &str) -> Error {
+        Error::invalid(format!("{}=`{}` {what}", self.name, self.value.as_deref().unwrap_or_default().display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Variable;
+
+    fn variable(value: &str) -> Variable<'static> {
+        Variable::new("DISCO_X", Some(value.into()))
+    }
+
+    #[test]
+    fn an_empty_value_is_no_value() {
+        let empty = variable("");
+        assert_eq!(empty, Variable::new("DISCO_X", None));
+        assert_eq!((empty.text().unwrap(), empty.flag().unwrap(), empty.path()), (None, None, None));
+        assert_eq!(empty.number::<u32>().unwrap(), None);
+        assert!(empty.list("words", "a,b", |part| Some(part.to_owned())).unwrap().is_empty());
+    }
+
+    #[test]
+    fn values_are_read_by_type() {
+        assert_eq!([variable("1").flag().unwrap(), variable("0").flag().unwrap()], [Some(true), Some(false)]);
+        assert_eq!(variable("12").number().unwrap(), Some(12u64));
+        assert_eq!(variable("2, 0").list("devices", "0,1", |part| part.parse::<u32>().ok()).unwrap(), [2, 0]);
+        assert_eq!(variable("/a b").path(), Some("/a b".into()));
+    }
+
+    #[test]
+    fn errors_name_the_variable_its_value_and_what_it_takes() {
+        assert_eq!(variable("yes").flag().unwrap_err().to_string(), "DISCO_X=`yes` is neither 0 nor 1");
+        assert_eq!(variable("-1").number::<u32>().unwrap_err().to_string(), "DISCO_X=`-1` is no number");
+        let devices = variable("0,x").list("devices", "0,1", |part| part.parse::<u32>().ok());
+        assert_eq!(devices.unwrap_err().to_string(), "DISCO_X=`0,x` are no devices; they read `0,1`");
+        assert_eq!(variable("9").refuse("it takes 1 to 8").to_string(), "DISCO_X=9: it takes 1 to 8");
+    }
+}

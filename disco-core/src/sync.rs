@@ -1,0 +1,31 @@
+//! Locks without poisoning.
+//!
+//! A panic in a worker function is caught and reported as the worker's error, so it must not make later uses of a lock fail. The holder
+//! of a lock keeps the data valid wherever it may panic, and poison is ignored.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks `mutex`, also after a thread panicked while it held the lock.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{self, AssertUnwindSafe};
+    use std::sync::Mutex;
+
+    use super::lock;
+
+    #[test]
+    fn a_lock_whose_holder_panicked_is_taken_with_its_value() {
+        let mutex = Mutex::new(1);
+        let panicked = panic::catch_unwind(AssertUnwindSafe(|| {
+            *lock(&mutex) = 2;
+            let _guard = lock(&mutex);
+            panic!("expected by this test");
+        }));
+        assert!(panicked.is_err() && mutex.is_poisoned());
+        assert_eq!(*lock(&mutex), 2);
+    }
+}
