@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
-
 /// One sort of memory, numbered as DLPack numbers it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,18 +70,23 @@ impl fmt::Display for Device {
 }
 
 impl FromStr for Device {
-    type Err = Error;
+    type Err = UnknownDevice;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, UnknownDevice> {
         let (name, ordinal) = text.split_once(':').unwrap_or((text, "0"));
         let kind = TABLE.iter().find(|row| row.1 == name).map(|row| row.0);
         match (kind, ordinal.parse()) {
             (Some(DeviceKind::Cpu), Ok(0)) => Ok(Device::CPU),
             (Some(kind), Ok(ordinal)) if ordinal >= 0 && kind != DeviceKind::Cpu => Ok(Device { kind, ordinal }),
-            _ => Err(Error::invalid(format!("`{text}` is no device; devices read `cpu`, `cuda:0`, `rocm:1`"))),
+            _ => Err(UnknownDevice(text.to_owned())),
         }
     }
 }
+
+/// A text that names no device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no device; devices read `cpu`, `cuda:0`, `rocm:1`")]
+pub struct UnknownDevice(String);
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::WireError;
-use crate::device::Device;
+use crate::device::{Device, UnknownDevice};
 use crate::dtype::{DType, UnknownDType};
 use crate::id::{RegisterId, WorkerId};
 
@@ -263,6 +263,12 @@ impl fmt::Display for Failure {
         }
         write!(f, "): {}", self.message)?;
         self.causes.iter().try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
+impl From<UnknownDevice> for Error {
+    fn from(error: UnknownDevice) -> Self {
+        Error::invalid(error.to_string())
     }
 }
 

@@ -44,7 +44,7 @@ pub use command::{Command, Local};
 pub use communicator::{Capabilities, Communicator, CommunicatorExt};
 pub use config::WorkerConfig;
 pub use context::WorkerContext;
-pub use device::{Device, DeviceKind};
+pub use device::{Device, DeviceKind, UnknownDevice};
 pub use device_api::{DeviceApi, Queue};
 pub use dtype::{DType, Element, UnknownDType};
 pub use error::{Error, Result, Unavailable};

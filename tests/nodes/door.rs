@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::wire::{Join, Message, Packet};
+use disco::wire::{Join, Message};
 use disco::{Session, Token, block_on};
 use disco_channel::handshake::{ANSWER, GREETING, Guest, Request, VERDICT};
 
