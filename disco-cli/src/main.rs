@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use disco::error::causes;
 use tracing_subscriber::EnvFilter;
 
 /// SPMD sessions for distributed inference and training.
@@ -60,7 +61,8 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough.
         Err(error) if broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("disco: {error:#}");
+            let causes = causes(error.as_ref()).into_iter().map(|cause| format!(": {cause}")).collect::<String>();
+            eprintln!("disco: {error}{causes}");
             ExitCode::FAILURE
         }
     }

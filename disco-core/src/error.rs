@@ -219,8 +219,9 @@ impl fmt::Display for Memory {
     }
 }
 
-/// The texts of an error's causes, nearest first, without those that the text before ends with.
-pub(crate) fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
+/// The texts of an error's causes, nearest first, without those that the text before ends with: errors of Disco say in their own
+/// text what the system said.
+pub fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
     let mut before = error.to_string();
     let texts = chain(error).skip(1).map(ToString::to_string);
     texts.filter(|text| !std::mem::replace(&mut before, text.clone()).ends_with(text.as_str())).collect()
