@@ -451,16 +451,20 @@ fn workers_that_do_not_come_to_init_ccl_are_named_at_the_deadline_for_connecting
         let gate = Gate::new();
         let wait = session.function("tests.wait_on").await.unwrap();
         session.call(&wait, (1, gate.id())).await.unwrap();
-        let opener = {
-            let gate = gate.clone();
-            std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(500));
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Calls are refused once the other ranks have given up. No worker has this number.
+                for _ in 0..1000 {
+                    if block_on(session.call(&wait, (9, gate.id()))).is_err() {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
                 gate.open();
-            })
-        };
-        let error = text(session.init_ccl("local", &[]).await);
+            });
+            text(block_on(session.init_ccl("local", &[])))
+        });
         assert!(error.contains("connect: no end after 200ms: rank 1 has not come"), "{error}");
-        opener.join().unwrap();
         session.shutdown().await.unwrap();
     });
 }
