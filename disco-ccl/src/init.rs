@@ -27,7 +27,7 @@ use crate::teardown::Aborted;
 pub(crate) struct Init<'a> {
     pub(crate) library: &'static Library,
     pub(crate) runtime: &'a Arc<Runtime>,
-    /// What is to have it.
+    /// The handle that gets the communicator.
     pub(crate) handle: &'a Handle,
     pub(crate) id: UniqueId,
     pub(crate) rank: usize,
@@ -99,7 +99,7 @@ impl Init<'_> {
                 unsafe { (library.table.comm_init_rank)(&mut comm, ranks, id, me) }
             });
             let comm = matches!(code, Ok(Code::SUCCESS)).then(|| Owned::new(comm));
-            // Nobody may wait for it any more.
+            // The waiting thread may have given up at its deadline.
             _ = made.send((code, Late { library, runtime, comm }));
         };
         let spawned = thread::Builder::new().name("disco-ccl-init".into()).spawn(work);

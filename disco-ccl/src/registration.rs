@@ -33,7 +33,7 @@ impl Registration {
     /// Takes it back, before its communicator is destroyed.
     pub(crate) fn end(&self, library: &Library, comm: &Owned) {
         let Some(deregister) = library.table.comm_deregister else { return };
-        // SAFETY: nobody else has the communicator, which gave this out.
+        // SAFETY: this is the only owner of the communicator, which made this registration.
         let code = unsafe { deregister(comm.0, self.token) };
         library.report("ncclCommDeregister", code);
     }

@@ -72,7 +72,7 @@ impl Staging {
     pub(crate) unsafe fn copy_in(&mut self, runtime: &Arc<Runtime>, to: *mut u8, from: &[u8]) -> Result<()> {
         self.pieces(runtime, from.len(), |chunk, (offset, at, bytes)| {
             let (pinned, part) = (chunk.pinned.data().wrapping_add(at), &from[offset..offset + bytes]);
-            // SAFETY: the chunk has so many bytes there, which nobody else has.
+            // SAFETY: the chunk has so many bytes there, and no other copy uses them.
             unsafe { pinned.copy_from_nonoverlapping(part.as_ptr(), bytes) };
             // SAFETY: the caller's word for `to`; the chunk stays until the stream has got there.
             unsafe { runtime.driver().copy(to.wrapping_add(offset), pinned, bytes, Way::ToDevice) }

@@ -188,7 +188,7 @@ fn finalize(
     let (pointer, (done, end)) = (Pointer(comm.0), mpsc::channel());
     let call = move || {
         let pointer = pointer;
-        // SAFETY: nobody else has the communicator, which stays until this has returned.
+        // SAFETY: this is the only owner of the communicator, which stays until the call has returned.
         _ = done.send(unsafe { comm_finalize(pointer.0) });
     };
     drop(Teardown::spawn("ncclCommFinalize", runtime, call));

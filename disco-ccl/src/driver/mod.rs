@@ -1,4 +1,4 @@
-//! What is asked of a vendor's device library.
+//! The functions of a vendor's device library (CUDA, HIP) that this crate calls.
 //!
 //! ```text
 //! calls   one device with one stream on it

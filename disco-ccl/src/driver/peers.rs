@@ -1,4 +1,4 @@
-//! What is asked of a vendor's device library where devices share memory.
+//! The functions of a vendor's device library with which devices share memory.
 
 #![allow(unsafe_code)]
 

@@ -51,7 +51,7 @@ impl Teardown {
                 tracing::warn!(%error, what, "the device can't be made current");
             }
             let result = work();
-            // Whoever started this may wait no more.
+            // The thread that started the teardown may have given up.
             _ = done.send(());
             later(result);
         });

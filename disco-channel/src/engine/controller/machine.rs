@@ -282,7 +282,9 @@ impl Controller {
     fn stop_accepting(&mut self, why: &str, now: Instant) {
         match &mut self.door {
             Some(Door::Nodes(nodes)) => nodes.pause(why, now, &mut self.out),
-            Some(Door::Processes(_)) => self.give_up(&Error::invalid(format!("nobody can connect: {why}")), now),
+            Some(Door::Processes(_)) => {
+                self.give_up(&Error::invalid(format!("the lane can't accept connections: {why}")), now)
+            }
             None => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Who is let in: connections are nobody's until they have proved what they are, in limited time and number.
+//! Admission: a connection belongs to no peer until it has proved which one. Time and number of such connections are limited.
 
 mod nodes;
 mod pending;

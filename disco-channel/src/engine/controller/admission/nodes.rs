@@ -1,4 +1,4 @@
-//! Who may be a node: whoever proves to know the session's token, runs the same program and asks for a place that is free.
+//! Admission of nodes: a node proves that it knows the session's token, runs the same program and asks for a place that is free.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::engine::controller::outbox::Outbox;
 use crate::handshake::{ALIVE, ANSWER, HANDSHAKE, Host, INTRODUCTION, Judgement, Nonce, Request, may_begin};
 use crate::token::Token;
 
-/// How long nobody is let in where the system could not.
+/// Pause after the system has failed to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Connections that are given up then, so that fewer descriptors are open.
 const GIVEN_UP: usize = 64;
@@ -41,7 +41,7 @@ pub(crate) struct Nodes {
     pending: Pending<Stranger>,
     joined: Vec<Joined>,
     refused: Refused,
-    /// When the system let nobody in.
+    /// When the system failed to accept a connection.
     paused: Option<Instant>,
     /// When all nodes had come. They get their places when the connections have been read once more, as a node may be gone already.
     complete: Option<Instant>,
@@ -91,11 +91,11 @@ impl Nodes {
         self.pending.push(conn, now, Stranger { address, phase: Phase::Proof { host, answer: Vec::new() } });
     }
 
-    /// The system lets nobody in: fewer connections may help.
+    /// The system fails to accept connections: gives up the oldest, since fewer connections may help.
     pub(crate) fn pause(&mut self, why: &str, now: Instant, out: &mut Outbox) {
         self.paused = Some(now);
         (0..GIVEN_UP).for_each(|_| self.give_up_oldest(out));
-        let error = Error::invalid(format!("nobody can connect: {why}"));
+        let error = Error::invalid(format!("the lane can't accept connections: {why}"));
         self.refused.add("the system", &error, Standing::Proved, now);
     }
 
@@ -231,7 +231,7 @@ impl Nodes {
         text
     }
 
-    /// What a node is called; `host` is what it says itself, once it is there.
+    /// The name of a node; `host` is the name that the node has sent with its JOIN.
     pub(crate) fn name(&self, index: usize, host: Option<&str>) -> String {
         match (self.terms.names.get(index), host) {
             (Some(name), _) => name.clone(),
@@ -283,8 +283,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// All nodes, each in its place. Those that did not say which they are fill what is left, in the order of their names, so that who
-    /// came first matters little.
+    /// All nodes, each in its place. Nodes without a number get the free places in the order of their names, so that the order in which
+    /// nodes join matters little.
     fn places(&mut self) -> Vec<Joined> {
         let mut joined = std::mem::take(&mut self.joined);
         joined.sort_by(|a, b| (&a.join.name, a.address).cmp(&(&b.join.name, b.address)));
@@ -300,7 +300,7 @@ impl Nodes {
         places.into_iter().filter_map(|place| place.or_else(|| others.next())).collect()
     }
 
-    /// A node is done in no time: of those that have proved nothing, the oldest is the least likely to be one.
+    /// Gives up the oldest connection without a proof: nodes prove themselves at once, so it is the least likely to be a node's.
     fn give_up_oldest(&mut self, out: &mut Outbox) {
         if let Some((conn, _)) = self.pending.take_oldest(|it| it.phase.standing() == Standing::Stranger) {
             out.act(Action::Close(conn));

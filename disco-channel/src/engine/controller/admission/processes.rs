@@ -1,4 +1,4 @@
-//! Who may be a worker process: whoever says HELLO with the lane's token, as a worker that has not come, of the same program.
+//! Admission of worker processes: a process sends HELLO with the lane's token, as a worker that has not come, and runs the same program.
 
 use std::sync::Arc;
 use std::time::Instant;
