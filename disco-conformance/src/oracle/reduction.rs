@@ -20,18 +20,16 @@ impl Expected {
         let ints: Vec<&[i128]> = inputs.iter().filter_map(Elements::ints).collect();
         let floats: Vec<&[f64]> = inputs.iter().filter_map(Elements::floats).collect();
         match Format::of(dtype) {
-            None => {
-                Self::Ints(columns(&ints).map(|column| wrap(dtype, reduce_ints(dtype, reduction, column))).collect())
-            }
+            None => Self::Ints(columns(&ints, |column| wrap(dtype, reduce_ints(dtype, reduction, column)))),
             Some(format) => {
                 let within = |column: &[f64], result: f64| {
                     if exact { 0.0 } else { tolerance(format, reduction, column, result) }
                 };
-                let reduce = |column: Vec<f64>| {
-                    let result = reduce_floats(reduction, &column);
-                    (result, within(&column, result))
+                let reduce = |column: &[f64]| {
+                    let result = reduce_floats(reduction, column);
+                    (result, within(column, result))
                 };
-                Self::Floats(columns(&floats).map(reduce).collect())
+                Self::Floats(columns(&floats, reduce))
             }
         }
     }
@@ -84,15 +82,21 @@ fn is_within((number, distance): (f64, f64), got: f64) -> bool {
     if number.is_nan() { got.is_nan() } else { (got - number).abs() <= distance }
 }
 
-/// The elements of all ranks at each index.
-fn columns<T: Copy>(inputs: &[&[T]]) -> impl Iterator<Item = Vec<T>> {
+/// `reduce` of the elements of all ranks at each index.
+fn columns<T: Copy, R>(inputs: &[&[T]], reduce: impl Fn(&[T]) -> R) -> Vec<R> {
     let len = inputs.first().map_or(0, |first| first.len());
-    (0..len).map(move |index| inputs.iter().map(|input| input[index]).collect())
+    let mut column = Vec::with_capacity(inputs.len());
+    let reduced = |index: usize| {
+        column.clear();
+        column.extend(inputs.iter().map(|input| input[index]));
+        reduce(&column)
+    };
+    (0..len).map(reduced).collect()
 }
 
-fn reduce_ints(dtype: DType, reduction: Reduction, column: Vec<i128>) -> i128 {
+fn reduce_ints(dtype: DType, reduction: Reduction, column: &[i128]) -> i128 {
     let ranks = column.len() as i128;
-    let column = column.into_iter();
+    let column = column.iter().copied();
     match reduction {
         Reduction::Sum if dtype == DType::Bool => column.fold(0, |a, b| a | b),
         Reduction::Sum => column.sum(),
