@@ -1,15 +1,33 @@
 //! How long a reader stays awake for an item.
 
+use super::sync::{hint, thread};
+
 /// Looks at the ring before a reader sleeps. Each look takes the writer's line away from it, so that a reader that looks
 /// all the time gets items one by one, at several times the price: it pauses in between, twice as long from look to look.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// Pause instructions before the first look.
-    pub(crate) spins: u32,
+    spins: u32,
     /// Looks of one that keeps its processor.
-    pub(crate) rounds: u32,
+    rounds: u32,
     /// Looks of one that lets others run in between.
-    pub(crate) yields: u32,
+    yields: u32,
+}
+
+impl Patience {
+    /// Looks until `is_over` holds or it would be better to sleep. Returns whether it holds.
+    pub(crate) fn look(self, mut is_over: impl FnMut() -> bool) -> bool {
+        for round in 0..self.rounds {
+            (0..self.spins << round).for_each(|_| hint::spin_loop());
+            if is_over() {
+                return true;
+            }
+        }
+        (0..self.yields).any(|_| {
+            thread::yield_now();
+            is_over()
+        })
+    }
 }
 
 #[cfg(not(loom))]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Closed;
 use super::patience::Patience;
-use super::sync::{Ordering, hint, thread};
+use super::sync::Ordering;
 use super::track::Cursor;
 
 /// One of those who read. Dropping it gives up what it has not read, and the ring no longer waits for it.
@@ -36,17 +36,9 @@ impl<T: Clone> Reader<T> {
     }
 
     fn wait(&mut self) {
-        for round in 0..self.patience.rounds {
-            (0..self.patience.spins << round).for_each(|_| hint::spin_loop());
-            if self.is_over() {
-                return;
-            }
-        }
-        for _ in 0..self.patience.yields {
-            thread::yield_now();
-            if self.is_over() {
-                return;
-            }
+        let patience = self.patience;
+        if patience.look(|| self.is_over()) {
+            return;
         }
         let track = &self.cursor.track;
         track.lot.sleep(self.index, self.cursor.position(), &track.state, || track.closed.load(Ordering::Acquire));

@@ -2,7 +2,7 @@
 
 use super::{Garbage, HEADER, Memory, Whom};
 use crate::ring::patience::Patience;
-use crate::ring::sync::{AtomicBool, Ordering, fence, hint, thread};
+use crate::ring::sync::{AtomicBool, Ordering, fence};
 
 /// One of those who read.
 pub struct Reader {
@@ -82,17 +82,9 @@ impl Reader {
     /// Waits for a record that concerns this reader: spins, then yields, then sleeps. Ends early when `stop` holds, which has to
     /// [ring](Reader::wake).
     pub fn wait(&mut self, stop: &AtomicBool) {
-        for round in 0..self.patience.rounds {
-            (0..self.patience.spins << round).for_each(|_| hint::spin_loop());
-            if self.is_over(stop) {
-                return;
-            }
-        }
-        for _ in 0..self.patience.yields {
-            thread::yield_now();
-            if self.is_over(stop) {
-                return;
-            }
+        let patience = self.patience;
+        if patience.look(|| self.is_over(stop)) {
+            return;
         }
         let rung = self.memory.bell().rung();
         self.memory.sleepers().fetch_add(1, Ordering::Relaxed);
