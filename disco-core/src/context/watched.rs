@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::link::Link;
 use crate::op::Op;
-use crate::tensor::Tensor;
 
 /// Writes each operation to the worker's [`Activity`](crate::activity::Activity) and, if `check` is set, exchanges
 /// signatures through the store before each collective, so that a mismatch is an error on every rank, whatever the
@@ -114,17 +112,9 @@ impl Communicator for Watched {
         self.watch(group, |inner| inner.enqueue(group))
     }
 
-    fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
-        self.watch(slice::from_ref(op), |inner| inner.premul_sum(op, factor))
-    }
-
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let split = self.split_watched(color, key)?;
         Ok(split.map(|comm| Box::new(comm) as Box<dyn Communicator>))
-    }
-
-    fn register(&mut self, tensor: &Tensor) -> Result<()> {
-        self.inner.register(tensor)
     }
 
     fn synchronize(&mut self) -> Result<()> {
@@ -137,5 +127,9 @@ impl Communicator for Watched {
 
     fn extension(&mut self) -> Option<&mut dyn Any> {
         self.inner.extension()
+    }
+
+    fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
+        self.watch(group, |inner| inner.enqueue_with(group, launch))
     }
 }
