@@ -10,8 +10,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 pub use crate::activity::Progress;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -24,13 +22,12 @@ use crate::wire::Frame;
 /// A lane reaches a range of workers (threads of this process, processes of this machine, the workers of one node): one
 /// encoding and one write serve them all. Only the holder of the session's order ticket sends, so room can only grow
 /// between [`Channel::room`] and [`Channel::send`].
-#[async_trait]
 pub trait Channel: Debug + Send + Sync + 'static {
     /// Whom it reaches.
     fn workers(&self) -> Range<WorkerId>;
 
     /// From now on everything that comes up is pushed to `inbox`, which the lane owns: it must not own the lane. Called
-    /// once.
+    /// once. Blocks the calling thread until the workers have started; a lane to other processes has a limit for that.
     ///
     /// # Errors
     /// The lane was started before, or is closed.
@@ -59,14 +56,13 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// What a worker of this lane is doing.
     fn progress(&self, worker: WorkerId) -> Progress;
 
-    /// Waits until all workers of the lane have left, after a shutdown was sent or signalled, for at most `limit`.
+    /// Blocks the calling thread until all workers of the lane have left, after a shutdown was sent or signalled, for at most
+    /// `limit`, and up to 2 s more to give up workers. Threads may call it at once; the shortest of their limits counts for
+    /// workers in other processes. A lane that was not started has no workers.
     ///
     /// # Errors
-    /// [`Error::Stuck`] naming who did not leave; they are detached.
-    ///
-    /// # Cancel safety
-    /// Dropping the future detaches the workers that have not left.
-    async fn close(&self, limit: Duration) -> Result<()>;
+    /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
+    fn close(&self, limit: Duration) -> Result<()>;
 }
 
 /// Bytes of a reply above which lanes may hold it back ([`Inbox::accepts_large_replies`]).

@@ -268,7 +268,7 @@ fn a_panic_of_the_service_thread_is_the_loss_of_its_workers() {
         let why = "the service thread of its lane panicked";
         assert_eq!(told.recv_timeout(LONG).unwrap(), format!("worker {worker}: worker {worker} lost: {why}"));
     }
-    block_on(lane.close(LONG)).unwrap();
+    lane.close(LONG).unwrap();
 }
 
 fn a_stuck_worker_is_named_and_killed_at_shutdown() {

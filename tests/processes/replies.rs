@@ -108,5 +108,5 @@ fn a_lane_holds_large_replies_back_while_its_inbox_accepts_none_and_passes_small
     assert_eq!(reply(), 1);
     assert!(gate.lost.lock().unwrap().is_empty());
     send(4, Command::Shutdown);
-    block_on(lane.close(Duration::from_secs(20))).unwrap();
+    lane.close(Duration::from_secs(20)).unwrap();
 }

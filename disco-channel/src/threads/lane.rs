@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
 use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Result, WorkerId};
@@ -53,7 +52,6 @@ impl ThreadLane {
     }
 }
 
-#[async_trait]
 impl Channel for ThreadLane {
     fn workers(&self) -> Range<WorkerId> {
         self.workers.clone()
@@ -106,9 +104,8 @@ impl Channel for ThreadLane {
         link.map(|link| link.activity().progress()).unwrap_or_default()
     }
 
-    /// Blocks the calling thread rather than the task: no timer here could wake a task. Workers that left are joined, so
-    /// that destructors of their thread-local values have run, too.
-    async fn close(&self, limit: Duration) -> Result<()> {
+    /// Workers that left are joined, so that destructors of their thread-local values have run, too.
+    fn close(&self, limit: Duration) -> Result<()> {
         let Some(crew) = self.crew.get() else { return Ok(()) };
         let worker = |index| WorkerId::new((self.workers.start.index() + index) as u32);
         let stuck = crew.dismiss(limit).into_iter().map(worker);

@@ -81,7 +81,7 @@ fn frame(seq: u64, command: Command) -> Arc<Frame> {
 }
 
 fn close(lane: &ThreadLane, limit: Duration) -> Result<()> {
-    pollster::block_on(lane.close(limit))
+    lane.close(limit)
 }
 
 #[test]

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
 use disco_core::{Channel, Command, Frame, Value, WorkerId};
-use pollster::block_on;
 
 use super::frames::plain;
 use super::heard::{Event, Heard};
@@ -90,7 +89,7 @@ impl Stage {
     /// Shuts down by a frame and waits for all workers.
     pub(super) fn end(self) -> Wrong<()> {
         self.send(&plain(u64::MAX >> 8, Command::Shutdown))?;
-        said(block_on(self.lane.close(self.patience)))
+        said(self.lane.close(self.patience))
     }
 
     fn summary(&self) -> String {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use disco_channel::threads::ThreadLane;
 use disco_core::channel::{Notice, Progress, Reply, Signal};
 use disco_core::{Channel, Error, Frame, Inbox, Result, Value, WorkerId};
@@ -49,7 +48,6 @@ pub(crate) struct Leaky {
     pub(crate) sent: AtomicUsize,
 }
 
-#[async_trait]
 impl Channel for Leaky {
     fn workers(&self) -> Range<WorkerId> {
         self.inner.workers()
@@ -93,8 +91,8 @@ impl Channel for Leaky {
         }
     }
 
-    async fn close(&self, limit: Duration) -> Result<()> {
-        match self.inner.close(limit).await {
+    fn close(&self, limit: Duration) -> Result<()> {
+        match self.inner.close(limit) {
             Err(Error::Stuck { .. }) if self.fault == Fault::ClosesOverTheStuck => Ok(()),
             other => other,
         }

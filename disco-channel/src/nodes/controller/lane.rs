@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
@@ -97,7 +96,6 @@ impl NodeLane {
     }
 }
 
-#[async_trait]
 impl Channel for NodeLane {
     fn workers(&self) -> Range<WorkerId> {
         self.workers.clone()
@@ -180,9 +178,8 @@ impl Channel for NodeLane {
         self.started().map(|lane| lane.look(|engine| engine.progress(worker))).unwrap_or_default()
     }
 
-    /// Blocks the calling thread rather than the task: no timer here could wake a task. Nodes that have not left in time are
-    /// told to end at once.
-    async fn close(&self, limit: Duration) -> Result<()> {
+    /// Nodes that have not left in time are told to end at once.
+    fn close(&self, limit: Duration) -> Result<()> {
         self.started.get().map_or(Ok(()), |served| served.close(limit))
     }
 }

@@ -160,7 +160,7 @@ impl Bridge {
 
 /// Closes a lane. Returns the workers that did not leave.
 fn close(lane: &dyn Channel, limit: Duration) -> String {
-    match pollster::block_on(lane.close(limit)) {
+    match lane.close(limit) {
         Ok(()) => String::new(),
         Err(Error::Stuck { workers, .. }) => workers,
         Err(error) => error.to_string(),

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
 use disco_core::wire::{Message, RingPlace, Welcome};
@@ -137,7 +136,6 @@ impl ProcessLane {
     }
 }
 
-#[async_trait]
 impl Channel for ProcessLane {
     fn workers(&self) -> Range<WorkerId> {
         self.workers.clone()
@@ -206,9 +204,8 @@ impl Channel for ProcessLane {
         self.started.get().map(|it| it.lane.look(|engine| engine.progress(worker))).unwrap_or_default()
     }
 
-    /// Blocks the calling thread rather than the task: no timer here could wake a task. Workers that have not left in time
-    /// are killed.
-    async fn close(&self, limit: Duration) -> Result<()> {
+    /// Workers that have not left in time are killed.
+    fn close(&self, limit: Duration) -> Result<()> {
         self.started.get().map_or(Ok(()), |started| started.lane.close(limit))
     }
 }
