@@ -99,7 +99,7 @@ pub struct Seat<'a> {
     /// The device and stream that it works on.
     pub queue: &'a mut (dyn Queue + 'static),
     /// The way to its peers.
-    pub link: Arc<dyn Link>,
+    pub link: Arc<Link>,
     /// How long one collective may take, from entry.
     pub deadline: Duration,
     /// How long to wait for peers to connect.

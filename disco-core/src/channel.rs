@@ -108,5 +108,5 @@ pub trait Endpoint: Send + 'static {
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()>;
 
     /// The way to peers and controller beside the commands.
-    fn link(&self) -> Arc<dyn Link>;
+    fn link(&self) -> Arc<Link>;
 }

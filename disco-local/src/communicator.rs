@@ -55,7 +55,7 @@ impl Communicator {
         let token = Token::from_bytes(at.as_bytes())?;
         let (rank, size) = (seat.rank.index(), seat.world.size());
         let group = match seat.link.arena() {
-            None => meeting::meet(token, rank, size, seat.connect_deadline, &*seat.link)?,
+            None => meeting::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
             Some(_) => processes::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
         };
         Ok(Self::new(group, seat.rank, seat.deadline))

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use disco_core::link::{Shared, ThreadLink};
-use disco_core::{Frame, Inbox, Result, WorkerId};
+use disco_core::link::Shared;
+use disco_core::{Frame, Inbox, Link, Result, WorkerId};
 
 use super::endpoint::ThreadEndpoint;
 use super::exits::Exits;
@@ -23,7 +23,7 @@ pub(super) struct Crew {
     pub(super) ring: Handle<Arc<Frame>>,
     pub(super) exits: Arc<Exits>,
     /// In order of workers, as are `threads`.
-    pub(super) links: Vec<Arc<ThreadLink>>,
+    pub(super) links: Vec<Arc<Link>>,
     /// `None`: was joined or detached.
     threads: Mutex<Vec<Option<JoinHandle<()>>>>,
 }
@@ -97,7 +97,7 @@ impl Drop for Crew {
     }
 }
 
-fn link(worker: WorkerId, shared: &Arc<Shared>, inbox: &Arc<dyn Inbox>) -> ThreadLink {
+fn link(worker: WorkerId, shared: &Arc<Shared>, inbox: &Arc<dyn Inbox>) -> Link {
     let inbox = inbox.clone();
-    ThreadLink::new(shared.clone(), move |notice| inbox.notice(worker, notice))
+    Link::of_thread(shared.clone(), move |notice| inbox.notice(worker, notice))
 }

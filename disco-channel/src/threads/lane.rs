@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
-use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Result, WorkerId};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
 
 use super::crew::Crew;
 use super::endpoint::ThreadEndpoint;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use disco_core::link::ThreadLink;
+use disco_core::link::Link;
 use disco_core::{
     Abort, Backend, Capabilities, Communicator, DType, Op, OpKind, Probe, Rank, Reduction, Rendezvous, Result, Seat,
     Tensor, Unavailable, World,
@@ -96,7 +96,7 @@ impl Backend for Double {
 
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
         let link = match self.fault {
-            Fault::IsDeaf => Arc::new(ThreadLink::bare(Arc::default())),
+            Fault::IsDeaf => Arc::new(Link::bare(Arc::default())),
             _ => seat.link.clone(),
         };
         let inner = disco_local::BACKEND.connect(Seat { link, ..seat }, at)?;

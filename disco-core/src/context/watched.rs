@@ -20,7 +20,7 @@ pub(super) struct Watched {
     inner: Box<dyn Communicator>,
     /// Alike on all ranks, unique in the session's epoch.
     name: String,
-    link: Arc<dyn Link>,
+    link: Arc<Link>,
     deadline: Duration,
     check: bool,
     checks: Cell<u64>,
@@ -31,7 +31,7 @@ impl Watched {
     pub(super) fn new(
         inner: Box<dyn Communicator>,
         name: String,
-        link: Arc<dyn Link>,
+        link: Arc<Link>,
         deadline: Duration,
         check: bool,
     ) -> Self {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use disco_core::backend::{self, Rendezvous};
 use disco_core::device_api::{self, DeviceApi, Event, Queue};
-use disco_core::link::{Link, Shared, ThreadLink};
+use disco_core::link::{Link, Shared};
 use disco_core::tensor::Storage;
 use disco_core::{
     Backend, Communicator, CommunicatorExt, Device, DeviceKind, Error, Rank, Result, Seat, Tensor, World,
@@ -14,14 +14,14 @@ use disco_local::BACKEND;
 
 use crate::{LONG, SHORT, on_threads};
 
-fn link() -> Arc<ThreadLink> {
-    Arc::new(ThreadLink::bare(Arc::new(Shared::default())))
+fn link() -> Arc<Link> {
+    Arc::new(Link::bare(Arc::new(Shared::default())))
 }
 
 fn connect(
     rank: u32,
     size: usize,
-    link: Arc<dyn Link>,
+    link: Arc<Link>,
     deadline: Duration,
     at: &Rendezvous,
 ) -> Result<Box<dyn Communicator>> {
