@@ -17,10 +17,9 @@ use criterion::{BenchmarkId, Criterion, criterion_group};
 use disco::nccl::cudarc::driver::{DriverError, result, sys};
 use disco::nccl::disco_ccl::abi::{Code, Comm, DataType, RedOp, UniqueId};
 use disco::nccl::{self, p2p::kernels};
-use disco::session::{IntoArgs, LaneSession};
 use disco::{
-    Backend as _, Builder, DType, DataPlane as _, Error, Op, Reduction, Result, Session as _, SessionExt as _, Tensor,
-    WorkerContext, block_on,
+    Backend as _, Builder, DType, DataPlane as _, Error, IntoArgs, LaneSession, Op, Reduction, Result, Session as _,
+    SessionExt as _, Tensor, WorkerContext, block_on,
 };
 
 /// Calls in a row, which a stream takes without a pause.

@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use disco::worker::WorkerConfig;
-use disco::{Builder, Channel, Error, Result, Session, WorkerRange, World};
+use disco::{Builder, Error, Result, Session, WorkerRange, World};
 use disco_channel::nodes::{self, NodeLane};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_conformance::{Check, Harness, Outcome, Required, Wish, communicator, lane};
+use disco_core::{Channel, worker::WorkerConfig};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Sub-cases that `local` runs, each counted on each worker. A case that is lost by accident shows here; whoever adds or

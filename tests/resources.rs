@@ -9,8 +9,7 @@ mod gate;
 use std::fs;
 use std::time::Duration;
 
-use disco::session::Deadlines;
-use disco::{Builder, DataPlane, Error, Session, SessionExt, WorkerContext, WorkerId, block_on};
+use disco::{Builder, DataPlane, Deadlines, Error, Session, SessionExt, WorkerContext, WorkerId, block_on};
 use gate::Gate;
 
 fn wait_on(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {

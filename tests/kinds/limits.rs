@@ -3,8 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use disco::session::Deadlines;
-use disco::{Builder, DataPlane as _, Result, Session as _, SessionExt as _, SessionKind, WorkerId, block_on};
+use disco::{
+    Builder, DataPlane as _, Deadlines, Result, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
+};
 
 use crate::{SOON, within};
 

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::session::{Deadlines, LaneSession};
-use disco::{Error, Result, Session as _, SessionKind, Value, WorkerId, block_on};
+use disco::{Deadlines, Error, LaneSession, Result, Session as _, SessionKind, Value, WorkerId, block_on};
 use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -116,7 +115,7 @@ fn fill(session: &LaneSession) {
     let (mut full, start) = (0, Instant::now());
     while full < 100 {
         assert!(start.elapsed() < SOON, "no lane is full");
-        let mut args = disco::session::Arguments::default();
+        let mut args = disco::Arguments::default();
         args.push(1);
         match session.try_submit(&function, &mut args) {
             Some(handle) => {

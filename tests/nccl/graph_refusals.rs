@@ -2,10 +2,9 @@
 
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::result;
-use disco::session::LaneSession;
 use disco::{
-    CommunicatorExt as _, DType, DataPlane, Error, Op, Reduction, Session, SessionExt as _, Tensor, WorkerContext,
-    block_on,
+    CommunicatorExt as _, DType, DataPlane, Error, LaneSession, Op, Reduction, Session, SessionExt as _, Tensor,
+    WorkerContext, block_on,
 };
 
 use crate::alone::{nvrtc, session, text, without, works_again};

@@ -4,8 +4,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use disco::session::LaneSession;
-use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, Tensor, WorkerContext, block_on};
+use disco::{
+    CommunicatorExt as _, DType, DataPlane, LaneSession, Op, Reduction, Session, Tensor, WorkerContext, block_on,
+};
 use half::{bf16, f16};
 
 use crate::alone::{nvrtc, nvrtc_13, text, works_again};
@@ -178,7 +179,7 @@ macro_rules! with_nvrtc {
 }
 
 /// Calls to NCCL that a function makes on all workers.
-fn calls(session: &LaneSession, name: &str, args: impl disco::session::IntoArgs) -> u64 {
+fn calls(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> u64 {
     let before = counts().calls;
     block_on(call(session, name, args)).unwrap();
     counts().calls - before

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use disco::nccl::{self, p2p::Workspace};
-use disco::session::{IntoArgs, LaneSession};
-use disco::{Builder, DRef, DType, DataPlane, Rank, Session, SessionExt, Tensor, WorkerContext, block_on};
+use disco::{
+    Builder, DRef, DType, DataPlane, IntoArgs, LaneSession, Rank, Session, SessionExt, Tensor, WorkerContext, block_on,
+};
 
 use crate::alone::{session, sum, text, without, without_nvml, works_again};
 use crate::on_the_double;

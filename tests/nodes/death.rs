@@ -5,8 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::{fs, thread};
 
-use disco::session::{Deadlines, LaneSession};
-use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, block_on};
+use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs::{self, ask, builder, complaint, end, pair, wait_for_end_of};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use disco::backend::Rendezvous;
-use disco::{Backend, Builder, Communicator, Link, Probe, Result, Seat, Session, Unavailable, World};
+use disco::{Backend, Builder, Communicator, Probe, Result, Session, Unavailable, World};
 use disco_conformance::{Harness, Wish};
 use disco_core::shared_memory::Arena;
+use disco_core::{Link, Seat, backend::Rendezvous};
 
 /// `local` for tensors that the other ranks can't reach.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ struct Local;
 
 static LOCAL: Local = Local;
 
-disco::register_backend!(LOCAL);
+disco_core::register_backend!(LOCAL);
 
 impl Harness for Private {
     fn name(&self) -> &str {

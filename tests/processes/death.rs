@@ -6,14 +6,16 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::channel::{Notice, Reply};
-use disco::session::{Deadlines, LaneSession};
-use disco::worker::WorkerConfig;
 use disco::{
-    Builder, Channel, Command, DataPlane, Error, Frame, Inbox, Session, SessionExt, Value, WorkerId, WorkerRange,
-    World, block_on,
+    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, Value, WorkerId, WorkerRange, World,
+    block_on,
 };
 use disco_channel::processes::{self, ProcessLane};
+use disco_core::{
+    Channel, Command, Frame, Inbox,
+    channel::{Notice, Reply},
+    worker::WorkerConfig,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::functions::resident;
@@ -45,7 +47,7 @@ crate::tests!(
 const LONG: Duration = Duration::from_secs(60);
 
 /// Calls a function for its effect.
-fn call<A: disco::session::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
+fn call<A: disco::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
     block_on(async { session.call(&session.function(name).await?, args).await })
 }
 

@@ -4,11 +4,10 @@ use std::env;
 use std::thread;
 use std::time::Duration;
 
-use disco::session::{Deadlines, LaneSession};
 use disco::{
-    Builder, CommunicatorExt, DType, DataPlane, Reduction, Session, SessionExt, Value, WorkerContext, WorkerId,
+    Builder, CommunicatorExt, DType, DataPlane, Deadlines, Error, LaneSession, Reduction, Session, SessionExt, Value,
+    WorkerContext, WorkerId, block_on,
 };
-use disco::{Error, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs;

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::channel::{Notice, Reply};
-use disco::worker::WorkerConfig;
-use disco::{
-    Builder, Channel, Command, Error, Frame, Inbox, RegisterId, Session, SessionExt, Value, WorkerId, WorkerRange,
-    World, block_on,
-};
+use disco::{Builder, Error, RegisterId, Session, SessionExt, Value, WorkerId, WorkerRange, World, block_on};
 use disco_channel::processes::{self, ProcessLane};
+use disco_core::{
+    Channel, Command, Frame, Inbox,
+    channel::{Notice, Reply},
+    worker::WorkerConfig,
+};
 
 crate::tests!(
     large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them,
