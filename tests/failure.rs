@@ -365,7 +365,7 @@ fn an_unknown_backend_lists_the_ones_there_are() {
 }
 
 fn impatient() -> Deadlines {
-    Deadlines { stall: Duration::from_millis(200), close: Duration::from_millis(200), ..Deadlines::default() }
+    Deadlines::default().with_stall(Duration::from_millis(200)).with_close(Duration::from_millis(200))
 }
 
 #[test]

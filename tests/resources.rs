@@ -73,8 +73,7 @@ fn clean_failed_and_dropped_sessions() {
 }
 
 fn stuck_session(gate: &Gate) {
-    let deadlines =
-        Deadlines { stall: Duration::from_millis(200), close: Duration::from_millis(200), ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_stall(Duration::from_millis(200)).with_close(Duration::from_millis(200));
     let session = Builder::threads(4).deadlines(deadlines).start().unwrap();
     block_on(async {
         let wait = session.function("tests.wait_on").await.unwrap();

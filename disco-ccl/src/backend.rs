@@ -58,7 +58,7 @@ impl disco_core::Backend for Backend {
     fn probe(&self) -> Result<Probe, Unavailable> {
         let (library, details) = (self.library()?, (self.details)()?);
         let version = format!("{} {}", self.vendor.library, library.version());
-        Ok(Probe { library: library.file().to_owned(), version, details })
+        Ok(Probe::new(library.file(), version).with_details(details))
     }
 
     fn rendezvous(&self, _: &World) -> Result<Rendezvous> {

@@ -18,7 +18,7 @@ crate::tests!(
 const MAX: Duration = Duration::MAX;
 
 fn all(limit: Duration) -> Deadlines {
-    Deadlines { reply: limit, call: Some(limit), collective: limit, stall: limit, close: limit }
+    Deadlines::default().with_reply(limit).with_call(limit).with_collective(limit).with_stall(limit).with_close(limit)
 }
 
 /// Makes a session, uses it, shuts it down; a panic is one here.

@@ -61,7 +61,7 @@ impl Drop for Sign {
 
 /// A session whose shutdown gives up after `close`, and whose worker 3 sleeps for so many seconds.
 fn busy(kind: SessionKind, close: Duration, seconds: f64) -> Arc<LaneSession> {
-    let session = builder(kind).deadlines(Deadlines { close, ..Deadlines::default() }).start().unwrap();
+    let session = builder(kind).deadlines(Deadlines::default().with_close(close)).start().unwrap();
     let sign = Sign::new();
     call(&session, "tests.sleep", (3, seconds, sign.path())).unwrap();
     sign.wait();

@@ -251,7 +251,7 @@ on_the_double!(
         use disco::Deadlines;
         let limit = Duration::from_millis(300);
         let deadlines =
-            Deadlines { stall: limit, reply: limit, collective: limit, close: limit, ..Deadlines::default() };
+            Deadlines::default().with_stall(limit).with_reply(limit).with_collective(limit).with_close(limit);
         let session = disco::Builder::threads(2).deadlines(deadlines).collective_deadline(limit).start().unwrap();
         block_on(session.init_ccl("nccl", &[])).unwrap();
         let error = text(block_on(sum(&session)));

@@ -39,7 +39,7 @@ impl Backend for ByStore {
     }
 
     fn probe(&self) -> Result<Probe, Unavailable> {
-        Ok(Probe { library: "a test's".into(), version: "0".into(), details: Vec::new() })
+        Ok(Probe::new("a test's", "0"))
     }
 
     fn rendezvous(&self, _: &World) -> Result<Rendezvous> {

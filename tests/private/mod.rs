@@ -59,8 +59,8 @@ impl Backend for Local {
         disco_local::BACKEND.rendezvous(world)
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        let link = Arc::new(Link::clone(&seat.link).in_arena(Arena::new(1)?));
-        disco_local::BACKEND.connect(Seat { link, ..seat }, at)
+    fn connect(&self, mut seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        seat.link = Arc::new(Link::clone(&seat.link).in_arena(Arena::new(1)?));
+        disco_local::BACKEND.connect(seat, at)
     }
 }

@@ -274,7 +274,7 @@ fn a_panic_of_the_service_thread_is_the_loss_of_its_workers() {
 }
 
 fn a_stuck_worker_is_named_and_killed_at_shutdown() {
-    let deadlines = Deadlines { close: Duration::from_millis(300), ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
     let pid = pid_of(&session, 2);
     call(&session, "tests.sleep", (2, 1000.0)).unwrap();
@@ -296,7 +296,7 @@ fn workers_end_when_their_controller_is_killed() {
 
 fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
     let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
-    let deadlines = Deadlines { stall, close, ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_stall(stall).with_close(close);
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
     call(&session, "tests.sleep", (1, 1000.0)).unwrap();
     let nop = block_on(session.function("tests.take_4")).unwrap();
@@ -311,7 +311,7 @@ fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
 
 fn large_calls_wait_for_room_behind_a_stuck_worker() {
     let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
-    let deadlines = Deadlines { stall, close, ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_stall(stall).with_close(close);
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
     call(&session, "tests.sleep", (1, 1000.0)).unwrap();
     let length = block_on(session.function("tests.length")).unwrap();

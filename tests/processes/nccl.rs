@@ -74,7 +74,7 @@ pub(crate) fn run() {
 /// Has worker 2 stop where the others wait for it no longer than half a second.
 fn stop() {
     let limit = Duration::from_millis(500);
-    let deadlines = Deadlines { close: limit, ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_close(limit);
     let session =
         Builder::processes(3).silence(Duration::from_secs(60)).collective_deadline(limit).deadlines(deadlines);
     let session = session.start().unwrap();

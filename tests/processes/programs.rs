@@ -132,7 +132,7 @@ fn logger() {
 /// Has a worker print what nobody reads, and shuts down all the same.
 fn noise() {
     disco::init();
-    let deadlines = Deadlines { close: Duration::from_millis(500), ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_close(Duration::from_millis(500));
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
     block_on(async {
         session.call(&session.function("tests.noise").await.unwrap(), ()).await.unwrap();

@@ -93,7 +93,7 @@ impl Setup {
             kind => Builder::new(kind, self.workers),
         };
         let deadlines = match self.end {
-            End::ShutdownWhileOthersWait => Deadlines { close: Duration::from_millis(100), ..Deadlines::default() },
+            End::ShutdownWhileOthersWait => Deadlines::default().with_close(Duration::from_millis(100)),
             _ => Deadlines::default(),
         };
         let builder = match self.end {

@@ -42,7 +42,7 @@ impl Harness for Doubled {
             ThreadLane::new(workers, Arc::default(), move |worker, endpoint| worker::run(worker, config, endpoint));
         // Whoever hangs is not waited for.
         let close = Duration::from_millis(10);
-        let deadlines = Deadlines { close, ..Deadlines::default() };
+        let deadlines = Deadlines::default().with_close(close);
         Ok(Box::new(LaneSession::start(wish.world, vec![Arc::new(lane)], deadlines)?))
     }
 

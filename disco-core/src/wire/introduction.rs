@@ -16,6 +16,7 @@ use crate::world::World;
 const MAGIC: &str = "disco connection";
 
 /// Who a worker is.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// What the controller gave to whom it started.
@@ -27,6 +28,7 @@ pub struct Hello {
 }
 
 /// What a worker has to know.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Copy, Debug)]
 pub struct Welcome {
     /// How it behaves.
@@ -38,6 +40,7 @@ pub struct Welcome {
 }
 
 /// A reader's place in a ring.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlace {
     /// Which reader.
@@ -49,6 +52,7 @@ pub struct RingPlace {
 }
 
 /// Who a node is.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     /// The name of its machine.
@@ -58,6 +62,7 @@ pub struct Join {
 }
 
 /// What a node has to know.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug)]
 pub struct Assignment {
     /// Which node it is.

@@ -57,7 +57,9 @@ pub(crate) fn ranks(size: usize, deadline: Duration) -> Result<Vec<Communicator>
         let mut queue = device_api::Host.bind(Device::CPU)?;
         let link = Arc::new(Link::bare(shared.clone()).in_arena(arena(rank)));
         let (rank, queue) = (Rank::new(rank as u32), &mut *queue);
-        Communicator::connect(Seat { rank, world, queue, link, deadline, connect_deadline: LONG }, &at)
+        let mut seat = Seat::new(rank, world, queue, link);
+        (seat.deadline, seat.connect_deadline) = (deadline, LONG);
+        Communicator::connect(seat, &at)
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || connect(rank))).collect();

@@ -113,7 +113,7 @@ fn a_node_whose_controller_is_silent_or_gone_stops_its_workers() {
 #[test]
 fn progress_is_reported_when_it_changes_and_is_a_worker_process_s_heartbeat() {
     let now = Instant::now();
-    let at = |received| Progress { received, ..Progress::default() };
+    let at = |received| Progress::new(received, 0);
     let mut node = node(now);
     assert!(after(&mut node, Event::Progress(1, at(0)), now).is_empty());
     assert!(after(&mut node, Event::Progress(1, at(1)), now)[0].starts_with("send From { worker: WorkerId(3)"));

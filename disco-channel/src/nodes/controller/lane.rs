@@ -19,6 +19,7 @@ use crate::reactor::{Lane, Reactor, Served};
 use crate::token::Token;
 
 /// What a [`NodeLane`] is made of.
+#[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number of nodes, which share the lane's workers.

@@ -24,6 +24,7 @@ use crate::shared_ring::{Whom, Writer};
 use crate::{random, terminal};
 
 /// What a [`ProcessLane`] is made of.
+#[non_exhaustive]
 #[derive(Clone)]
 pub struct Options {
     /// What is started for each worker.
