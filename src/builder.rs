@@ -51,6 +51,14 @@ pub struct Builder {
     deadlines: Deadlines,
 }
 
+// A program may start a session on one thread, and use it on others.
+const _: fn() = || {
+    fn moves<T: Send>() {}
+    fn shared<T: Send + Sync>() {}
+    moves::<Builder>();
+    shared::<LaneSession>();
+};
+
 /// The nodes of a session, and how they come about.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Debug)]

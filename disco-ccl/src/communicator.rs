@@ -189,7 +189,8 @@ impl Communicator {
     fn launch(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         let mut rest = group;
         while let Some(first) = rest.first() {
-            let independent = |end: &usize| rest[..*end].iter().all(|earlier| is_independent(earlier, &rest[*end]));
+            let independent =
+                |end: &usize| rest[..*end].iter().all(|earlier| collective::is_independent(earlier, &rest[*end]));
             let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
             let (unit, later) = rest.split_at(end);
             // Units depend on where this rank's tensors are, and what ranks choose must not.
@@ -408,19 +409,6 @@ impl Communicator {
         self.wait(|| "split".into(), || child.is_settled())?;
         child.seat().map(Some)
     }
-}
-
-/// Whether two operations may run in any order, or at once.
-fn is_independent(earlier: &Op, later: &Op) -> bool {
-    if earlier.kind().is_point_to_point() {
-        return true;
-    }
-    let meet = |a: Option<&Tensor>, b: Option<&Tensor>| a.zip(b).is_some_and(|(a, b)| a.overlaps(b));
-    let need_scratch = collective::scratch(earlier) > 0 && collective::scratch(later) > 0;
-    let is_barrier = matches!(earlier, Op::Barrier) || matches!(later, Op::Barrier);
-    let writes =
-        meet(earlier.dst(), later.dst()) || meet(earlier.dst(), later.src()) || meet(earlier.src(), later.dst());
-    !(need_scratch || is_barrier || writes)
 }
 
 impl disco_core::Communicator for Communicator {

@@ -7,6 +7,12 @@ use disco_core::{Communicator, Error, Op, Result, Tensor};
 use crate::communicator::Communicator as Ranked;
 use crate::p2p::Shortcut;
 
+// Calls make the device current on the thread that calls, and the library takes calls of any thread, one at a time.
+const _: fn() = || {
+    fn moves<T: Send>() {}
+    moves::<Ranked>();
+};
+
 /// A communicator of `nccl`, `cuda_p2p`, `rccl` or `rocm_p2p`, for what only these have.
 #[derive(Debug)]
 pub struct Extension<'c> {

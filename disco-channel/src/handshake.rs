@@ -56,7 +56,7 @@ const WRONG_VERSION: u32 = 2;
 pub type Nonce = [u8; NONCE];
 
 /// What a node wants to be.
-#[non_exhaustive]
+#[allow(clippy::exhaustive_structs, reason = "a part of the handshake: another field is another version")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Which node, if it was told.

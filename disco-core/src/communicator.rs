@@ -11,7 +11,18 @@ use crate::id::Rank;
 use crate::op::{Op, OpKind, Reduction};
 use crate::tensor::Tensor;
 
-/// Tensor traffic between the ranks of one group. Used by one thread at a time.
+/// Tensor traffic between the ranks of one group.
+///
+/// # Threads
+/// The contract does not ask for [`Send`]: a communicator stays on the thread that made it, a worker's own. MPI may be initialised for
+/// calls of one thread at a time (`MPI_THREAD_SERIALIZED`), and then two communicators of a process must not be on two threads.
+/// [`Communicator::aborter`] is for other threads. Types of backends whose library allows more are `Send` and say so by an assertion:
+/// `disco_local::Communicator` and `disco_ccl::Communicator`, which make their memory or device current on whatever thread calls.
+///
+/// ```compile_fail
+/// fn moves<T: Send>() {}
+/// moves::<Box<dyn disco_core::Communicator>>();
+/// ```
 pub trait Communicator: Debug {
     /// This worker's position.
     fn rank(&self) -> Rank;

@@ -27,6 +27,11 @@ pub struct Communicator {
     buffer: Box<[u8]>,
 }
 
+const _: fn() = || {
+    fn moves<T: Send>() {}
+    moves::<Communicator>();
+};
+
 /// Communicators of `ranks` ranks without a session, by rank. Each goes to a thread of its own; a collective may take
 /// `deadline`, counted from entry.
 ///
