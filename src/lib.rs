@@ -52,7 +52,7 @@ pub mod backend {
     pub use disco_core::backend::{all, find};
 }
 
-/// The kinds of devices of this program, and marks in a [`Queue`](crate::Queue).
+/// The kinds of devices of this program, and marks in a [`Queue`].
 pub mod device_api {
     pub use disco_core::device_api::{Event, find};
 }
@@ -62,7 +62,7 @@ pub mod function {
     pub use disco_core::function::{Arg, Args, BoxError, FromArg, Function, IntoObject, WorkerFunction};
 }
 
-/// How a [`WireObject`](crate::WireObject) is written and read.
+/// How a [`WireObject`] is written and read.
 pub mod wire {
     pub use disco_core::wire::{Reader, WireError, Writer};
 }
