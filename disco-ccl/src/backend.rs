@@ -36,7 +36,7 @@ impl Backend {
     }
 
     /// A zeroed tensor like [`WorkerContext::empty`](disco_core::WorkerContext::empty) makes, in memory that the library has allocated
-    /// (`ncclMemAlloc`): where [registered](Communicator::register), its fastest ways are open to it. For the stream of this
+    /// (`ncclMemAlloc`): where [registered](crate::Extension::register), its fastest ways are open to it. For the stream of this
     /// queue alone.
     ///
     /// # Errors
