@@ -133,3 +133,69 @@ impl Communicator for Watched {
         self.watch(group, |inner| inner.enqueue_with(group, launch))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::OpState;
+
+    /// A communicator whose extension is the number of operations that were launched by it.
+    #[derive(Debug)]
+    struct Counting(Option<u32>);
+
+    impl Communicator for Counting {
+        fn rank(&self) -> Rank {
+            Rank::new(0)
+        }
+
+        fn size(&self) -> usize {
+            1
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::all()
+        }
+
+        fn enqueue(&mut self, _: &[Op]) -> Result<()> {
+            Ok(())
+        }
+
+        fn split(&mut self, _: Option<u32>, _: i32) -> Result<Option<Box<dyn Communicator>>> {
+            Ok(None)
+        }
+
+        fn synchronize(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn aborter(&self) -> Arc<dyn Abort> {
+            unreachable!("nothing is aborted")
+        }
+
+        fn extension(&mut self) -> Option<&mut dyn Any> {
+            self.0.as_mut().map(|count| count as &mut dyn Any)
+        }
+    }
+
+    /// Launches a barrier by the extension. Returns the result, the extension, and how far the operation is.
+    fn launch(inner: Counting) -> (Result<()>, Option<u32>, OpState) {
+        let link = Arc::new(Link::bare(Arc::default()));
+        let mut comm = Watched::new(Box::new(inner), "plane".into(), link.clone(), Duration::MAX, false);
+        let result = comm.enqueue_with(&[Op::Barrier], &mut |extension| {
+            *extension.downcast_mut::<u32>().unwrap() += 1;
+            Ok(())
+        });
+        let count = comm.extension().and_then(|extension| extension.downcast_ref::<u32>().copied());
+        (result, count, link.activity().progress().ops[0].state)
+    }
+
+    #[test]
+    fn operations_of_an_extension_are_written_down() {
+        let (result, count, state) = launch(Counting(Some(0)));
+        assert!(result.is_ok());
+        assert_eq!((count, state), (Some(1), OpState::Done));
+        let (result, count, state) = launch(Counting(None));
+        assert_eq!(result.unwrap_err().to_string(), "this backend does not support enqueue_with");
+        assert_eq!((count, state), (None, OpState::Failed));
+    }
+}
