@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use criterion::{Criterion, Throughput, criterion_group};
-use disco::session::{IntoArgs, LaneSession};
-use disco::{DRef, Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on, placement};
+use disco::{
+    DRef, IntoArgs, LaneSession, Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on, placement,
+};
 
 /// Calls before each sync; more than a lane has room for, so that back-pressure is part of it.
 const CALLS: u64 = 5_000;

@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group};
 use disco::nccl::cudarc::driver::{DriverError, result, sys};
 use disco::nccl::disco_ccl::abi::{Code, Comm, DataType, RedOp, UniqueId};
-use disco::nccl::p2p::{Shortcut, kernels};
-use disco::session::{IntoArgs, LaneSession};
+use disco::nccl::{self, p2p::kernels};
 use disco::{
-    Backend as _, Builder, DType, DataPlane as _, Error, Op, Reduction, Result, Session as _, SessionExt as _, Tensor,
-    WorkerContext, block_on,
+    Backend as _, Builder, DType, DataPlane as _, Error, IntoArgs, LaneSession, Op, Reduction, Result, Session as _,
+    SessionExt as _, Tensor, WorkerContext, block_on,
 };
 
 /// Calls in a row, which a stream takes without a pause.
@@ -99,7 +98,7 @@ fn verdict(times: [Vec<f64>; 2]) -> String {
 
 /// The same of a sum by a kernel, and of the driver's launch of that kernel, on the same stream, with nobody to meet.
 fn compare_launches(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
-    if let Some(why) = Shortcut::of(ctx.comm()?)?.why_not() {
+    if let Some(why) = nccl::extension(ctx.comm()?)?.shortcut()?.why_not() {
         return Ok(format!("skipped: {why}").into_bytes());
     }
     let mut tensor = |dtype, len| ctx.empty(dtype, [len]);

@@ -9,7 +9,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use disco::{Command, DType, Frame, RegisterId, Shape, Tensor, Value, WorkerId, wire};
+use disco::{DType, RegisterId, Shape, Tensor, Value, WorkerId};
+use disco_core::{Command, Frame, wire};
 
 /// Rounds of one measurement.
 const TIMES: u32 = 1000;

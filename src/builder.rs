@@ -18,7 +18,7 @@ use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Channel, Error, Result, WorkerId, World};
+use disco_core::{Channel, Error, Result, WorkerRange, World};
 
 use crate::SessionKind;
 
@@ -50,6 +50,14 @@ pub struct Builder {
     silence: Duration,
     deadlines: Deadlines,
 }
+
+// A program may start a session on one thread, and use it on others.
+const _: fn() = || {
+    fn moves<T: Send>() {}
+    fn shared<T: Send + Sync>() {}
+    moves::<Builder>();
+    shared::<LaneSession>();
+};
 
 /// The nodes of a session, and how they come about.
 #[cfg(target_os = "linux")]
@@ -230,7 +238,9 @@ impl Builder {
         self
     }
 
-    /// Starts the workers.
+    /// Starts the workers. Blocks the calling thread until they have started, for at most [`start_deadline`](Self::start_deadline)
+    /// where they are processes or nodes; what an MPI library takes to start is not counted. Builders and sessions are [`Send`]: an
+    /// async program starts a session on a thread for work that blocks, such as those of `tokio::task::spawn_blocking`.
     ///
     /// # Errors
     /// No workers, groups that do not divide them; a heartbeat that is too rare; threads that can't be made; processes that can't be started, that end
@@ -345,7 +355,7 @@ impl Builder {
         }
         let mut lanes = vec![threads(config, 1, shared.clone())];
         if workers > 1 {
-            let others = WorkerId::new(1)..WorkerId::new(workers);
+            let others = WorkerRange::new(1..workers);
             lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
         }
         Ok(lanes)
@@ -381,7 +391,7 @@ impl Builder {
             false => vec![threads(config, here, shared.clone())],
         };
         if nodes > 0 {
-            let others = WorkerId::new(here)..WorkerId::new(world.size() as u32);
+            let others = WorkerRange::new(here..world.size() as u32);
             lanes.push(Arc::new(NodeLane::new(others, shared, options)));
         }
         Ok(lanes)
@@ -399,5 +409,5 @@ fn shared_with_processes(ranks: usize) -> Arc<Shared> {
 /// A lane to workers 0 up to `workers`, as threads.
 fn threads(config: WorkerConfig, workers: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
     let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-    Arc::new(ThreadLane::new(WorkerId::new(0)..WorkerId::new(workers), shared, run))
+    Arc::new(ThreadLane::new(WorkerRange::new(0..workers), shared, run))
 }

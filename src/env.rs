@@ -7,6 +7,7 @@ use disco_core::{Error, Result};
 use crate::{Builder, SessionKind};
 
 /// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`, `DISCO_LISTEN`, `DISCO_BACKEND` and `DISCO_DEVICES` say.
+#[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where workers live; default nodes where there are several, else [`SessionKind::of`] the backend.

@@ -16,16 +16,15 @@ mod role;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
+pub use disco_core::session::{Arguments, Deadlines, IntoArg, IntoArgs, LaneSession};
 pub use disco_core::{
-    Abort, Backend, Capabilities, Channel, Command, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device,
-    DeviceApi, DeviceKind, Element, Endpoint, Error, Frame, GroupId, Inbox, Link, Object, Op, OpKind, Opaque,
-    Placement, Probe, Queue, Rank, Reduction, RegisterId, Rendezvous, Result, Scope, Seat, Session, SessionExt, Shape,
-    Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId, World,
+    Abort, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi, DeviceKind,
+    Element, Error, GroupId, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank, Reduction, RegisterId, Result,
+    Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId,
+    WorkerRange, World,
 };
-pub use disco_core::{
-    abort, activity, backend, channel, device_api, error, function, link, op, session, store, tensor, wire, worker,
-};
-pub use disco_core::{register_backend, register_function, register_object};
+pub use disco_core::{error, tensor};
+pub use disco_core::{register_function, register_object};
 pub use env::{Settings, from_env};
 pub use init::init;
 pub use kind::SessionKind;
@@ -47,3 +46,23 @@ pub use disco_mpi as mpi;
 pub use disco_nccl as nccl;
 #[cfg(feature = "rccl")]
 pub use disco_rccl as rccl;
+
+/// The backends of this program. How to write one stands in `disco-core`.
+pub mod backend {
+    pub use disco_core::backend::{all, find};
+}
+
+/// The kinds of devices of this program, and marks in a [`Queue`].
+pub mod device_api {
+    pub use disco_core::device_api::{Event, find};
+}
+
+/// What worker functions take, return and call.
+pub mod function {
+    pub use disco_core::function::{Arg, Args, BoxError, FromArg, Function, IntoObject, WorkerFunction};
+}
+
+/// How a [`WireObject`] is written and read.
+pub mod wire {
+    pub use disco_core::wire::{Reader, WireError, Writer};
+}

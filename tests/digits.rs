@@ -18,9 +18,10 @@ mod train;
 use std::sync::Arc;
 
 use disco::{
-    Abort, Backend, Builder, Capabilities, Communicator, DataPlane, Op, OpKind, Probe, Rank, Rendezvous, Result, Seat,
-    Session, Unavailable, World, block_on,
+    Abort, Backend, Builder, Capabilities, Communicator, DataPlane, Op, OpKind, Probe, Rank, Result, Session,
+    Unavailable, World, block_on,
 };
+use disco_core::{Rendezvous, Seat};
 
 const EPOCHS: usize = 3;
 
@@ -73,7 +74,7 @@ impl Communicator for Lazy {
     }
 }
 
-disco::register_backend!(NoAllReduce);
+disco_core::register_backend!(NoAllReduce);
 
 fn train(workers: usize, backend: &str, epochs: usize) -> train::Outcome {
     let (data, held_out) = data::Dataset::load(None).unwrap().split(0);

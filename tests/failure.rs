@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use disco::session::{Deadlines, LaneSession};
 use disco::{
-    Builder, DType, DataPlane, Error, Placement, Reduction, Scope, Session, SessionExt, Tensor, Value, WorkerContext,
-    WorkerId, block_on,
+    Builder, CommunicatorExt as _, DType, DataPlane, Deadlines, Error, LaneSession, Placement, Reduction, Scope,
+    Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
 };
 use gate::Gate;
 
@@ -47,7 +46,6 @@ fn wait_on(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()>
 
 /// A collective that one worker does not enter.
 fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    use disco::CommunicatorExt as _;
     if ctx.worker() != worker.into() {
         ctx.comm()?.barrier()?;
     }
@@ -56,7 +54,6 @@ fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
 
 /// A barrier that one worker comes to late.
 fn wait_at_barrier(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
-    use disco::CommunicatorExt as _;
     wait_on(ctx, worker, gate)?;
     ctx.comm()?.barrier()
 }
@@ -70,7 +67,6 @@ fn fail_in_turn(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 /// One worker fails once the others are inside the collective, as far as it can know.
 fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    use disco::CommunicatorExt as _;
     if ctx.worker() == worker.into() {
         std::thread::sleep(Duration::from_millis(20));
         return Err(Error::Invalid("out of memory".into()));
@@ -154,7 +150,7 @@ fn wrong_arguments_are_errors_by_position() {
         let session = threads(1);
         block_on(async {
             let function = session.function("tests.add_one").await.unwrap();
-            let mut list = disco::session::Arguments::default();
+            let mut list = disco::Arguments::default();
             args.into_iter().for_each(|arg| list.push(arg));
             session.call(&function, list).await.unwrap();
             let error = text(session.sync_all().await);
@@ -369,7 +365,7 @@ fn an_unknown_backend_lists_the_ones_there_are() {
 }
 
 fn impatient() -> Deadlines {
-    Deadlines { stall: Duration::from_millis(200), close: Duration::from_millis(200), ..Deadlines::default() }
+    Deadlines::default().with_stall(Duration::from_millis(200)).with_close(Duration::from_millis(200))
 }
 
 #[test]

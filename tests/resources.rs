@@ -9,8 +9,7 @@ mod gate;
 use std::fs;
 use std::time::Duration;
 
-use disco::session::Deadlines;
-use disco::{Builder, DataPlane, Error, Session, SessionExt, WorkerContext, WorkerId, block_on};
+use disco::{Builder, DataPlane, Deadlines, Error, Session, SessionExt, WorkerContext, WorkerId, block_on};
 use gate::Gate;
 
 fn wait_on(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
@@ -74,8 +73,7 @@ fn clean_failed_and_dropped_sessions() {
 }
 
 fn stuck_session(gate: &Gate) {
-    let deadlines =
-        Deadlines { stall: Duration::from_millis(200), close: Duration::from_millis(200), ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_stall(Duration::from_millis(200)).with_close(Duration::from_millis(200));
     let session = Builder::threads(4).deadlines(deadlines).start().unwrap();
     block_on(async {
         let wait = session.function("tests.wait_on").await.unwrap();

@@ -5,13 +5,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use disco::session::LaneSession;
 use disco::wire::{Reader, WireError, Writer};
 use disco::{
-    Builder, DRef, DType, DataPlane, Device, Opaque, Placement, RegisterId, Result, Scope, Session, SessionExt, Shape,
-    Tensor, Value, WireObject, WorkerContext, WorkerId, block_on,
+    Builder, DRef, DType, DataPlane, Device, LaneSession, Opaque, Placement, Reduction, RegisterId, Result, Scope,
+    Session, SessionExt, Shape, Tensor, Value, WireObject, WorkerContext, WorkerId, block_on, function::Function,
 };
-use disco::{Reduction, function::Function};
 
 /// An object type of this program.
 #[derive(Debug, PartialEq)]

@@ -10,8 +10,9 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use criterion::Criterion;
-use disco::session::{IntoArgs, LaneSession};
-use disco::{Builder, Error, Session, SessionExt as _, SessionKind, Settings, block_on, placement};
+use disco::{
+    Builder, Error, IntoArgs, LaneSession, Session, SessionExt as _, SessionKind, Settings, block_on, placement,
+};
 
 /// Rounds of a comparison.
 const ROUNDS: usize = 15;

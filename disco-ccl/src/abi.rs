@@ -1,5 +1,7 @@
 //! Types and constants of the interface. Enumerations are integers: a library that is newer than this page knows more.
 
+#![allow(clippy::exhaustive_structs, reason = "the interface's")]
+
 use std::ffi::{c_int, c_void};
 
 use disco_core::{DType, Reduction};

@@ -36,7 +36,7 @@ impl Backend {
     }
 
     /// A zeroed tensor like [`WorkerContext::empty`](disco_core::WorkerContext::empty) makes, in memory that the library has allocated
-    /// (`ncclMemAlloc`): where [registered](Communicator::register), its fastest ways are open to it. For the stream of this
+    /// (`ncclMemAlloc`): where [registered](crate::Extension::register), its fastest ways are open to it. For the stream of this
     /// queue alone.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl disco_core::Backend for Backend {
     fn probe(&self) -> Result<Probe, Unavailable> {
         let (library, details) = (self.library()?, (self.details)()?);
         let version = format!("{} {}", self.vendor.library, library.version());
-        Ok(Probe { library: library.file().to_owned(), version, details })
+        Ok(Probe::new(library.file(), version).with_details(details))
     }
 
     fn rendezvous(&self, _: &World) -> Result<Rendezvous> {

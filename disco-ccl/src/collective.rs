@@ -318,3 +318,16 @@ impl Span {
         self.data.cast()
     }
 }
+
+/// Whether two operations may run in any order, or at once.
+pub(crate) fn is_independent(earlier: &Op, later: &Op) -> bool {
+    if earlier.kind().is_point_to_point() {
+        return true;
+    }
+    let meet = |a: Option<&Tensor>, b: Option<&Tensor>| a.zip(b).is_some_and(|(a, b)| a.overlaps(b));
+    let need_scratch = scratch(earlier) > 0 && scratch(later) > 0;
+    let is_barrier = matches!(earlier, Op::Barrier) || matches!(later, Op::Barrier);
+    let writes =
+        meet(earlier.dst(), later.dst()) || meet(earlier.dst(), later.src()) || meet(earlier.src(), later.dst());
+    !(need_scratch || is_barrier || writes)
+}

@@ -109,6 +109,35 @@ impl Communicator {
         Ok(())
     }
 
+    /// The way around the library, if the backend has one.
+    pub(crate) fn shortcut(&self) -> Option<&Shortcut> {
+        self.shortcut.as_ref()
+    }
+
+    /// [`Extension::premul_sum`](crate::Extension::premul_sum)
+    pub(crate) fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
+        let factor = Factor::new(self.library, op, factor)?;
+        self.enqueue_scaled(slice::from_ref(op), Some(factor))
+    }
+
+    /// [`Extension::register`](crate::Extension::register)
+    pub(crate) fn register(&mut self, tensor: &Tensor) -> Result<()> {
+        self.check_unbroken(|| "register".into())?;
+        self.runtime.refuse_in_capture("register", "register memory before the capture")?;
+        let device = self.runtime.device();
+        if tensor.device() != device {
+            return Err(Error::invalid(format!("register: {tensor} is not on {device}")));
+        }
+        let storage = tensor.storage();
+        if !self.registrations.iter().any(|registration| registration.is_of(storage)) {
+            let registered = self.handle.register(storage);
+            let registered = registered.map_err(|error| self.call_roll(error, || "register".into()));
+            let registered = registered.inspect_err(|error| self.break_off_if_late(error))?;
+            self.registrations.extend(registered);
+        }
+        Ok(())
+    }
+
     /// Refuses what the library can't do, before anything is launched.
     fn check_able(&self, group: &[Op]) -> Result<()> {
         let (backend, device) = (self.library.backend(), self.runtime.device());
@@ -160,7 +189,8 @@ impl Communicator {
     fn launch(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         let mut rest = group;
         while let Some(first) = rest.first() {
-            let independent = |end: &usize| rest[..*end].iter().all(|earlier| is_independent(earlier, &rest[*end]));
+            let independent =
+                |end: &usize| rest[..*end].iter().all(|earlier| collective::is_independent(earlier, &rest[*end]));
             let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
             let (unit, later) = rest.split_at(end);
             // Units depend on where this rank's tensors are, and what ranks choose must not.
@@ -381,19 +411,6 @@ impl Communicator {
     }
 }
 
-/// Whether two operations may run in any order, or at once.
-fn is_independent(earlier: &Op, later: &Op) -> bool {
-    if earlier.kind().is_point_to_point() {
-        return true;
-    }
-    let meet = |a: Option<&Tensor>, b: Option<&Tensor>| a.zip(b).is_some_and(|(a, b)| a.overlaps(b));
-    let need_scratch = collective::scratch(earlier) > 0 && collective::scratch(later) > 0;
-    let is_barrier = matches!(earlier, Op::Barrier) || matches!(later, Op::Barrier);
-    let writes =
-        meet(earlier.dst(), later.dst()) || meet(earlier.dst(), later.src()) || meet(earlier.src(), later.dst());
-    !(need_scratch || is_barrier || writes)
-}
-
 impl disco_core::Communicator for Communicator {
     fn rank(&self) -> Rank {
         self.rank
@@ -409,11 +426,6 @@ impl disco_core::Communicator for Communicator {
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         self.enqueue_scaled(group, None)
-    }
-
-    fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
-        let factor = Factor::new(self.library, op, factor)?;
-        self.enqueue_scaled(slice::from_ref(op), Some(factor))
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
@@ -436,30 +448,13 @@ impl disco_core::Communicator for Communicator {
         self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.break_off(error))
     }
 
-    fn register(&mut self, tensor: &Tensor) -> Result<()> {
-        self.check_unbroken(|| "register".into())?;
-        self.runtime.refuse_in_capture("register", "register memory before the capture")?;
-        let device = self.runtime.device();
-        if tensor.device() != device {
-            return Err(Error::invalid(format!("register: {tensor} is not on {device}")));
-        }
-        let storage = tensor.storage();
-        if !self.registrations.iter().any(|registration| registration.is_of(storage)) {
-            let registered = self.handle.register(storage);
-            let registered = registered.map_err(|error| self.call_roll(error, || "register".into()));
-            let registered = registered.inspect_err(|error| self.break_off_if_late(error))?;
-            self.registrations.extend(registered);
-        }
-        Ok(())
-    }
-
     fn aborter(&self) -> Arc<dyn Abort> {
         self.handle.clone()
     }
 
-    /// A [`Shortcut`].
+    /// This type itself, which [`extension`](crate::extension) looks for.
     fn extension(&mut self) -> Option<&mut dyn Any> {
-        self.shortcut.as_mut().map(|shortcut| shortcut as &mut dyn Any)
+        Some(self)
     }
 }
 

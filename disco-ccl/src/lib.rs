@@ -16,6 +16,7 @@
 //!   reaper        the thread that frees memory when the device is done with it
 //!   staging       copies from and to the host
 //! communicator  one rank: launches, waits, splits, breaks
+//!   extension     what programs ask of one beside the common contract
 //!   collective    operations as calls of the library
 //!   premul        sums of inputs that are multiplied first
 //!   capture_check which operations a capture refuses
@@ -48,6 +49,7 @@ mod config;
 mod connect;
 mod device;
 mod driver;
+mod extension;
 mod handle;
 mod heap;
 mod init;
@@ -74,6 +76,7 @@ pub use communicator::Communicator;
 pub use config::Config;
 pub use device::{bind, details};
 pub use driver::{Driver, GraphFunctions, Mark, Way};
+pub use extension::{Extension, extension};
 pub use heap::MemoryUse;
 pub use library::{Library, Vendor, Version};
 pub use pinned::Pinned;

@@ -31,6 +31,7 @@ pub struct Vendor {
 }
 
 /// A library's version.
+#[allow(clippy::exhaustive_structs, reason = "three numbers")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// The first number.

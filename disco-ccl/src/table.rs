@@ -21,6 +21,7 @@ pub(crate) type CommInitRankConfig = unsafe extern "C" fn(*mut Comm, c_int, Uniq
 
 disco_dl::functions! {
     /// What the library exports.
+    #[non_exhaustive]
     pub struct Table {
         /// `ncclGetVersion(int *version)`
         get_version: c"ncclGetVersion"(*mut c_int) -> Code;

@@ -56,6 +56,7 @@ const WRONG_VERSION: u32 = 2;
 pub type Nonce = [u8; NONCE];
 
 /// What a node wants to be.
+#[allow(clippy::exhaustive_structs, reason = "a part of the handshake: another field is another version")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Which node, if it was told.
@@ -78,6 +79,7 @@ pub struct Guest {
 }
 
 /// What the controller makes of an answer.
+#[non_exhaustive]
 #[derive(Debug)]
 pub struct Judgement {
     /// What the node wants to be; or why it is none of this session.

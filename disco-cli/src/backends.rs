@@ -37,7 +37,7 @@ struct Row {
 impl Row {
     fn new(name: &'static str, probe: Result<Probe, Unavailable>) -> Self {
         match probe {
-            Ok(Probe { library, version, details }) => {
+            Ok(Probe { library, version, details, .. }) => {
                 Self { name, available: true, library: Some(library), version: Some(version), details, reason: None }
             }
             Err(absent) => {

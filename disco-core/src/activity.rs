@@ -36,6 +36,7 @@ struct OpCell {
 }
 
 /// A moment of an [`Activity`].
+#[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Number of the last command received.
@@ -48,7 +49,15 @@ pub struct Progress {
     pub ops: Vec<OpRecord>,
 }
 
+impl Progress {
+    /// That of a worker between two commands, without operations.
+    pub fn new(received: u64, finished: u64) -> Self {
+        Self { received, finished, ..Self::default() }
+    }
+}
+
 /// One operation of a worker's communicators.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpRecord {
     /// Counted from 1 over the worker's life.

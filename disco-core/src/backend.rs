@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::communicator::Communicator;
+use crate::config::WorkerConfig;
 use crate::device::DeviceKind;
 use crate::device_api::Queue;
 use crate::error::{Error, Result, Unavailable};
@@ -53,6 +54,7 @@ impl fmt::Debug for dyn Backend {
 }
 
 /// What a backend found on this machine.
+#[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Where the library was loaded from, or `built in`.
@@ -61,6 +63,19 @@ pub struct Probe {
     pub version: String,
     /// More that a user may want to see: driver, devices, launcher.
     pub details: Vec<(String, String)>,
+}
+
+impl Probe {
+    /// A library at a place, or `built in`, of a version.
+    pub fn new(library: impl Into<String>, version: impl Into<String>) -> Self {
+        Self { library: library.into(), version: version.into(), details: Vec::new() }
+    }
+
+    /// The same with more that a user may want to see.
+    #[must_use]
+    pub fn with_details(self, details: Vec<(String, String)>) -> Self {
+        Self { details, ..self }
+    }
 }
 
 /// Where ranks meet: opaque bytes of at most [`Rendezvous::LIMIT`], broadcast to all of them.
@@ -90,6 +105,7 @@ impl Rendezvous {
 }
 
 /// One rank's place in a communicator to be made.
+#[non_exhaustive]
 #[derive(Debug)]
 pub struct Seat<'a> {
     /// Its position.
@@ -99,15 +115,24 @@ pub struct Seat<'a> {
     /// The device and stream that it works on.
     pub queue: &'a mut (dyn Queue + 'static),
     /// The way to its peers.
-    pub link: Arc<dyn Link>,
+    pub link: Arc<Link>,
     /// How long one collective may take, from entry.
     pub deadline: Duration,
     /// How long to wait for peers to connect.
     pub connect_deadline: Duration,
 }
 
+impl<'a> Seat<'a> {
+    /// A seat with the deadlines of [`WorkerConfig::new`].
+    pub fn new(rank: Rank, world: World, queue: &'a mut (dyn Queue + 'static), link: Arc<Link>) -> Self {
+        let WorkerConfig { collective_deadline: deadline, connect_deadline, .. } = WorkerConfig::new(world);
+        Self { rank, world, queue, link, deadline, connect_deadline }
+    }
+}
+
 /// A backend as a value in the registry. Each backend crate exports one as `pub static BACKEND` and registers it with
 /// [`register_backend!`](crate::register_backend).
+#[allow(clippy::exhaustive_structs, reason = "`register_backend!` writes one in the crate of the backend")]
 #[derive(Clone, Copy, Debug)]
 pub struct BackendEntry(pub &'static dyn Backend);
 

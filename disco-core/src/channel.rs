@@ -6,11 +6,8 @@
 //! ```
 
 use std::fmt::Debug;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-
-use async_trait::async_trait;
 
 pub use crate::activity::Progress;
 use crate::error::{Error, Result};
@@ -18,19 +15,19 @@ use crate::id::WorkerId;
 use crate::link::Link;
 pub use crate::signal::{Notice, Reply, Signal};
 use crate::wire::Frame;
+use crate::worker_range::WorkerRange;
 
 /// The controller's end of a lane.
 ///
 /// A lane reaches a range of workers (threads of this process, processes of this machine, the workers of one node): one
 /// encoding and one write serve them all. Only the holder of the session's order ticket sends, so room can only grow
 /// between [`Channel::room`] and [`Channel::send`].
-#[async_trait]
 pub trait Channel: Debug + Send + Sync + 'static {
     /// Whom it reaches.
-    fn workers(&self) -> Range<WorkerId>;
+    fn workers(&self) -> WorkerRange;
 
     /// From now on everything that comes up is pushed to `inbox`, which the lane owns: it must not own the lane. Called
-    /// once.
+    /// once. Blocks the calling thread until the workers have started; a lane to other processes has a limit for that.
     ///
     /// # Errors
     /// The lane was started before, or is closed.
@@ -59,14 +56,13 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// What a worker of this lane is doing.
     fn progress(&self, worker: WorkerId) -> Progress;
 
-    /// Waits until all workers of the lane have left, after a shutdown was sent or signalled, for at most `limit`.
+    /// Blocks the calling thread until all workers of the lane have left, after a shutdown was sent or signalled, for at most
+    /// `limit`, and up to 2 s more to give up workers. Threads may call it at once; the shortest of their limits counts for
+    /// workers in other processes. A lane that was not started has no workers.
     ///
     /// # Errors
-    /// [`Error::Stuck`] naming who did not leave; they are detached.
-    ///
-    /// # Cancel safety
-    /// Dropping the future detaches the workers that have not left.
-    async fn close(&self, limit: Duration) -> Result<()>;
+    /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
+    fn close(&self, limit: Duration) -> Result<()>;
 }
 
 /// Bytes of a reply above which lanes may hold it back ([`Inbox::accepts_large_replies`]).
@@ -87,14 +83,14 @@ pub trait Inbox: Send + Sync {
     fn notice(&self, from: WorkerId, notice: Notice);
 
     /// A lane that was full has room again. May come without need.
-    fn room(&self, workers: Range<WorkerId>);
+    fn room(&self, workers: WorkerRange);
 
     /// These workers have left, or have ended after a shutdown was sent or signalled. Lanes report it behind the last reply of
     /// these workers. Workers that [`Channel::close`] gives up may leave without a report.
-    fn left(&self, workers: Range<WorkerId>);
+    fn left(&self, workers: WorkerRange);
 
     /// Workers are gone, for good.
-    fn lost(&self, workers: Range<WorkerId>, why: Error);
+    fn lost(&self, workers: WorkerRange, why: Error);
 }
 
 /// The worker's end of a lane. A worker owns its thread, so [`Endpoint::recv`] may block.
@@ -112,5 +108,5 @@ pub trait Endpoint: Send + 'static {
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()>;
 
     /// The way to peers and controller beside the commands.
-    fn link(&self) -> Arc<dyn Link>;
+    fn link(&self) -> Arc<Link>;
 }

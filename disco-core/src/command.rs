@@ -78,6 +78,7 @@ pub enum Command {
 }
 
 /// Something that stays in the controller's process, and is absent elsewhere.
+#[allow(clippy::exhaustive_structs, reason = "a wrapper and nothing else")]
 #[derive(Clone, Debug)]
 pub struct Local<T>(pub Option<T>);
 

@@ -11,7 +11,18 @@ use crate::id::Rank;
 use crate::op::{Op, OpKind, Reduction};
 use crate::tensor::Tensor;
 
-/// Tensor traffic between the ranks of one group. Used by one thread at a time.
+/// Tensor traffic between the ranks of one group.
+///
+/// # Threads
+/// The contract does not ask for [`Send`]: a communicator stays on the thread that made it, a worker's own. MPI may be initialised for
+/// calls of one thread at a time (`MPI_THREAD_SERIALIZED`), and then two communicators of a process must not be on two threads.
+/// [`Communicator::aborter`] is for other threads. Types of backends whose library allows more are `Send` and say so by an assertion:
+/// `disco_local::Communicator` and `disco_ccl::Communicator`, which make their memory or device current on whatever thread calls.
+///
+/// ```compile_fail
+/// fn moves<T: Send>() {}
+/// moves::<Box<dyn disco_core::Communicator>>();
+/// ```
 pub trait Communicator: Debug {
     /// This worker's position.
     fn rank(&self) -> Rank;
@@ -32,18 +43,6 @@ pub trait Communicator: Debug {
     /// [`Error::Aborted`], after which the communicator is broken and outputs are unspecified.
     fn enqueue(&mut self, group: &[Op]) -> Result<()>;
 
-    /// Runs a sum of inputs that each rank multiplies by a factor of its own first (NCCL's premul-sum), without a pass over memory
-    /// for that. `op` is an `AllReduce`, `Reduce` or `ReduceScatter` of floats by [`Reduction::Sum`]; the factor is rounded to
-    /// their type.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] where the backend has no such thing; [`Error::Invalid`] for another operation; as
-    /// [`Communicator::enqueue`].
-    fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
-        let operation = format!("premul_sum by {factor}");
-        Err(Error::Unsupported { backend: "this backend", operation, dtype: op.dtype() })
-    }
-
     /// A communicator of the ranks that pass the same color, ordered by `key`, then by rank. Collective over all ranks;
     /// no color gives none. It inherits deadline and aborter and outlives its parent.
     ///
@@ -57,22 +56,24 @@ pub trait Communicator: Debug {
     /// As [`Communicator::enqueue`].
     fn synchronize(&mut self) -> Result<()>;
 
-    /// Tells the library that operations will use the memory behind this tensor often, which makes them faster where it has a use
-    /// for that; where not, this does nothing. The memory is kept as long as the communicator.
-    ///
-    /// # Errors
-    /// The library's own, memory of another device, [`Error::Broken`].
-    fn register(&mut self, tensor: &Tensor) -> Result<()> {
-        _ = tensor;
-        Ok(())
-    }
-
     /// Ends, from any thread, what this communicator waits for.
     fn aborter(&self) -> Arc<dyn Abort>;
 
-    /// What its backend has beside all this, if there is something: the backend's crate says of which type.
+    /// What its backend has beside this trait. The backend's crate says of which type it is, and gives programs a typed view of it,
+    /// as `disco_nccl::extension` does. A wrapper passes on what it wraps.
     fn extension(&mut self) -> Option<&mut dyn Any> {
         None
+    }
+
+    /// Runs `launch`, which starts `group` by means of the [extension](Communicator::extension). Wrappers that count, compare or
+    /// refuse operations treat it as an [`enqueue`](Communicator::enqueue) of `group`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without an extension; those of `launch`; as [`Communicator::enqueue`].
+    fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
+        let dtype = group.first().and_then(Op::dtype);
+        let missing = || Error::Unsupported { backend: "this backend", operation: "enqueue_with".into(), dtype };
+        launch(self.extension().ok_or_else(missing)?)
     }
 }
 

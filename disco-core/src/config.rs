@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::world::World;
 
 /// How workers of a session behave; alike on all of them.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerConfig {
     /// All workers and their groups.

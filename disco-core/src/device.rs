@@ -37,6 +37,7 @@ impl fmt::Display for DeviceKind {
 }
 
 /// One device. `Display` gives `cpu`, `cuda:0`, `rocm:1`; `FromStr` reads the same.
+#[allow(clippy::exhaustive_structs, reason = "a device is its kind and its ordinal, as in DLPack")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
     /// The sort of device.

@@ -85,10 +85,12 @@ pub trait Queue: Any + Debug {
 }
 
 /// A mark in a [`Queue`].
+#[allow(clippy::exhaustive_structs, reason = "queues make them: a number and nothing else")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub u64);
 
 /// A device kind as a value in the registry.
+#[allow(clippy::exhaustive_structs, reason = "crates that register a device kind write one")]
 #[derive(Clone, Copy)]
 pub struct DeviceEntry(pub &'static dyn DeviceApi);
 
@@ -109,6 +111,7 @@ pub fn find(kind: DeviceKind) -> Result<&'static dyn DeviceApi> {
 }
 
 /// Host memory.
+#[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug)]
 pub struct Host;
 

@@ -238,6 +238,10 @@ pub(crate) fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<It
 }
 
 /// The first error of a worker: what failed, where, and why.
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "lanes write one for a reply that they can not pass on, and must set every field"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Who failed.
@@ -280,6 +284,7 @@ impl From<UnknownDType> for Error {
 }
 
 /// Why a library, backend or device can't be used on this machine: what was tried, and how each try failed.
+#[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// What was looked for.
@@ -292,6 +297,13 @@ impl Unavailable {
     /// Nothing was tried beyond looking for `what`.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), tried: Vec::new() }
+    }
+
+    /// The same, and that `candidate` (a path, a device, a name) was tried and why it failed.
+    #[must_use]
+    pub fn with_tried(mut self, candidate: impl Into<String>, why: impl Into<String>) -> Self {
+        self.tried.push((candidate.into(), why.into()));
+        self
     }
 }
 

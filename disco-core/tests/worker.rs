@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use disco_core::channel::{Notice, Reply};
-use disco_core::link::ThreadLink;
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{
     Command, Endpoint, Error, Frame, Link, Opaque, RegisterId, Result, Value, WorkerContext, WorkerId, World,
@@ -42,7 +41,7 @@ const WORKER: WorkerId = WorkerId::new(1);
 /// A test double of a lane: a list of frames, and what comes back.
 struct Script {
     frames: VecDeque<Arc<Frame>>,
-    link: Arc<ThreadLink>,
+    link: Arc<Link>,
     replies: Arc<Mutex<Vec<(u64, Reply)>>>,
 }
 
@@ -56,7 +55,7 @@ impl Endpoint for Script {
         Ok(())
     }
 
-    fn link(&self) -> Arc<dyn Link> {
+    fn link(&self) -> Arc<Link> {
         self.link.clone()
     }
 }
@@ -65,7 +64,7 @@ impl Endpoint for Script {
 fn run(commands: Vec<(&[u32], Command)>) -> (Vec<String>, Vec<String>) {
     let notices = Arc::new(Mutex::new(Vec::new()));
     let noted = notices.clone();
-    let link = ThreadLink::new(Arc::default(), move |notice: Notice| noted.lock().unwrap().push(notice.to_string()));
+    let link = Link::of_thread(Arc::default(), move |notice: Notice| noted.lock().unwrap().push(notice.to_string()));
     let frames = (1..)
         .zip(commands)
         .map(|(seq, (freed, command))| Arc::new(Frame::new(seq, freed.iter().copied().map(RegisterId::new), command)));

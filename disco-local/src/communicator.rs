@@ -27,6 +27,11 @@ pub struct Communicator {
     buffer: Box<[u8]>,
 }
 
+const _: fn() = || {
+    fn moves<T: Send>() {}
+    moves::<Communicator>();
+};
+
 /// Communicators of `ranks` ranks without a session, by rank. Each goes to a thread of its own; a collective may take
 /// `deadline`, counted from entry.
 ///
@@ -55,7 +60,7 @@ impl Communicator {
         let token = Token::from_bytes(at.as_bytes())?;
         let (rank, size) = (seat.rank.index(), seat.world.size());
         let group = match seat.link.arena() {
-            None => meeting::meet(token, rank, size, seat.connect_deadline, &*seat.link)?,
+            None => meeting::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
             Some(_) => processes::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
         };
         Ok(Self::new(group, seat.rank, seat.deadline))

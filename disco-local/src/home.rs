@@ -3,8 +3,9 @@
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
+use disco_core::link::Descriptors;
 use disco_core::shared_memory::{Arena, Segment};
-use disco_core::{Error, Link, Result};
+use disco_core::{Error, Result};
 
 use crate::identity::ProcessIdentity;
 
@@ -18,7 +19,7 @@ pub(crate) enum Home {
 
 /// One rank's view of a group of processes.
 pub(crate) struct Site {
-    pub(crate) link: Arc<dyn Link>,
+    pub(crate) descriptors: Arc<dyn Descriptors>,
     pub(crate) arena: Arc<Arena>,
     /// All ranks, once they have come.
     peers: OnceLock<Box<[Peer]>>,
@@ -62,13 +63,13 @@ impl Home {
 
 impl Site {
     /// A rank's view of a group of its own, whose peers are yet to come.
-    pub(crate) fn new(link: Arc<dyn Link>, arena: Arc<Arena>) -> Self {
-        Self { link, arena, peers: OnceLock::new() }
+    pub(crate) fn new(descriptors: Arc<dyn Descriptors>, arena: Arc<Arena>) -> Self {
+        Self { descriptors, arena, peers: OnceLock::new() }
     }
 
     /// The same for some of the ranks.
     pub(crate) fn part(&self, ranks: &[usize]) -> Self {
-        let part = Self::new(self.link.clone(), self.arena.clone());
+        let part = Self::new(self.descriptors.clone(), self.arena.clone());
         if let Some(peers) = self.peers.get() {
             part.set_peers(ranks.iter().filter_map(|&rank| peers.get(rank).cloned()).collect());
         }

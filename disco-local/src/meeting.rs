@@ -60,7 +60,7 @@ impl fmt::Display for Token {
 /// # Errors
 /// [`Error::Deadline`] naming who did not come, [`Error::Aborted`]; the token comes from another process; the rank came
 /// twice; ranks disagree on how many they are.
-pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, link: &dyn Link) -> Result<Arc<Group>> {
+pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, link: &Link) -> Result<Arc<Group>> {
     if token.process != process::id() {
         let (there, here) = (token.process, process::id());
         return Err(Error::invalid(format!(

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::link::SharedFd;
+use disco_core::link::{Descriptors, SharedFd};
 use disco_core::shared_memory::Segment;
 use disco_core::{Abort, Error, Link, Result, Store};
 
@@ -31,13 +31,7 @@ use crate::meeting::{self, Token};
 ///
 /// # Errors
 /// As between threads; a link or the system that refuses memory.
-pub(crate) fn meet(
-    token: Token,
-    rank: usize,
-    size: usize,
-    deadline: Duration,
-    link: &Arc<dyn Link>,
-) -> Result<Arc<Group>> {
+pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, link: &Link) -> Result<Arc<Group>> {
     if rank >= size {
         return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
     }
@@ -59,7 +53,7 @@ pub(crate) fn during(operation: &str, error: Error) -> Error {
 
 /// What a rank has done to meet, which is undone when this is dropped.
 struct Meeting<'l> {
-    link: &'l Arc<dyn Link>,
+    link: &'l Link,
     store: Arc<dyn Store>,
     key: String,
     deadline: Duration,
@@ -70,7 +64,7 @@ struct Meeting<'l> {
 }
 
 impl<'l> Meeting<'l> {
-    fn new(token: Token, deadline: Duration, link: &'l Arc<dyn Link>) -> Self {
+    fn new(token: Token, deadline: Duration, link: &'l Link) -> Self {
         let key = format!("disco.local {token}");
         Self { link, store: link.store(), key, deadline, start: Instant::now(), is_first: false, names: Vec::new() }
     }
@@ -79,7 +73,7 @@ impl<'l> Meeting<'l> {
         let link = self.link;
         let arena = link.arena().ok_or_else(|| Error::invalid("the link has no arena"))?;
         let board = self.board(size)?;
-        let group = Group::new(board, Home::Processes(Site::new(link.clone(), arena.clone())));
+        let group = Group::new(board, Home::Processes(Site::new(link.descriptors().clone(), arena.clone())));
         // Heard before anything is waited for on the board.
         link.on_abort(&(group.clone() as Arc<dyn Abort>));
         let name = self.share(arena.segment())?;
@@ -104,7 +98,7 @@ impl<'l> Meeting<'l> {
         }
         let name = self.store.wait(&self.key, self.left())?;
         let why = |name: Vec<u8>| Error::invalid(format!("who came first: {}", String::from_utf8_lossy(&name)));
-        open_board(&**self.link, u64::from_le_bytes(name.try_into().map_err(why)?), self.left())
+        open_board(&**self.link.descriptors(), u64::from_le_bytes(name.try_into().map_err(why)?), self.left())
     }
 
     fn make_board(&mut self, size: usize) -> Result<Board> {
@@ -120,7 +114,7 @@ impl<'l> Meeting<'l> {
         let Home::Processes(site) = &group.home else { return Ok(()) };
         let arena = |peer: usize| match group.board.arena(peer) {
             _ if peer == rank => Ok(site.arena.segment().clone()),
-            Some(name) => receive(&**self.link, name, self.left()).map(Arc::new),
+            Some(name) => receive(&**self.link.descriptors(), name, self.left()).map(Arc::new),
             None => Err(Error::invalid(format!("rank {peer} shares no memory"))),
         };
         let peer = |rank: usize| Ok(Peer { arena: arena(rank)?, process: group.board.process(rank) });
@@ -129,7 +123,7 @@ impl<'l> Meeting<'l> {
     }
 
     fn share(&mut self, segment: &Arc<Segment>) -> Result<u64> {
-        let name = share(&**self.link, Some(segment))?;
+        let name = share(&**self.link.descriptors(), Some(segment))?;
         self.names.push(name);
         Ok(name)
     }
@@ -145,7 +139,7 @@ impl<'l> Meeting<'l> {
 
 impl Drop for Meeting<'_> {
     fn drop(&mut self) {
-        self.names.iter().for_each(|name| take_back(&**self.link, *name));
+        self.names.iter().for_each(|name| take_back(&**self.link.descriptors(), *name));
         if self.is_first {
             // Another meeting may have the same name. An aborted store forgets its keys by itself.
             _ = self.store.delete(&self.key);
@@ -158,26 +152,26 @@ impl Drop for Meeting<'_> {
 ///
 /// # Errors
 /// The link refuses.
-pub(crate) fn share(link: &dyn Link, segment: Option<&Arc<Segment>>) -> Result<u64> {
+pub(crate) fn share(descriptors: &dyn Descriptors, segment: Option<&Arc<Segment>>) -> Result<u64> {
     let segment = segment.ok_or_else(|| Error::invalid("there is no segment to share"))?;
     let fd = segment.as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| Error::system(format!("{segment:?} can't be shared"), error))?;
-    link.share(fd).map(SharedFd::to_bits)
+    descriptors.share(fd).map(SharedFd::to_bits)
 }
 
 /// Takes a name back.
-pub(crate) fn take_back(link: &dyn Link, name: u64) {
-    link.unshare(SharedFd::from_bits(name));
+pub(crate) fn take_back(descriptors: &dyn Descriptors, name: u64) {
+    descriptors.unshare(SharedFd::from_bits(name));
 }
 
 /// The board of that name.
 ///
 /// # Errors
 /// There is none, or it is something else.
-pub(crate) fn open_board(link: &dyn Link, name: u64, deadline: Duration) -> Result<Board> {
-    Board::open(receive(link, name, deadline)?)
+pub(crate) fn open_board(descriptors: &dyn Descriptors, name: u64, deadline: Duration) -> Result<Board> {
+    Board::open(receive(descriptors, name, deadline)?)
 }
 
-fn receive(link: &dyn Link, name: u64, deadline: Duration) -> Result<Segment> {
-    Segment::open(link.receive(SharedFd::from_bits(name), deadline)?, size_of::<u64>())
+fn receive(descriptors: &dyn Descriptors, name: u64, deadline: Duration) -> Result<Segment> {
+    Segment::open(descriptors.receive(SharedFd::from_bits(name), deadline)?, size_of::<u64>())
 }

@@ -70,7 +70,7 @@ impl Offer {
             }
             Home::Processes(site) => {
                 let board = Board::create(members.len(), Presence::Here).map_err(in_split)?;
-                let name = processes::share(&*site.link, board.segment()).map_err(in_split)?;
+                let name = processes::share(&*site.descriptors, board.segment()).map_err(in_split)?;
                 (name, parent.child_on(board, Home::Processes(site.part(members))))
             }
         };
@@ -82,7 +82,7 @@ impl Drop for Offer {
     fn drop(&mut self) {
         match &self.parent.home {
             Home::Threads => meeting::take_back(self.name),
-            Home::Processes(site) => processes::take_back(&*site.link, self.name),
+            Home::Processes(site) => processes::take_back(&*site.descriptors, self.name),
         }
     }
 }
@@ -93,7 +93,7 @@ fn take(turn: &Turn<'_>, members: &[usize], name: u64) -> Result<Arc<Group>> {
     match &parent.home {
         Home::Threads => meeting::find(name).ok_or_else(|| Error::invalid("split: nobody has made the communicator")),
         Home::Processes(site) => {
-            let board = processes::open_board(&*site.link, name, turn.deadline()).map_err(in_split)?;
+            let board = processes::open_board(&*site.descriptors, name, turn.deadline()).map_err(in_split)?;
             match board.size() == members.len() {
                 true => Ok(parent.child_on(board, Home::Processes(site.part(members)))),
                 false => Err(Error::invalid(format!("split: a board of {} ranks", board.size()))),

@@ -9,6 +9,7 @@ use crate::connect;
 use crate::library;
 
 /// The backend named `mpi`: host memory, ranks that are processes.
+#[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug)]
 pub struct Mpi;
 

@@ -76,7 +76,7 @@ pub(crate) fn connect<A: Abi>(
     if has_no_launcher {
         unlink_shared_memory();
     }
-    sockets.into_iter().for_each(|socket| seat.link.unshare(socket));
+    sockets.into_iter().for_each(|socket| seat.link.descriptors().unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
     let roll = Roll::new(meeting.store, meeting.key, seat.rank.index(), meeting.size);
     Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag, Some(roll))?.agreed()?))
@@ -221,7 +221,7 @@ impl Meeting {
                 let mut sockets = pmi::serve(self.size).map_err(refused)?.into_iter();
                 let mine = sockets.next();
                 for (rank, socket) in (1..).zip(sockets) {
-                    let name = seat.link.share(socket)?;
+                    let name = seat.link.descriptors().share(socket)?;
                     shared.push(name);
                     self.store.set(&self.socket(rank), &name.to_bits().to_le_bytes())?;
                 }
@@ -253,7 +253,7 @@ impl Meeting {
     fn receive(&self, seat: &Seat<'_>, rank: usize) -> Result<OwnedFd> {
         let name = self.store.wait(&self.socket(rank), self.left())?;
         let name = name.try_into().map_err(|_| Error::invalid("mpi: the store has no name of a socket"))?;
-        seat.link.receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
+        seat.link.descriptors().receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
     }
 
     /// What a launcher would have put into the environment.

@@ -176,7 +176,7 @@ impl About {
             ("MPI".to_owned(), format!("{major}.{minor}")),
             ("launcher".to_owned(), self.launcher().to_owned()),
         ];
-        Probe { library: self.library.clone(), version, details }
+        Probe::new(&*self.library, version).with_details(details)
     }
 
     /// Where it was loaded from.

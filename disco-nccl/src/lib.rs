@@ -14,4 +14,5 @@ pub mod cuda;
 pub mod p2p;
 
 pub use backend::{BACKEND, P2P};
+pub use disco_ccl::{Extension, extension};
 pub use {cudarc, disco_ccl};

@@ -13,4 +13,5 @@ mod hip;
 
 pub use backend::{BACKEND, P2P};
 pub use disco_ccl;
+pub use disco_ccl::{Extension, extension};
 pub use hip::{Hip, capture};

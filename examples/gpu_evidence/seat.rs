@@ -9,8 +9,8 @@ use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::p2p::{Found, Kernels, Rendezvous, Workspace};
 use disco::nccl::disco_ccl::{self, Runtime};
 use disco::nccl::p2p::VENDOR;
-use disco::store::View;
 use disco::{DType, Device, DeviceApi as _, DeviceKind, Op, Queue, Reduction, Store, Tensor};
+use disco_core::store::View;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Measures something with so many ranks.

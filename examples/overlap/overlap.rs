@@ -4,8 +4,8 @@
 //! stream stands in their place, and nothing else changes: the worker's stream waits for the block that it needs, while the lane at
 //! its side has copies of the next ones under way.
 
-use disco::nccl::p2p::{Shortcut, Workspace};
-use disco::{CommunicatorExt as _, DType, Rank, Reduction, Tensor, WorkerContext};
+use disco::nccl::p2p::Workspace;
+use disco::{CommunicatorExt as _, DType, Rank, Reduction, Tensor, WorkerContext, nccl};
 
 disco::register_function!("example.all_gather_matmul", all_gather_matmul);
 disco::register_function!("example.matmul_reduce_scatter", matmul_reduce_scatter);
@@ -61,7 +61,7 @@ impl Matrix {
 
 /// The memory that ranks share, in which blocks of so many bytes have room.
 fn workspace(ctx: &mut WorkerContext, blocks: usize, bytes: usize) -> disco::Result<Workspace> {
-    let shared = Shortcut::of(ctx.comm()?)?.workspace()?.clone();
+    let shared = nccl::extension(ctx.comm()?)?.shortcut()?.workspace()?.clone();
     match blocks * bytes <= shared.bytes() {
         true => Ok(shared),
         false => Err(disco::Error::Invalid(format!("set DISCO_P2P_BUFFER to {} at least", blocks * bytes))),

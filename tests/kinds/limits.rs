@@ -3,8 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use disco::session::Deadlines;
-use disco::{Builder, DataPlane as _, Result, Session as _, SessionExt as _, SessionKind, WorkerId, block_on};
+use disco::{
+    Builder, DataPlane as _, Deadlines, Result, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
+};
 
 use crate::{SOON, within};
 
@@ -17,7 +18,7 @@ crate::tests!(
 const MAX: Duration = Duration::MAX;
 
 fn all(limit: Duration) -> Deadlines {
-    Deadlines { reply: limit, call: Some(limit), collective: limit, stall: limit, close: limit }
+    Deadlines::default().with_reply(limit).with_call(limit).with_collective(limit).with_stall(limit).with_close(limit)
 }
 
 /// Makes a session, uses it, shuts it down; a panic is one here.

@@ -16,8 +16,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use disco::session::{IntoArgs, LaneSession};
-use disco::{Builder, DRef, Session as _, SessionExt as _, SessionKind, block_on};
+use disco::{Builder, DRef, IntoArgs, LaneSession, Session as _, SessionExt as _, SessionKind, block_on};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Limit for an operation that ends at once, or after limits of a second; the faults took 15 s at least.

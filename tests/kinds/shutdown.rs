@@ -1,13 +1,14 @@
 //! What threads that wait see of a shutdown, and how long one takes.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::session::{Deadlines, LaneSession};
-use disco::{Error, Result, Session as _, SessionKind, Value, WorkerId, block_on};
+use disco::{Deadlines, Error, LaneSession, Result, Session as _, SessionKind, Value, WorkerId, block_on};
+use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{SOON, builder, call, within};
@@ -19,9 +20,11 @@ crate::tests!(
     waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end,
     replies_that_come_before_the_workers_leave_are_delivered,
     a_second_shutdown_ends_with_the_first,
+    shutdown_leaves_a_single_threaded_executor_to_other_tasks,
     functions_are_not_found_after_shutdown,
     a_dropped_session_does_not_wait_long_for_a_busy_worker,
     a_dropped_session_does_not_wait_long_for_a_frozen_worker,
+    a_session_dropped_while_it_shuts_down_does_not_wait_long,
 );
 
 /// How long other threads have to submit their commands.
@@ -58,7 +61,7 @@ impl Drop for Sign {
 
 /// A session whose shutdown gives up after `close`, and whose worker 3 sleeps for so many seconds.
 fn busy(kind: SessionKind, close: Duration, seconds: f64) -> Arc<LaneSession> {
-    let session = builder(kind).deadlines(Deadlines { close, ..Deadlines::default() }).start().unwrap();
+    let session = builder(kind).deadlines(Deadlines::default().with_close(close)).start().unwrap();
     let sign = Sign::new();
     call(&session, "tests.sleep", (3, seconds, sign.path())).unwrap();
     sign.wait();
@@ -112,7 +115,7 @@ fn fill(session: &LaneSession) {
     let (mut full, start) = (0, Instant::now());
     while full < 100 {
         assert!(start.elapsed() < SOON, "no lane is full");
-        let mut args = disco::session::Arguments::default();
+        let mut args = disco::Arguments::default();
         args.push(1);
         match session.try_submit(&function, &mut args) {
             Some(handle) => {
@@ -201,6 +204,26 @@ fn a_second_shutdown_ends_with_the_first(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
+fn shutdown_leaves_a_single_threaded_executor_to_other_tasks(kind: SessionKind) {
+    let session = busy(kind, Duration::from_secs(30), 1.0);
+    let is_done = Cell::new(false);
+    let shutdown = async {
+        session.shutdown().await.unwrap();
+        is_done.set(true);
+    };
+    let other_task = async {
+        let mut polls = 0;
+        while !is_done.get() {
+            polls += 1;
+            thread::sleep(Duration::from_millis(1));
+            future::yield_now().await;
+        }
+        polls
+    };
+    let ((), polls) = block_on(future::zip(shutdown, other_task));
+    assert!(polls > 10, "the shutdown takes as long as the call of worker 3, and the task ran {polls} times");
+}
+
 fn functions_are_not_found_after_shutdown(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     block_on(async {
@@ -215,6 +238,12 @@ fn functions_are_not_found_after_shutdown(kind: SessionKind) {
 
 fn a_dropped_session_does_not_wait_long_for_a_busy_worker(kind: SessionKind) {
     let session = busy(kind, Duration::from_secs(30), 1000.0);
+    within(SOON, "drop", move || drop(session));
+}
+
+fn a_session_dropped_while_it_shuts_down_does_not_wait_long(kind: SessionKind) {
+    let session = busy(kind, Duration::from_secs(1000), 1000.0);
+    assert!(block_on(future::poll_once(session.shutdown())).is_none());
     within(SOON, "drop", move || drop(session));
 }
 

@@ -4,8 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use disco::session::LaneSession;
-use disco::{Builder, DType, DataPlane, Placement, Reduction, Scope, Session, Tensor, block_on};
+use disco::{Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, Tensor, block_on};
 use disco_conformance::Required;
 
 /// How long one may take: reached by what hangs.

@@ -86,7 +86,7 @@ fn enqueue_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
 fn split(ctx: &mut WorkerContext) -> disco::Result<()> {
     let tensor = disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [8])?;
     let mut child = ctx.comm()?.split(Some(0), 0)?.unwrap();
-    child.register(&tensor)?;
+    disco::nccl::extension(&mut *child)?.register(&tensor)?;
     child.all_reduce_in_place(&tensor, Reduction::Sum)
 }
 

@@ -65,10 +65,11 @@ fn in_library_memory(ctx: &mut WorkerContext) -> disco::Result<f64> {
     let window = tensor.window(1, [2])?;
     ctx.queue().copy_in(&window, &host)?;
     let comm = ctx.comm()?;
-    comm.register(&tensor)?;
-    comm.register(&window)?;
+    let mut nccl = disco::nccl::extension(comm)?;
+    nccl.register(&tensor)?;
+    nccl.register(&window)?;
     comm.all_reduce_in_place(&window, disco::Reduction::Sum)?;
-    assert!(comm.register(&host).unwrap_err().to_string().contains("is not on cuda:"));
+    assert!(disco::nccl::extension(comm)?.register(&host).unwrap_err().to_string().contains("is not on cuda:"));
     let all = Tensor::zeros(DType::F32, [4])?;
     ctx.queue().copy_out(&all, &tensor)?;
     let deadline = ctx.deadline();

@@ -248,10 +248,10 @@ on_the_double!(
     a_call_that_does_not_return_keeps_the_controller_from_nothing,
     ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block", "DISCO_CCL_BLOCKING" = "0"],
     {
-        use disco::session::Deadlines;
+        use disco::Deadlines;
         let limit = Duration::from_millis(300);
         let deadlines =
-            Deadlines { stall: limit, reply: limit, collective: limit, close: limit, ..Deadlines::default() };
+            Deadlines::default().with_stall(limit).with_reply(limit).with_collective(limit).with_close(limit);
         let session = disco::Builder::threads(2).deadlines(deadlines).collective_deadline(limit).start().unwrap();
         block_on(session.init_ccl("nccl", &[])).unwrap();
         let error = text(block_on(sum(&session)));
@@ -292,7 +292,7 @@ on_the_double!(
 );
 
 /// A session in two groups, which are split off the world.
-fn in_groups() -> disco::session::LaneSession {
+fn in_groups() -> disco::LaneSession {
     let limit = Duration::from_millis(500);
     disco::Builder::threads(4).groups(2).collective_deadline(limit).connect_deadline(limit).start().unwrap()
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::{result, sys};
 use disco::nccl::disco_ccl::Graph;
-use disco::session::LaneSession;
 use disco::{
-    CommunicatorExt as _, DataPlane, Error, Reduction, Session, SessionExt as _, Tensor, WorkerContext, block_on,
+    CommunicatorExt as _, DataPlane, Error, LaneSession, Reduction, Session, SessionExt as _, Tensor, WorkerContext,
+    block_on,
 };
 
 use crate::alone::{nvrtc, sum, text, works_again};

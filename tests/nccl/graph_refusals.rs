@@ -2,10 +2,9 @@
 
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::result;
-use disco::session::LaneSession;
 use disco::{
-    CommunicatorExt as _, DType, DataPlane, Error, Op, Reduction, Session, SessionExt as _, Tensor, WorkerContext,
-    block_on,
+    CommunicatorExt as _, DType, DataPlane, Error, LaneSession, Op, Reduction, Session, SessionExt as _, Tensor,
+    WorkerContext, block_on,
 };
 
 use crate::alone::{nvrtc, session, text, without, works_again};
@@ -27,7 +26,7 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
         all.push(ctx.comm()?.barrier());
         all.push(ctx.comm()?.synchronize());
         all.push(ctx.comm()?.split(Some(0), 0).map(drop));
-        all.push(ctx.comm()?.register(&x));
+        all.push(disco::nccl::extension(ctx.comm()?)?.register(&x));
         all.push(ctx.comm()?.enqueue(&[Op::AllToAll { src: None, dst: large.clone() }]));
         all.push(ctx.queue().copy_in(&x, &host));
         all.push(ctx.queue().copy_out(&host, &x));
@@ -37,7 +36,7 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
         all.push(tensor(ctx, 1).map(drop));
         all.push(disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [8]).map(drop));
         all.push(capture(ctx, |_| Ok(())).map(drop));
-        if let Ok(shared) = disco::nccl::p2p::Shortcut::of(ctx.comm()?).and_then(|shortcut| shortcut.workspace()) {
+        if let Ok(shared) = disco::nccl::extension(ctx.comm()?)?.shortcut().and_then(|shortcut| shortcut.workspace()) {
             let shared = shared.clone();
             all.push(ctx.comm()?.all_reduce_in_place(&shifted, Reduction::Sum));
             all.push(shared.main().signal(0.into(), 0));
@@ -84,7 +83,7 @@ fn capture_beside_an_end(ctx: &mut WorkerContext) -> disco::Result<()> {
     for _ in 0..3 {
         let x = tensor(ctx, LEN)?;
         let mut child = ctx.comm()?.split(Some(0), 0)?.ok_or_else(|| Error::invalid("there is a color"))?;
-        let shared = disco::nccl::p2p::Shortcut::of(&mut *child)?.workspace()?.clone();
+        let shared = disco::nccl::extension(&mut *child)?.shortcut()?.workspace()?.clone();
         drop(child);
         // The stream is busy until the capture begins.
         (0..20).try_for_each(|_| ctx.queue().copy_within(&x, &x))?;

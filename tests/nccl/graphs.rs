@@ -69,7 +69,7 @@ fn sequence(ctx: &mut WorkerContext, rounds: u32, is_scaled: bool) -> disco::Res
         comm.enqueue(&[Op::Broadcast { src: (own == 0).then(|| src.clone()), dst: first.clone(), root: 0.into() }])?;
         let op = Op::AllReduce { src: Some(src.clone()), dst: scaled.clone(), reduction: Reduction::Sum };
         if is_scaled {
-            comm.premul_sum(&op, 0.5 * (own + 1) as f64)?;
+            disco::nccl::extension(comm)?.premul_sum(&op, 0.5 * (own + 1) as f64)?;
         }
         comm.reduce_scatter(&all, &part, Reduction::Sum)?;
         comm.enqueue(&[Op::AllToAll { src: None, dst: mixed.clone() }])
@@ -169,7 +169,7 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 /// Each launch copies the current contents of a tensor into the next rank's shared memory.
 fn copies_to_a_peer(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let shared = disco::nccl::p2p::Shortcut::of(ctx.comm()?)?.workspace()?.clone();
+    let shared = disco::nccl::extension(ctx.comm()?)?.shortcut()?.workspace()?.clone();
     let (ranks, own) = (shared.size(), ctx.worker().index());
     let next = (((own + 1) % ranks) as u32).into();
     let (src, dst) = (tensor(ctx, LEN)?, tensor(ctx, LEN)?);

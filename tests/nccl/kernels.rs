@@ -4,8 +4,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use disco::session::LaneSession;
-use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, Tensor, WorkerContext, block_on};
+use disco::{
+    CommunicatorExt as _, DType, DataPlane, LaneSession, Op, Reduction, Session, Tensor, WorkerContext, block_on,
+};
 use half::{bf16, f16};
 
 use crate::alone::{nvrtc, nvrtc_13, text, works_again};
@@ -138,7 +139,7 @@ fn copy_what_failed(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 /// Users' memory is none of the kernels'.
 fn leave_alone(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let shared = disco::nccl::p2p::Shortcut::of(ctx.comm()?)?.workspace()?.clone();
+    let shared = disco::nccl::extension(ctx.comm()?)?.shortcut()?.workspace()?.clone();
     let mine: Vec<f32> = (0..shared.bytes() / 4).map(|at| at as f32).collect();
     let buffer = shared.p2p_buffer(shared.rank(), 0, [mine.len() as i64], DType::F32)?;
     ctx.queue().copy_in(&buffer, &encode(DType::F32, &mine))?;
@@ -178,7 +179,7 @@ macro_rules! with_nvrtc {
 }
 
 /// Calls to NCCL that a function makes on all workers.
-fn calls(session: &LaneSession, name: &str, args: impl disco::session::IntoArgs) -> u64 {
+fn calls(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> u64 {
     let before = counts().calls;
     block_on(call(session, name, args)).unwrap();
     counts().calls - before

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use disco::nccl::disco_ccl::p2p::{Found, Kernels, Workspace};
 use disco::nccl::p2p::VENDOR;
-use disco::store::View;
 use disco::{DType, Op, Reduction, Tensor};
+use disco_core::store::View;
 
 use crate::alone::nvrtc;
 use crate::kernels::{DTYPES, SIZES, decode, encode, number};

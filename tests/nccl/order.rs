@@ -61,7 +61,7 @@ fn scaled(ctx: &mut WorkerContext) -> disco::Result<()> {
         let own = ctx.empty(dtype, [2])?;
         ctx.queue().copy_in(&src, &host)?;
         let (me, reduction) = (ctx.worker().index(), Reduction::Sum);
-        let comm = ctx.comm()?;
+        let mut comm = disco::nccl::extension(ctx.comm()?)?;
         comm.premul_sum(&Op::AllReduce { src: Some(src.clone()), dst: all.clone(), reduction }, factor)?;
         comm.premul_sum(&Op::ReduceScatter { src: Some(src.clone()), dst: own.clone(), reduction }, factor)?;
         let (first, second) = (Tensor::zeros(dtype, [2 * size as i64])?, Tensor::zeros(dtype, [2])?);
@@ -74,7 +74,9 @@ fn scaled(ctx: &mut WorkerContext) -> disco::Result<()> {
         assert_eq!(second.bytes()?[..], expected[2 * me * dtype.size()..][..2 * dtype.size()], "{dtype}");
     }
     let x = ctx.empty(DType::I32, [1])?;
-    let refused = |op: &Op, comm: &mut dyn disco::Communicator| comm.premul_sum(op, 2.0).unwrap_err().to_string();
+    let refused = |op: &Op, comm: &mut dyn disco::Communicator| {
+        disco::nccl::extension(comm).unwrap().premul_sum(op, 2.0).unwrap_err().to_string()
+    };
     let comm = ctx.comm()?;
     let op = Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Sum };
     assert_eq!(refused(&op, comm), "nccl does not support premul_sum of i32");
@@ -115,6 +117,6 @@ fn scaled_sums_are_right_and_nccl_s_alone() {
         session.init_ccl("local", &[]).await.unwrap();
         session.call(&function, ()).await.unwrap();
         let error = crate::alone::text(session.sync_all().await);
-        assert!(error.contains("this backend does not support premul_sum by "), "{error}");
+        assert!(error.contains("this backend does not support what only NCCL and RCCL have"), "{error}");
     });
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use disco::nccl::p2p::{Shortcut, Workspace};
-use disco::session::{IntoArgs, LaneSession};
-use disco::{Builder, DRef, DType, DataPlane, Rank, Session, SessionExt, Tensor, WorkerContext, block_on};
+use disco::nccl::{self, p2p::Workspace};
+use disco::{
+    Builder, DRef, DType, DataPlane, IntoArgs, LaneSession, Rank, Session, SessionExt, Tensor, WorkerContext, block_on,
+};
 
 use crate::alone::{session, sum, text, without, without_nvml, works_again};
 use crate::on_the_double;
@@ -13,7 +14,7 @@ const LEN: usize = 1000;
 
 /// The memory that this worker's ranks share.
 fn workspace(ctx: &mut WorkerContext) -> disco::Result<Workspace> {
-    Shortcut::of(ctx.comm()?)?.workspace().cloned()
+    nccl::extension(ctx.comm()?)?.shortcut()?.workspace().cloned()
 }
 
 fn rank(index: usize) -> Rank {
@@ -151,7 +152,7 @@ fn by_both_lanes(ctx: &mut WorkerContext) -> disco::Result<()> {
 }
 
 fn why_not(ctx: &mut WorkerContext) -> disco::Result<String> {
-    Ok(Shortcut::of(ctx.comm()?)?.why_not().unwrap_or("kernels are launched").to_owned())
+    Ok(nccl::extension(ctx.comm()?)?.shortcut()?.why_not().unwrap_or("kernels are launched").to_owned())
 }
 
 /// The communicators go, and one worker's buffer is used once more.
@@ -169,7 +170,7 @@ fn look_late(ctx: &mut WorkerContext, buffer: Tensor) -> disco::Result<()> {
 
 /// Groups have communicators of their own, and so memory.
 fn in_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let shared = Shortcut::of(ctx.group_comm()?)?.workspace()?.clone();
+    let shared = nccl::extension(ctx.group_comm()?)?.shortcut()?.workspace()?.clone();
     assert_eq!((shared.size(), workspace(ctx)?.size()), (2, 4));
     let (own, other) = (ctx.worker().index() as f32, rank(1 - shared.rank().index()));
     let mine = full(ctx, own)?;

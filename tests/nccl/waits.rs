@@ -1,7 +1,6 @@
 //! Waits for words of peers, where streams share hardware queues, and where HIP takes words in some memory alone.
 
-use disco::session::LaneSession;
-use disco::{DataPlane, Session, WorkerContext, block_on};
+use disco::{DataPlane, LaneSession, Session, WorkerContext, block_on};
 
 use crate::alone::{hip_without, sum, text, works_again};
 use crate::on_the_double;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco::{
-    Abort, Backend, Capabilities, Communicator, Error, Op, OpKind, Probe, Rank, Rendezvous, Result, Seat, Store,
-    Unavailable, World,
+    Abort, Backend, Capabilities, Communicator, Error, Op, OpKind, Probe, Rank, Result, Store, Unavailable, World,
 };
+use disco_core::{Rendezvous, Seat};
 
 /// The backend `by-store`.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ struct ByStore;
 
 static BY_STORE: ByStore = ByStore;
 
-disco::register_backend!(BY_STORE);
+disco_core::register_backend!(BY_STORE);
 
 /// One rank.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Backend for ByStore {
     }
 
     fn probe(&self) -> Result<Probe, Unavailable> {
-        Ok(Probe { library: "a test's".into(), version: "0".into(), details: Vec::new() })
+        Ok(Probe::new("a test's", "0"))
     }
 
     fn rendezvous(&self, _: &World) -> Result<Rendezvous> {

@@ -5,8 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::{fs, thread};
 
-use disco::session::{Deadlines, LaneSession};
-use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, block_on};
+use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs::{self, ask, builder, complaint, end, pair, wait_for_end_of};
@@ -104,7 +103,7 @@ fn a_frozen_controller_is_given_up() {
 
 fn workers_of_a_node_that_do_not_leave_are_named() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let deadlines = Deadlines { close: Duration::from_millis(300), ..Deadlines::default() };
+        let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
         let (session, node) = pair(builder(2, 2).node_workers(kind).deadlines(deadlines));
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {

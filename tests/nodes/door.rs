@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::wire::{Join, Message};
 use disco::{Session, Token, block_on};
 use disco_channel::handshake::{ANSWER, GREETING, Guest, Request, VERDICT};
+use disco_core::wire::{Join, Message};
 
 use crate::link::Proxy;
 use crate::programs::{OTHER, PATIENCE, TOKEN, ask, builder, complaint, end, node, with};
@@ -222,7 +222,7 @@ fn a_peer_that_claims_2_to_the_60_bytes_is_refused() {
 /// A stranger that has joined as a node, and is silent from then on.
 fn waiting(address: SocketAddr, request: Request) -> Stranger {
     let mut stranger = Stranger::enter(address, TOKEN, request);
-    let functions = disco::function::names().into_iter().map(str::to_owned).collect();
+    let functions = disco_core::function::names().into_iter().map(str::to_owned).collect();
     let join = Message::Join(Join { name: "stranger".into(), functions });
     stranger.0.write_all(&join.encode().unwrap()).unwrap();
     stranger
@@ -238,7 +238,7 @@ fn joined(address: SocketAddr, request: Request) -> Stranger {
 fn a_node_of_another_program_ends_the_start() {
     let (error, told) = refused_alone(|address| {
         let mut stranger = Stranger::enter(address, TOKEN, Request::default());
-        let mut functions: Vec<String> = disco::function::names().into_iter().map(str::to_owned).collect();
+        let mut functions: Vec<String> = disco_core::function::names().into_iter().map(str::to_owned).collect();
         functions.retain(|name| name != "tests.pid");
         functions.push("theirs.only".into());
         stranger.say(&Message::Join(Join { name: "stranger".into(), functions }).encode().unwrap())

@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::session::LaneSession;
-use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, Value, WorkerId, block_on};
+use disco::{Builder, DataPlane, LaneSession, Session, SessionExt, SessionKind, Value, WorkerId, block_on};
 
 use crate::programs::{self, PATIENCE, ask, builder, complaint, end, node, with};
 

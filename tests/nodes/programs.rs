@@ -7,8 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use disco::session::LaneSession;
-use disco::{Builder, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
+use disco::{Builder, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
 
 /// Says which program this is.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";

@@ -1,16 +1,11 @@
 //! Tensors that peers can't reach: made by workers without an arena, whose data plane is that of processes.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
-use disco::activity::Activity;
-use disco::backend::Rendezvous;
-use disco::channel::Notice;
-use disco::link::SharedFd;
-use disco::{Abort, Backend, Builder, Communicator, Link, Probe, Result, Seat, Session, Store, Unavailable, World};
+use disco::{Backend, Builder, Communicator, Probe, Result, Session, Unavailable, World};
 use disco_conformance::{Harness, Wish};
 use disco_core::shared_memory::Arena;
+use disco_core::{Link, Seat, backend::Rendezvous};
 
 /// `local` for tensors that the other ranks can't reach.
 #[derive(Debug)]
@@ -22,14 +17,7 @@ struct Local;
 
 static LOCAL: Local = Local;
 
-disco::register_backend!(LOCAL);
-
-/// The link of a worker that has an arena.
-#[derive(Debug)]
-struct WithArena {
-    arena: Arc<Arena>,
-    inner: Arc<dyn Link>,
-}
+disco_core::register_backend!(LOCAL);
 
 impl Harness for Private {
     fn name(&self) -> &str {
@@ -71,46 +59,8 @@ impl Backend for Local {
         disco_local::BACKEND.rendezvous(world)
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        let link = Arc::new(WithArena { arena: Arena::new(1)?, inner: seat.link });
-        disco_local::BACKEND.connect(Seat { link, ..seat }, at)
-    }
-}
-
-impl Link for WithArena {
-    fn notify(&self, notice: Notice) {
-        self.inner.notify(notice);
-    }
-
-    fn store(&self) -> Arc<dyn Store> {
-        self.inner.store()
-    }
-
-    fn on_abort(&self, abort: &Arc<dyn Abort>) {
-        self.inner.on_abort(abort);
-    }
-
-    fn reset(&self, epoch: u64) {
-        self.inner.reset(epoch);
-    }
-
-    fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
-        self.inner.share(fd)
-    }
-
-    fn unshare(&self, fd: SharedFd) {
-        self.inner.unshare(fd);
-    }
-
-    fn receive(&self, fd: SharedFd, deadline: Duration) -> Result<OwnedFd> {
-        self.inner.receive(fd, deadline)
-    }
-
-    fn activity(&self) -> &Arc<Activity> {
-        self.inner.activity()
-    }
-
-    fn arena(&self) -> Option<&Arc<Arena>> {
-        Some(&self.arena)
+    fn connect(&self, mut seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        seat.link = Arc::new(Link::clone(&seat.link).in_arena(Arena::new(1)?));
+        disco_local::BACKEND.connect(seat, at)
     }
 }

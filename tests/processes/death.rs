@@ -1,19 +1,21 @@
 //! Workers and controllers that die, freeze or go mad, and what the user sees of it.
 
 use std::io::{BufRead, BufReader};
-use std::ops::Range;
 use std::process::Stdio;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::channel::{Notice, Reply};
-use disco::session::{Deadlines, LaneSession};
-use disco::worker::WorkerConfig;
 use disco::{
-    Builder, Channel, Command, DataPlane, Error, Frame, Inbox, Session, SessionExt, Value, WorkerId, World, block_on,
+    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, Value, WorkerId, WorkerRange, World,
+    block_on,
 };
 use disco_channel::processes::{self, ProcessLane};
+use disco_core::{
+    Channel, Command, Frame, Inbox,
+    channel::{Notice, Reply},
+    worker::WorkerConfig,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::functions::resident;
@@ -45,7 +47,7 @@ crate::tests!(
 const LONG: Duration = Duration::from_secs(60);
 
 /// Calls a function for its effect.
-fn call<A: disco::session::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
+fn call<A: disco::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
     block_on(async { session.call(&session.function(name).await?, args).await })
 }
 
@@ -249,18 +251,18 @@ impl Inbox for Defect {
 
     fn notice(&self, _: WorkerId, _: Notice) {}
 
-    fn room(&self, _: Range<WorkerId>) {}
+    fn room(&self, _: WorkerRange) {}
 
-    fn left(&self, _: Range<WorkerId>) {}
+    fn left(&self, _: WorkerRange) {}
 
-    fn lost(&self, workers: Range<WorkerId>, error: Error) {
-        self.0.send(format!("{}: {error}", workers.start)).unwrap();
+    fn lost(&self, workers: WorkerRange, error: Error) {
+        self.0.send(format!("{}: {error}", workers.first())).unwrap();
     }
 }
 
 fn a_panic_of_the_service_thread_is_the_loss_of_its_workers() {
     let options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
-    let lane = ProcessLane::new(WorkerId::new(1)..WorkerId::new(3), Arc::default(), options);
+    let lane = ProcessLane::new(WorkerRange::new(1..3), Arc::default(), options);
     let (tell, told) = mpsc::channel();
     lane.start(Arc::new(Defect(tell))).unwrap();
     lane.send(&Arc::new(Frame::new(1, [], Command::SyncAll))).unwrap();
@@ -268,11 +270,11 @@ fn a_panic_of_the_service_thread_is_the_loss_of_its_workers() {
         let why = "the service thread of its lane panicked";
         assert_eq!(told.recv_timeout(LONG).unwrap(), format!("worker {worker}: worker {worker} lost: {why}"));
     }
-    block_on(lane.close(LONG)).unwrap();
+    lane.close(LONG).unwrap();
 }
 
 fn a_stuck_worker_is_named_and_killed_at_shutdown() {
-    let deadlines = Deadlines { close: Duration::from_millis(300), ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
     let pid = pid_of(&session, 2);
     call(&session, "tests.sleep", (2, 1000.0)).unwrap();
@@ -294,7 +296,7 @@ fn workers_end_when_their_controller_is_killed() {
 
 fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
     let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
-    let deadlines = Deadlines { stall, close, ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_stall(stall).with_close(close);
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
     call(&session, "tests.sleep", (1, 1000.0)).unwrap();
     let nop = block_on(session.function("tests.take_4")).unwrap();
@@ -309,7 +311,7 @@ fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
 
 fn large_calls_wait_for_room_behind_a_stuck_worker() {
     let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
-    let deadlines = Deadlines { stall, close, ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_stall(stall).with_close(close);
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
     call(&session, "tests.sleep", (1, 1000.0)).unwrap();
     let length = block_on(session.function("tests.length")).unwrap();

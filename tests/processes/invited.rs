@@ -4,8 +4,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use disco::session::LaneSession;
-use disco::{Builder, Error, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, Error, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs;

@@ -4,11 +4,10 @@ use std::env;
 use std::thread;
 use std::time::Duration;
 
-use disco::session::{Deadlines, LaneSession};
 use disco::{
-    Builder, CommunicatorExt, DType, DataPlane, Reduction, Session, SessionExt, Value, WorkerContext, WorkerId,
+    Builder, CommunicatorExt, DType, DataPlane, Deadlines, Error, LaneSession, Reduction, Session, SessionExt, Value,
+    WorkerContext, WorkerId, block_on,
 };
-use disco::{Error, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs;
@@ -75,7 +74,7 @@ pub(crate) fn run() {
 /// Has worker 2 stop where the others wait for it no longer than half a second.
 fn stop() {
     let limit = Duration::from_millis(500);
-    let deadlines = Deadlines { close: limit, ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_close(limit);
     let session =
         Builder::processes(3).silence(Duration::from_secs(60)).collective_deadline(limit).deadlines(deadlines);
     let session = session.start().unwrap();

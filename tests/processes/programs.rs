@@ -9,9 +9,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use disco::session::Deadlines;
-use disco::wire::{Hello, Message, StoreCall};
-use disco::{Builder, DataPlane, Invitation, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, DataPlane, Deadlines, Invitation, Session, SessionExt, Value, WorkerId, block_on};
+use disco_core::wire::{Hello, Message, StoreCall};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 
 /// Says which program this is.
@@ -133,7 +132,7 @@ fn logger() {
 /// Has a worker print what nobody reads, and shuts down all the same.
 fn noise() {
     disco::init();
-    let deadlines = Deadlines { close: Duration::from_millis(500), ..Deadlines::default() };
+    let deadlines = Deadlines::default().with_close(Duration::from_millis(500));
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
     block_on(async {
         session.call(&session.function("tests.noise").await.unwrap(), ()).await.unwrap();
@@ -170,7 +169,7 @@ fn old() {
 /// A worker that introduces itself well, and then says what none would.
 fn liar(message: Message) {
     let (worker, _, token) = invitation();
-    let functions = disco::function::names().into_iter().map(str::to_owned).collect();
+    let functions = disco_core::function::names().into_iter().map(str::to_owned).collect();
     let hello = Hello { token: token.into(), worker: WorkerId::new(worker), functions };
     let mut stream = connect();
     for message in [Message::Hello(hello), message] {

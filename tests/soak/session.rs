@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, thread};
 
-use disco::session::{Deadlines, LaneSession};
-use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, WorkerId, block_on};
+use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::random::Random;
@@ -94,7 +93,7 @@ impl Setup {
             kind => Builder::new(kind, self.workers),
         };
         let deadlines = match self.end {
-            End::ShutdownWhileOthersWait => Deadlines { close: Duration::from_millis(100), ..Deadlines::default() },
+            End::ShutdownWhileOthersWait => Deadlines::default().with_close(Duration::from_millis(100)),
             _ => Deadlines::default(),
         };
         let builder = match self.end {
@@ -157,7 +156,7 @@ fn use_together(setup: &Setup, session: &LaneSession, random: &mut Random) -> Wr
 }
 
 /// Calls a function for its effect.
-fn call(session: &LaneSession, function: &str, args: impl disco::session::IntoArgs) -> disco::Result<()> {
+fn call(session: &LaneSession, function: &str, args: impl disco::IntoArgs) -> disco::Result<()> {
     block_on(async { session.call(&session.function(function).await?, args).await }).map(drop)
 }
 

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 
-use disco::session::LaneSession;
-use disco::{DRef, DataPlane, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on};
+use disco::{DRef, DataPlane, LaneSession, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on};
 
 use crate::exchange::{DTYPES, Exchange, Kind, Scope};
 use crate::model::Model;
@@ -236,7 +235,7 @@ impl<'s> User<'s> {
         Ok(())
     }
 
-    fn call(&self, function: &str, args: impl disco::session::IntoArgs) -> Wrong<DRef> {
+    fn call(&self, function: &str, args: impl disco::IntoArgs) -> Wrong<DRef> {
         let called = block_on(async { self.session.call(&self.session.function(function).await?, args).await });
         words(called)
     }

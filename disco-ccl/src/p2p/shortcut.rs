@@ -5,7 +5,7 @@ use std::fmt::{self, Debug, Display};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use disco_core::{Abort, Communicator, DType, Error, Op, OpKind, Reduction, Result};
+use disco_core::{Abort, DType, Error, Op, OpKind, Reduction, Result};
 
 use super::options;
 use super::rendezvous::{Found, Rendezvous};
@@ -149,15 +149,6 @@ impl Shortcut {
         let shortcut = Self { vendor, parts };
         tracing::debug!(rank = rendezvous.rank(), ?shortcut, "peer-to-peer");
         Ok(shortcut)
-    }
-
-    /// That of a communicator's ranks, for user code.
-    ///
-    /// # Errors
-    /// The communicator's backend has none.
-    pub fn of(comm: &mut dyn Communicator) -> Result<&Self> {
-        let extension = comm.extension().and_then(|extension| extension.downcast_ref());
-        extension.ok_or_else(|| Error::invalid("this backend has no peer-to-peer memory: cuda_p2p has"))
     }
 
     /// The memory that ranks share.

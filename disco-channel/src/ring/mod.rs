@@ -69,6 +69,7 @@ pub enum Refused {
 }
 
 /// The ring was closed.
+#[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 

@@ -51,5 +51,6 @@ pub use writer::Writer;
 const HEADER: u64 = 2;
 
 /// What the other side has put into the ring can't be.
+#[allow(clippy::exhaustive_structs, reason = "a reason and nothing else")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage(pub &'static str);

@@ -15,6 +15,7 @@ pub struct Reader {
 }
 
 /// A record was taken.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// What its writer gave it.

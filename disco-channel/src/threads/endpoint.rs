@@ -6,7 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::{LARGE_REPLY, Reply};
-use disco_core::link::ThreadLink;
 use disco_core::{Endpoint, Error, Frame, Inbox, Link, Result, Value, WorkerId};
 
 use crate::ring::{Closed, Reader};
@@ -18,7 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct ThreadEndpoint {
     pub(super) worker: WorkerId,
     pub(super) frames: Reader<Arc<Frame>>,
-    pub(super) link: Arc<ThreadLink>,
+    pub(super) link: Arc<Link>,
     pub(super) inbox: Arc<dyn Inbox>,
 }
 
@@ -35,7 +34,7 @@ impl Endpoint for ThreadEndpoint {
         Ok(())
     }
 
-    fn link(&self) -> Arc<dyn Link> {
+    fn link(&self) -> Arc<Link> {
         self.link.clone()
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! controller's threads                         thread `disco-worker-3`
 //! ThreadLane::send ─────── ring ─────────────▶ ThreadEndpoint::recv
-//! ThreadLane::urgent ───── ThreadLink::abort ▶ whatever waits on peers
-//! Inbox ◀───────────────────────────────────── ThreadEndpoint::reply, ThreadLink::notify: plain calls, on this thread
+//! ThreadLane::urgent ───── Link::abort ▶ whatever waits on peers
+//! Inbox ◀───────────────────────────────────── ThreadEndpoint::reply, Link::notify: plain calls, on this thread
 //! ThreadLane::close ◀───── exits ───────────── the function returned or panicked; the endpoint is gone by then
 //! ```
 //!

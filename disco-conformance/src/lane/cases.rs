@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::channel::{Notice, Signal};
-use disco_core::{Command, Error, WorkerId};
-use pollster::block_on;
+use disco_core::{Command, Error, WorkerId, WorkerRange};
 
 use super::frames::{fingerprint, middling, naming, plain, small, various};
 use super::heard::{Event, Heard};
 use super::role::{Role, failure};
-use super::stage::{Stage, Wrong, alike, ids, said};
+use super::stage::{Stage, Wrong, alike, said};
 use super::suite::Harness;
 
 /// A sentence, and what shows it.
@@ -80,7 +79,7 @@ fn a_full_lane_takes_nothing_and_tells_of_room(harness: &dyn Harness) -> Wrong<(
     }
     stage.abort("go on")?;
     stage.wait("the lane tells of room", |events| {
-        events.iter().any(|event| matches!(event, Event::Room(workers) if *workers == ids(&(0..2))))
+        events.iter().any(|event| matches!(event, Event::Room(workers) if *workers == WorkerRange::new(0..2)))
     })?;
     // And nothing of what was refused came.
     stage.send(&small(sent + 2))?;
@@ -150,7 +149,7 @@ fn a_signalled_shutdown_overtakes_frames(harness: &dyn Harness) -> Wrong<()> {
     (1..=3).try_for_each(|seq| stage.send(&small(seq)))?;
     said(stage.lane.urgent(Signal::Shutdown))?;
     stage.abort("leave")?;
-    said(block_on(stage.lane.close(stage.patience)))?;
+    said(stage.lane.close(stage.patience))?;
     for worker in 0..2 {
         let numbers: Vec<u64> = stage.replies_of(worker).into_iter().map(|reply| reply.0).collect();
         if numbers.iter().any(|number| *number > 0) {
@@ -164,13 +163,13 @@ fn a_shutdown_ends_workers_and_closes_the_lane(harness: &dyn Harness) -> Wrong<(
     let stage = Stage::start(harness, 0..2, Role::Recite)?;
     stage.send(&small(1))?;
     stage.send(&plain(2, Command::Shutdown))?;
-    said(block_on(stage.lane.close(stage.patience)))?;
+    said(stage.lane.close(stage.patience))?;
     alike("replies", &stage.replies_of(1).len(), &1)?;
     match stage.lane.send(&small(3)) {
         Err(Error::Closed(_)) => {}
         other => return Err(format!("a frame after close gives {other:?}")),
     }
-    said(block_on(stage.lane.close(stage.patience)))?;
+    said(stage.lane.close(stage.patience))?;
     nobody_is_lost(&stage)
 }
 
@@ -182,10 +181,10 @@ fn workers_are_told_as_left_behind_their_replies(harness: &dyn Harness) -> Wrong
             false => stage.send(&plain(2, Command::Shutdown))?,
             true => said(stage.lane.urgent(Signal::Shutdown))?,
         }
-        said(block_on(stage.lane.close(stage.patience)))?;
+        said(stage.lane.close(stage.patience))?;
         let events = stage.heard.so_far();
         for worker in (2..5).map(WorkerId::new) {
-            let left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(&worker));
+            let left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(worker));
             let Some(first) = events.iter().position(left) else {
                 return Err(format!("{worker} has left, which is not told"));
             };
@@ -231,7 +230,7 @@ fn close_names_who_is_stuck_and_where(harness: &dyn Harness) -> Wrong<()> {
     stage.send(&small(17))?;
     stage.watch("worker 1 is inside `f`", |lane| lane.progress(WorkerId::new(1)).inside)?;
     stage.send(&plain(18, Command::Shutdown))?;
-    match block_on(stage.lane.close(Duration::from_millis(50))) {
+    match stage.lane.close(Duration::from_millis(50)) {
         Err(Error::Stuck { workers, .. }) if workers.contains("worker 1") && !workers.contains("worker 2") => {
             let told = ["in command 17", "inside `f`"].iter().all(|part| workers.contains(part));
             told.then_some(()).ok_or_else(|| format!("it is not told where worker 1 is: {workers}"))
@@ -256,7 +255,7 @@ fn progress_tells_what_was_received_and_finished(harness: &dyn Harness) -> Wrong
     alike("progress of a worker of another lane", &(stranger.received, stranger.finished), &(0, 0))?;
     said(stage.lane.urgent(Signal::Shutdown))?;
     // Worker 1 is stuck for good.
-    _ = block_on(stage.lane.close(Duration::from_millis(50)));
+    _ = stage.lane.close(Duration::from_millis(50));
     Ok(())
 }
 
@@ -294,7 +293,7 @@ fn a_store_stays_in_the_epoch_that_its_worker_was_in(harness: &dyn Harness) -> W
 
 fn a_lane_reaches_the_workers_that_it_was_made_for_and_starts_once(harness: &dyn Harness) -> Wrong<()> {
     let stage = Stage::start(harness, 2..4, Role::Recite)?;
-    alike("workers", &stage.lane.workers(), &ids(&stage.workers))?;
+    alike("workers", &stage.lane.workers(), &WorkerRange::new(stage.workers.clone()))?;
     if stage.lane.start(Arc::new(Heard::default())).is_ok() {
         return Err("it started twice".into());
     }
@@ -341,9 +340,9 @@ fn lost(events: &[Event]) -> Vec<(usize, String)> {
         Event::Lost(workers, why) => Some((workers, why)),
         _ => None,
     });
-    let each = |(workers, why): (&std::ops::Range<WorkerId>, &Error)| {
+    let each = |(workers, why): (&WorkerRange, &Error)| {
         let why = why.to_string();
-        (workers.start.index()..workers.end.index()).map(move |worker| (worker, why.clone())).collect::<Vec<_>>()
+        workers.indices().map(move |worker| (worker, why.clone())).collect::<Vec<_>>()
     };
     lost.flat_map(each).collect()
 }

@@ -6,8 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
-use disco_core::{Channel, Command, Frame, Value, WorkerId};
-use pollster::block_on;
+use disco_core::{Channel, Command, Frame, Value, WorkerRange};
 
 use super::frames::plain;
 use super::heard::{Event, Heard};
@@ -28,7 +27,7 @@ pub(super) struct Stage {
 impl Stage {
     /// A lane to these workers.
     pub(super) fn start(harness: &dyn Harness, workers: Range<u32>, role: Role) -> Wrong<Self> {
-        let lane = said(harness.lane(ids(&workers), role))?;
+        let lane = said(harness.lane(WorkerRange::new(workers.clone()), role))?;
         let heard = Arc::new(Heard::default());
         said(lane.start(heard.clone()))?;
         Ok(Self { lane, heard, workers, patience: harness.patience() })
@@ -90,7 +89,7 @@ impl Stage {
     /// Shuts down by a frame and waits for all workers.
     pub(super) fn end(self) -> Wrong<()> {
         self.send(&plain(u64::MAX >> 8, Command::Shutdown))?;
-        said(block_on(self.lane.close(self.patience)))
+        said(self.lane.close(self.patience))
     }
 
     fn summary(&self) -> String {
@@ -111,10 +110,6 @@ pub(super) fn alike<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expecte
         true => Ok(()),
         false => Err(format!("{what}: expected {expected:?}, got {got:?}")),
     }
-}
-
-pub(super) fn ids(workers: &Range<u32>) -> Range<WorkerId> {
-    WorkerId::new(workers.start)..WorkerId::new(workers.end)
 }
 
 fn rooms(events: &[Event]) -> usize {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use disco_core::link::ThreadLink;
+use disco_core::link::Link;
 use disco_core::{
     Abort, Backend, Capabilities, Communicator, DType, Op, OpKind, Probe, Rank, Reduction, Rendezvous, Result, Seat,
     Tensor, Unavailable, World,
@@ -94,12 +94,11 @@ impl Backend for Double {
         disco_local::BACKEND.rendezvous(world)
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        let link = match self.fault {
-            Fault::IsDeaf => Arc::new(ThreadLink::bare(Arc::default())),
-            _ => seat.link.clone(),
-        };
-        let inner = disco_local::BACKEND.connect(Seat { link, ..seat }, at)?;
+    fn connect(&self, mut seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        if let Fault::IsDeaf = self.fault {
+            seat.link = Arc::new(Link::bare(Arc::default()));
+        }
+        let inner = disco_local::BACKEND.connect(seat, at)?;
         Ok(Box::new(Lossy { inner, fault: self.fault }))
     }
 }

@@ -8,7 +8,7 @@ use crate::sync;
 
 /// The aborts of one worker: the listeners to tell, and the abort that was signalled already.
 ///
-/// A lane owns one for each worker and serves [`Link::on_abort`](crate::link::Link::on_abort) with it. A signal of an
+/// Each worker's [`Link`](crate::link::Link) has one: `Link::on_abort` registers, and the lane calls `Link::abort`. A signal of an
 /// epoch that is over does nothing, so that a late one can't break the communicators that were made after recovery.
 #[derive(Default)]
 pub struct AbortRegistry(Mutex<PerEpoch<Vec<Weak<dyn Abort>>>>);

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::link::Link;
 use crate::op::Op;
-use crate::tensor::Tensor;
 
 /// Writes each operation to the worker's [`Activity`](crate::activity::Activity) and, if `check` is set, exchanges
 /// signatures through the store before each collective, so that a mismatch is an error on every rank, whatever the
@@ -22,7 +20,7 @@ pub(super) struct Watched {
     inner: Box<dyn Communicator>,
     /// Alike on all ranks, unique in the session's epoch.
     name: String,
-    link: Arc<dyn Link>,
+    link: Arc<Link>,
     deadline: Duration,
     check: bool,
     checks: Cell<u64>,
@@ -33,7 +31,7 @@ impl Watched {
     pub(super) fn new(
         inner: Box<dyn Communicator>,
         name: String,
-        link: Arc<dyn Link>,
+        link: Arc<Link>,
         deadline: Duration,
         check: bool,
     ) -> Self {
@@ -114,17 +112,9 @@ impl Communicator for Watched {
         self.watch(group, |inner| inner.enqueue(group))
     }
 
-    fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
-        self.watch(slice::from_ref(op), |inner| inner.premul_sum(op, factor))
-    }
-
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let split = self.split_watched(color, key)?;
         Ok(split.map(|comm| Box::new(comm) as Box<dyn Communicator>))
-    }
-
-    fn register(&mut self, tensor: &Tensor) -> Result<()> {
-        self.inner.register(tensor)
     }
 
     fn synchronize(&mut self) -> Result<()> {
@@ -137,5 +127,75 @@ impl Communicator for Watched {
 
     fn extension(&mut self) -> Option<&mut dyn Any> {
         self.inner.extension()
+    }
+
+    fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
+        self.watch(group, |inner| inner.enqueue_with(group, launch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::OpState;
+
+    /// A communicator whose extension is the number of operations that were launched by it.
+    #[derive(Debug)]
+    struct Counting(Option<u32>);
+
+    impl Communicator for Counting {
+        fn rank(&self) -> Rank {
+            Rank::new(0)
+        }
+
+        fn size(&self) -> usize {
+            1
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::all()
+        }
+
+        fn enqueue(&mut self, _: &[Op]) -> Result<()> {
+            Ok(())
+        }
+
+        fn split(&mut self, _: Option<u32>, _: i32) -> Result<Option<Box<dyn Communicator>>> {
+            Ok(None)
+        }
+
+        fn synchronize(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn aborter(&self) -> Arc<dyn Abort> {
+            unreachable!("nothing is aborted")
+        }
+
+        fn extension(&mut self) -> Option<&mut dyn Any> {
+            self.0.as_mut().map(|count| count as &mut dyn Any)
+        }
+    }
+
+    /// Launches a barrier by the extension. Returns the result, the extension, and how far the operation is.
+    fn launch(inner: Counting) -> (Result<()>, Option<u32>, OpState) {
+        let link = Arc::new(Link::bare(Arc::default()));
+        let mut comm = Watched::new(Box::new(inner), "plane".into(), link.clone(), Duration::MAX, false);
+        let result = comm.enqueue_with(&[Op::Barrier], &mut |extension| {
+            *extension.downcast_mut::<u32>().unwrap() += 1;
+            Ok(())
+        });
+        let count = comm.extension().and_then(|extension| extension.downcast_ref::<u32>().copied());
+        (result, count, link.activity().progress().ops[0].state)
+    }
+
+    #[test]
+    fn operations_of_an_extension_are_written_down() {
+        let (result, count, state) = launch(Counting(Some(0)));
+        assert!(result.is_ok());
+        assert_eq!((count, state), (Some(1), OpState::Done));
+        let (result, count, state) = launch(Counting(None));
+        assert_eq!(result.unwrap_err().to_string(), "this backend does not support enqueue_with");
+        assert_eq!((count, state), (None, OpState::Failed));
     }
 }

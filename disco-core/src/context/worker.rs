@@ -23,7 +23,7 @@ use crate::world::World;
 pub struct WorkerContext {
     worker: WorkerId,
     config: WorkerConfig,
-    link: Arc<dyn Link>,
+    link: Arc<Link>,
     /// Communicators go before the queue that they launch on.
     world_comm: Option<Watched>,
     /// Only where there is more than one group.
@@ -32,7 +32,7 @@ pub struct WorkerContext {
 }
 
 impl WorkerContext {
-    pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<dyn Link>) -> Result<Self> {
+    pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<Link>) -> Result<Self> {
         let queue = device_api::host_queue(link.arena().cloned());
         Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None })
     }
@@ -93,7 +93,7 @@ impl WorkerContext {
     }
 
     /// The way to peers and controller beside the commands.
-    pub fn link(&self) -> &Arc<dyn Link> {
+    pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
 

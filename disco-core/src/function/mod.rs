@@ -81,6 +81,7 @@ impl fmt::Debug for Function {
 }
 
 /// A worker function as a value in the registry; made by [`register_function!`](crate::register_function).
+#[allow(clippy::exhaustive_structs, reason = "`register_function!` writes one in the crate of the function")]
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionEntry {
     /// What [`Session::function`](crate::Session::function) finds it by; prefix it with your program's name.

@@ -1,11 +1,12 @@
-//! The end of a session: one caller closes the lanes, and the other callers wait for its result.
+//! The end of a session: a thread closes the lanes, and all callers wait for its result.
 
-use std::future::Future;
-use std::sync::{Mutex, MutexGuard};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 
 use event_listener::Event;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync;
 
 /// Closes the lanes of a session once, however many callers ask for it.
@@ -14,6 +15,7 @@ pub(super) struct Closing {
     state: Mutex<State>,
     /// Follows each change of `state` to `Open` and `Done`.
     changed: Event,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -27,30 +29,33 @@ enum State {
 impl Closing {
     /// Whether a close has ended, with an error or without.
     pub(super) fn is_done(&self) -> bool {
-        matches!(*self.lock(), State::Done(_))
+        matches!(*sync::lock(&self.state), State::Done(_))
     }
 
-    /// Returns the result of the first close that ends. Runs `close` unless another caller runs one; the next caller takes over
-    /// if the future of that caller is dropped.
-    pub(super) async fn run<F: Future<Output = Result<()>>>(&self, close: impl FnOnce() -> F) -> Result<()> {
+    /// Runs `close`, which may block, on a thread of its own, unless another caller has started one. Returns the result of the
+    /// one that ran. Dropping the future does not stop it.
+    ///
+    /// # Errors
+    /// That of the close; the system refuses a thread.
+    pub(super) async fn run(self: &Arc<Self>, close: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+        let mut close = Some(close);
         loop {
             let changed = self.changed.listen();
-            if self.begin() {
-                break;
+            if let Some(close) = close.take_if(|_| self.begin()) {
+                self.start(close)?;
             }
-            if let State::Done(result) = self.lock().clone() {
+            if let State::Done(result) = sync::lock(&self.state).clone() {
+                // The thread has nothing left to do. No thread of a session outlives its shutdown.
+                let thread = sync::lock(&self.thread).take();
+                _ = thread.map(JoinHandle::join);
                 return result;
             }
             changed.await;
         }
-        let mut running = Running { closing: self, then: State::Open };
-        let result = close().await;
-        running.then = State::Done(result.clone());
-        result
     }
 
     fn begin(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = sync::lock(&self.state);
         let is_open = matches!(*state, State::Open);
         if is_open {
             *state = State::Running;
@@ -58,64 +63,77 @@ impl Closing {
         is_open
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        sync::lock(&self.state)
+    fn start(self: &Arc<Self>, close: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+        let closing = self.clone();
+        let spawned = thread::Builder::new().name("disco-close".to_owned()).spawn(move || {
+            let result = panic::catch_unwind(AssertUnwindSafe(close));
+            closing.set(State::Done(result.unwrap_or_else(|_| Err(Error::invalid("closing the lanes panicked")))));
+        });
+        match spawned {
+            Ok(thread) => *sync::lock(&self.thread) = Some(thread),
+            Err(error) => {
+                self.set(State::Open);
+                return Err(Error::system("no thread can be made to close the session", error));
+            }
+        }
+        Ok(())
     }
-}
 
-/// The caller that closes. Dropping it sets the state to `then`.
-struct Running<'a> {
-    closing: &'a Closing,
-    then: State,
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        *self.closing.lock() = self.then.clone();
-        self.closing.changed.notify(usize::MAX);
+    fn set(&self, state: State) {
+        *sync::lock(&self.state) = state;
+        self.changed.notify(usize::MAX);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::sync::mpsc;
 
     use futures_lite::future::{self, poll_once};
 
     use super::*;
-    use crate::error::Error;
 
     #[test]
-    fn all_callers_get_the_result_of_the_first() {
-        let closing = Closing::default();
+    fn all_callers_get_the_result_of_the_first_close_and_none_blocks() {
+        let closing = Arc::new(Closing::default());
+        let (open, gate) = mpsc::channel::<()>();
         future::block_on(async {
-            let gate = Event::new();
-            let opened = gate.listen();
-            let mut first = pin!(closing.run(|| async {
-                opened.await;
+            let mut first = pin!(closing.run(move || {
+                _ = gate.recv();
                 Err(Error::NoCommunicator)
             }));
-            let mut second = pin!(closing.run(|| async { Ok(()) }));
+            let mut second = pin!(closing.run(|| Ok(())));
             assert!(poll_once(first.as_mut()).await.is_none());
             assert!(poll_once(second.as_mut()).await.is_none());
-            gate.notify(1);
+            open.send(()).unwrap();
             assert!(first.await.is_err() && second.await.is_err());
             assert!(closing.is_done());
         });
     }
 
     #[test]
-    fn a_caller_takes_over_from_one_whose_future_is_dropped() {
-        let closing = Closing::default();
+    fn a_close_goes_on_when_the_future_that_started_it_is_dropped() {
+        let closing = Arc::new(Closing::default());
+        let (open, gate) = mpsc::channel::<()>();
         future::block_on(async {
-            let mut second = pin!(closing.run(|| async { Ok(()) }));
-            {
-                let mut first = pin!(closing.run(future::pending));
-                assert!(poll_once(first.as_mut()).await.is_none());
-                assert!(poll_once(second.as_mut()).await.is_none());
-            }
+            let close = move || {
+                _ = gate.recv();
+                Ok(())
+            };
+            assert!(poll_once(pin!(closing.run(close))).await.is_none());
             assert!(!closing.is_done());
-            second.await.unwrap();
+            open.send(()).unwrap();
+            closing.run(|| Err(Error::NoCommunicator)).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_close_that_panics_is_an_error_of_all_callers() {
+        let closing = Arc::new(Closing::default());
+        future::block_on(async {
+            assert!(closing.run(|| panic!("expected by this test")).await.is_err());
+            assert!(closing.run(|| Ok(())).await.is_err());
         });
     }
 }

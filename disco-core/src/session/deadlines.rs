@@ -3,6 +3,15 @@
 use std::time::Duration;
 
 /// Limits of a session's waits. `Duration::MAX` is no limit.
+///
+/// ```
+/// # use std::time::Duration;
+/// use disco_core::session::Deadlines;
+///
+/// let deadlines = Deadlines::default().with_reply(Duration::from_secs(5)).with_close(Duration::from_secs(1));
+/// assert_eq!(deadlines.stall, Duration::from_secs(300));
+/// ```
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
     /// For a reply of a worker that makes no progress, though it is not inside a worker function. 30 s.
@@ -16,6 +25,38 @@ pub struct Deadlines {
     pub stall: Duration,
     /// For workers to leave at shutdown. 30 s.
     pub close: Duration,
+}
+
+impl Deadlines {
+    /// The same with another [`reply`](Self::reply).
+    #[must_use]
+    pub fn with_reply(self, reply: Duration) -> Self {
+        Self { reply, ..self }
+    }
+
+    /// The same with a limit for [`call`](Self::call)s.
+    #[must_use]
+    pub fn with_call(self, call: Duration) -> Self {
+        Self { call: Some(call), ..self }
+    }
+
+    /// The same with another [`collective`](Self::collective).
+    #[must_use]
+    pub fn with_collective(self, collective: Duration) -> Self {
+        Self { collective, ..self }
+    }
+
+    /// The same with another [`stall`](Self::stall).
+    #[must_use]
+    pub fn with_stall(self, stall: Duration) -> Self {
+        Self { stall, ..self }
+    }
+
+    /// The same with another [`close`](Self::close).
+    #[must_use]
+    pub fn with_close(self, close: Duration) -> Self {
+        Self { close, ..self }
+    }
 }
 
 impl Default for Deadlines {

@@ -36,8 +36,10 @@ const DROP_LIMIT: Duration = Duration::from_secs(3);
 
 /// A session over lanes that together reach all workers.
 ///
-/// Dropping it without [`Session::shutdown`] aborts what runs, waits for the workers, detaches or kills the ones that have not
-/// left, and logs their ids. That takes 3 s at most, and up to 2 s more for each lane with such workers.
+/// Dropping it without a finished [`Session::shutdown`] aborts what runs, blocks the calling thread until the workers have left,
+/// detaches or kills the ones that have not, and logs their ids. That takes 3 s at most ([`Deadlines::close`] if that is shorter),
+/// and up to 2 s more for each lane with such workers. Async programs await [`Session::shutdown`] first: then a drop waits for
+/// nothing.
 pub struct LaneSession {
     world: World,
     limits: Deadlines,
@@ -53,12 +55,12 @@ pub struct LaneSession {
     functions: Mutex<HashMap<String, DRef>>,
     /// Takes no more commands.
     closed: AtomicBool,
-    closing: Closing,
+    closing: Arc<Closing>,
     ticker: Ticker,
 }
 
 impl LaneSession {
-    /// Starts the lanes, which together reach each worker of `world` once.
+    /// Starts the lanes, which together reach each worker of `world` once. Blocks as long as [`Channel::start`] of each.
     ///
     /// # Errors
     /// They do not, or a lane can't be started.
@@ -66,10 +68,10 @@ impl LaneSession {
         let mut next = 0;
         for lane in &lanes {
             let workers = lane.workers();
-            if workers.start.index() != next {
-                return Err(Error::invalid(format!("lane to {workers:?} where worker {next} is due")));
+            if workers.first().index() != next {
+                return Err(Error::invalid(format!("lane to {workers} where worker {next} is due")));
             }
-            next = workers.end.index();
+            next = workers.indices().end;
         }
         if next != world.size() {
             return Err(Error::invalid(format!("lanes to {next} workers for a world of {}", world.size())));
@@ -88,7 +90,7 @@ impl LaneSession {
             order: Mutex::default(),
             functions: Mutex::default(),
             closed: AtomicBool::new(false),
-            closing: Closing::default(),
+            closing: Arc::default(),
             ticker: Ticker::default(),
         })
     }
@@ -137,14 +139,9 @@ impl LaneSession {
 
     fn check_stall(&self, patience: &mut Patience) -> Result<()> {
         let full = self.lanes.iter().filter(|lane| lane.room() == 0);
-        let workers = full.flat_map(|lane| self.members(lane).map(|worker| (worker, lane.progress(worker))));
+        let workers = full.flat_map(|lane| lane.workers().into_iter().map(|worker| (worker, lane.progress(worker))));
         let last = workers.min_by_key(|(_, progress)| progress.finished);
         last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)).map_or(Ok(()), Err)
-    }
-
-    fn members(&self, lane: &Arc<dyn Channel>) -> impl Iterator<Item = WorkerId> + use<> {
-        let workers = lane.workers();
-        (workers.start.index()..workers.end.index()).map(|index| WorkerId::new(index as u32))
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
@@ -238,7 +235,7 @@ impl LaneSession {
 
     fn lane_of(&self, worker: WorkerId) -> &Arc<dyn Channel> {
         // Lanes reach every worker of the world, and `worker` was checked or made by us.
-        let lane = self.lanes.iter().find(|lane| lane.workers().contains(&worker));
+        let lane = self.lanes.iter().find(|lane| lane.workers().contains(worker));
         lane.unwrap_or(&self.lanes[0])
     }
 
@@ -262,22 +259,6 @@ impl LaneSession {
 
     fn functions(&self) -> MutexGuard<'_, HashMap<String, DRef>> {
         sync::lock(&self.functions)
-    }
-
-    /// Waits until the workers have left, for at most `limit`, and ends the waits for replies that never come. Closes all
-    /// lanes, the ones that fail too.
-    async fn close(&self, limit: Duration) -> Result<()> {
-        let start = Instant::now();
-        let mut result = Ok(());
-        for lane in &self.lanes {
-            let closed = lane.close(limit.saturating_sub(start.elapsed())).await;
-            result = result.and(closed.map_err(|error| match error {
-                Error::Stuck { workers, .. } => Error::Stuck { workers, after: limit },
-                other => other,
-            }));
-        }
-        self.mail.close();
-        result
     }
 
     /// Tells the workers to leave, whatever is still queued.
@@ -393,13 +374,30 @@ impl Session for LaneSession {
                 self.let_go();
             }
         }
-        let close = || async {
-            self.close(self.limits.close).await?;
-            // Whoever was lost on the way has not done what was still to be done.
-            if was_live { self.mail.check_lost() } else { Ok(()) }
+        let (lanes, mail, limit) = (self.lanes.clone(), self.mail.clone(), self.limits.close);
+        let close = move || {
+            close(&lanes, &mail, limit)?;
+            // A worker that was lost on the way has not executed its last commands.
+            if was_live { mail.check_lost() } else { Ok(()) }
         };
         self.closing.run(close).await
     }
+}
+
+/// Blocks until the workers have left, for at most `limit`, and ends the waits for replies that never come. Closes all
+/// lanes, the ones that fail too.
+fn close(lanes: &[Arc<dyn Channel>], mail: &Mail, limit: Duration) -> Result<()> {
+    let start = Instant::now();
+    let mut result = Ok(());
+    for lane in lanes {
+        let closed = lane.close(limit.saturating_sub(start.elapsed()));
+        result = result.and(closed.map_err(|error| match error {
+            Error::Stuck { workers, .. } => Error::Stuck { workers, after: limit },
+            other => other,
+        }));
+    }
+    mail.close();
+    result
 }
 
 impl fmt::Debug for LaneSession {
@@ -414,12 +412,10 @@ impl Drop for LaneSession {
         if self.closing.is_done() {
             return;
         }
-        // Not under way already.
-        if !std::mem::replace(self.closed.get_mut(), true) {
-            self.mail.lose(&Error::Closed("drop".to_owned()));
-            self.let_go();
-        }
-        if let Err(error) = future::block_on(self.close(DROP_LIMIT.min(self.limits.close))) {
+        // Also ends what runs where a shutdown was begun whose future is dropped.
+        self.mail.lose(&Error::Closed("drop".to_owned()));
+        self.let_go();
+        if let Err(error) = close(&self.lanes, &self.mail, DROP_LIMIT.min(self.limits.close)) {
             tracing::error!(%error, "session dropped");
         }
     }

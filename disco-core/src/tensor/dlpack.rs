@@ -3,6 +3,7 @@
 //! Layouts are those of `dlpack.h`, the unversioned `DLManagedTensor` that every framework exchanges.
 
 #![allow(unsafe_code)]
+#![allow(clippy::exhaustive_structs, reason = "the interface's")]
 
 use std::ffi::c_void;
 use std::ptr;

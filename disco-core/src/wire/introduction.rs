@@ -9,12 +9,14 @@ use super::{Packet, VERSION, WireError};
 use crate::config::WorkerConfig;
 use crate::id::WorkerId;
 use crate::value::Value;
+use crate::worker_range::WorkerRange;
 use crate::world::World;
 
 /// The first word of each connection.
 const MAGIC: &str = "disco connection";
 
 /// Who a worker is.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// What the controller gave to whom it started.
@@ -26,6 +28,7 @@ pub struct Hello {
 }
 
 /// What a worker has to know.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Copy, Debug)]
 pub struct Welcome {
     /// How it behaves.
@@ -37,6 +40,7 @@ pub struct Welcome {
 }
 
 /// A reader's place in a ring.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlace {
     /// Which reader.
@@ -48,6 +52,7 @@ pub struct RingPlace {
 }
 
 /// Who a node is.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     /// The name of its machine.
@@ -57,12 +62,13 @@ pub struct Join {
 }
 
 /// What a node has to know.
+#[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug)]
 pub struct Assignment {
     /// Which node it is.
     pub node: u32,
     /// Its workers.
-    pub workers: Range<WorkerId>,
+    pub workers: WorkerRange,
     /// They are processes, not threads of the node's.
     pub processes: bool,
     /// How they behave.
@@ -136,9 +142,9 @@ impl Welcome {
 
 impl Assignment {
     pub(super) fn args(&self) -> Vec<Value> {
-        let id = |worker: WorkerId| Value::Int(worker.wire());
+        let Range { start, end } = self.workers.indices();
         let mut args = config_args(self.config);
-        args.extend([Value::Int(self.node.into()), id(self.workers.start), id(self.workers.end)]);
+        args.extend([Value::Int(self.node.into()), Value::Int(start as i64), Value::Int(end as i64)]);
         args.push(Value::Bool(self.processes));
         args.extend([self.heartbeat, self.silence, self.start].map(duration));
         args
@@ -148,7 +154,7 @@ impl Assignment {
         Ok(Self {
             config: decode_config(packet)?,
             node: packet.id()?,
-            workers: packet.id()?..packet.id()?,
+            workers: WorkerRange::new(packet.id()?..packet.id()?),
             processes: packet.bool()?,
             heartbeat: packet.duration()?,
             silence: packet.duration()?,

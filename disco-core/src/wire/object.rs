@@ -14,6 +14,7 @@ pub(super) mod index {
 }
 
 /// How an object type is read back. Register one with [`register_object!`](crate::register_object).
+#[allow(clippy::exhaustive_structs, reason = "`register_object!` writes one in the crate of the object")]
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectEntry {
     /// The number that [`WireObject::type_index`] gives; from 8192 up for types of a program.

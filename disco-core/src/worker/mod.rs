@@ -48,7 +48,7 @@ struct Worker {
     worker: WorkerId,
     registers: Registers,
     context: WorkerContext,
-    link: Arc<dyn Link>,
+    link: Arc<Link>,
     epoch: u64,
     /// The first error of this epoch; poisons what follows.
     failure: Option<Arc<Failure>>,

@@ -1,5 +1,7 @@
 //! Types and codes of the driver's interface. Enumerations are integers.
 
+#![allow(clippy::exhaustive_structs, reason = "the interface's")]
+
 use std::ffi::{c_int, c_void};
 
 /// `CUresult`
@@ -80,7 +82,6 @@ pub type Pool = *mut c_void;
 /// `CUmemPoolProps`, and `hipMemPoolProps`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "the interface's")]
 pub struct PoolProps {
     /// `CU_MEM_ALLOCATION_TYPE_PINNED`
     pub kind: c_int,
@@ -99,7 +100,6 @@ pub struct PoolProps {
 /// `CUmemLocation`, and `hipMemLocation`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "the interface's")]
 pub struct Location {
     /// `CU_MEM_LOCATION_TYPE_DEVICE`: 1
     pub kind: c_int,
@@ -110,7 +110,6 @@ pub struct Location {
 /// `CUmemAccessDesc`, and `hipMemAccessDesc`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "the interface's")]
 pub struct Access {
     /// For whom.
     pub location: Location,
@@ -130,7 +129,6 @@ pub type Function = *mut c_void;
 /// `CUuuid`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "the interface's")]
 pub struct Uuid {
     /// The bytes.
     pub bytes: [u8; 16],
@@ -139,7 +137,6 @@ pub struct Uuid {
 /// `CUipcMemHandle`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "the interface's")]
 pub struct IpcHandle {
     /// The bytes.
     pub reserved: [u8; 64],

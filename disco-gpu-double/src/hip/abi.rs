@@ -1,5 +1,7 @@
 //! Types and codes of the interface. Enumerations are integers.
 
+#![allow(clippy::exhaustive_structs, reason = "the interface's")]
+
 use std::ffi::{c_int, c_void};
 
 use crate::cuda;

@@ -1,5 +1,7 @@
 //! Types and codes of the interface. Enumerations are integers.
 
+#![allow(clippy::exhaustive_structs, reason = "the interface's")]
+
 use std::ffi::{c_int, c_void};
 
 use crate::cuda;
@@ -136,7 +138,6 @@ pub const SPLIT_NO_COLOR: c_int = -1;
 /// `ncclUniqueId`: passed by value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "the interface's")]
 pub struct UniqueId {
     /// The bytes.
     pub internal: [u8; 128],

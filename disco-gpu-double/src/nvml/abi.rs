@@ -1,5 +1,7 @@
 //! Types and codes of the interface. Enumerations are integers.
 
+#![allow(clippy::exhaustive_structs, reason = "the interface's")]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `nvmlReturn_t`
@@ -46,7 +48,6 @@ impl DeviceType {
 /// `nvmlPciInfo_t`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "the interface's")]
 pub struct PciInfo {
     /// `busIdLegacy`: a text, with a domain of four digits.
     pub bus_id_legacy: [c_char; 16],

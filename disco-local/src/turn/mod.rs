@@ -319,7 +319,7 @@ mod tests {
 
     use std::process::{Child, Command};
 
-    use disco_core::link::ThreadLink;
+    use disco_core::link::Shared;
     use disco_core::op::Claims;
     use disco_core::shared_memory::Arena;
     use disco_core::{Abort, DType, Op, Tensor};
@@ -380,8 +380,7 @@ mod tests {
     fn group_with_child() -> (Arc<Group>, Child) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
         let arena = Arena::new(1).unwrap();
-        let link = Arc::new(ThreadLink::bare(Arc::default()).in_arena(arena.clone()));
-        let site = Site::new(link, arena.clone());
+        let site = Site::new(Arc::new(Shared::default()), arena.clone());
         let peer = |process| Peer { arena: arena.segment().clone(), process };
         site.set_peers([ProcessIdentity::own(), ProcessIdentity::of(child.id())].map(peer).into());
         (Group::new(Board::create(2, Presence::Here).unwrap(), Home::Processes(site)), child)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use disco_core::backend::{self, Rendezvous};
 use disco_core::device_api::{self, DeviceApi, Event, Queue};
-use disco_core::link::{Link, Shared, ThreadLink};
+use disco_core::link::{Link, Shared};
 use disco_core::tensor::Storage;
 use disco_core::{
     Backend, Communicator, CommunicatorExt, Device, DeviceKind, Error, Rank, Result, Seat, Tensor, World,
@@ -14,21 +14,21 @@ use disco_local::BACKEND;
 
 use crate::{LONG, SHORT, on_threads};
 
-fn link() -> Arc<ThreadLink> {
-    Arc::new(ThreadLink::bare(Arc::new(Shared::default())))
+fn link() -> Arc<Link> {
+    Arc::new(Link::bare(Arc::new(Shared::default())))
 }
 
 fn connect(
     rank: u32,
     size: usize,
-    link: Arc<dyn Link>,
+    link: Arc<Link>,
     deadline: Duration,
     at: &Rendezvous,
 ) -> Result<Box<dyn Communicator>> {
     let mut queue = device_api::Host.bind(Device::CPU).unwrap();
     let world = World::new(size, 1).unwrap();
-    let seat =
-        Seat { rank: Rank::new(rank), world, queue: &mut *queue, link, deadline: LONG, connect_deadline: deadline };
+    let mut seat = Seat::new(Rank::new(rank), world, &mut *queue, link);
+    (seat.deadline, seat.connect_deadline) = (LONG, deadline);
     BACKEND.connect(seat, at)
 }
 
@@ -115,7 +115,7 @@ fn seats_that_can_not_be_are_refused() {
 
     let world = World::new(1, 1).unwrap();
     let (rank, queue) = (Rank::new(0), &mut NoHost);
-    let seat = Seat { rank, world, queue, link: link(), deadline: LONG, connect_deadline: LONG };
+    let seat = Seat::new(rank, world, queue, link());
     let refused = BACKEND.connect(seat, &at).unwrap_err();
     assert_eq!(refused.to_string(), "local does not support connect on cuda:1");
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco_core::device_api::{self, DeviceApi};
-use disco_core::link::{Shared, ThreadLink};
+use disco_core::link::{Link, Shared};
 use disco_core::shared_memory::Arena;
 use disco_core::{Backend as _, DType, Device, Rank, Result, Seat, Tensor, World};
 use disco_local::{BACKEND, Communicator, connect_threads};
@@ -55,9 +55,11 @@ pub(crate) fn ranks(size: usize, deadline: Duration) -> Result<Vec<Communicator>
     let (at, shared) = (BACKEND.rendezvous(&world)?, Arc::new(Shared::default()));
     let connect = |rank: usize| {
         let mut queue = device_api::Host.bind(Device::CPU)?;
-        let link = Arc::new(ThreadLink::bare(shared.clone()).in_arena(arena(rank)));
+        let link = Arc::new(Link::bare(shared.clone()).in_arena(arena(rank)));
         let (rank, queue) = (Rank::new(rank as u32), &mut *queue);
-        Communicator::connect(Seat { rank, world, queue, link, deadline, connect_deadline: LONG }, &at)
+        let mut seat = Seat::new(rank, world, queue, link);
+        (seat.deadline, seat.connect_deadline) = (deadline, LONG);
+        Communicator::connect(seat, &at)
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || connect(rank))).collect();

@@ -15,6 +15,7 @@ use super::error::check;
 use super::stream::Stream;
 
 /// NVIDIA GPUs that the driver shows to this process (`CUDA_VISIBLE_DEVICES`).
+#[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug)]
 pub struct Cuda;
 
@@ -27,10 +28,7 @@ impl DeviceApi for Cuda {
 
     fn count(&self) -> Result<usize, Unavailable> {
         driver::get()?;
-        let refused = |error| Unavailable {
-            what: "a CUDA device".into(),
-            tried: vec![("the CUDA driver".into(), format!("{error}"))],
-        };
+        let refused = |error| Unavailable::new("a CUDA device").with_tried("the CUDA driver", format!("{error}"));
         let count = check("cuDeviceGetCount", device::get_count()).map_err(refused)?;
         Ok(usize::try_from(count).unwrap_or_default())
     }

@@ -15,8 +15,8 @@ use crate::cuda::{self, Cuda};
 pub fn topology() -> Result<Survey> {
     let count = Cuda.count()?;
     if count == 0 {
-        let tried = vec![("the CUDA driver".to_owned(), "it shows no device".to_owned())];
-        return Err(Error::Unavailable(Unavailable { what: "a CUDA device".to_owned(), tried }));
+        let none = Unavailable::new("a CUDA device").with_tried("the CUDA driver", "it shows no device");
+        return Err(Error::Unavailable(none));
     }
     let sites = (0..count).map(site).collect::<Result<Vec<_>>>()?;
     let bus_ids: Vec<_> = sites.iter().map(|site| site.bus_id).collect();

@@ -11,6 +11,7 @@ use super::library::Library;
 use super::stream::Stream;
 
 /// AMD GPUs that the driver shows to this process (`HIP_VISIBLE_DEVICES`).
+#[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug)]
 pub struct Hip;
 
@@ -27,10 +28,9 @@ impl DeviceApi for Hip {
         // SAFETY: the place is there.
         let code = unsafe { (library.table.get_device_count)(&mut count) };
         let found = library.check("hipGetDeviceCount", code);
-        found.map(|()| usize::try_from(count).unwrap_or_default()).map_err(|error| Unavailable {
-            what: "an AMD device".into(),
-            tried: vec![(library.to_string(), error.to_string())],
-        })
+        found
+            .map(|()| usize::try_from(count).unwrap_or_default())
+            .map_err(|error| Unavailable::new("an AMD device").with_tried(library.to_string(), error.to_string()))
     }
 
     fn bind(&self, device: Device) -> Result<Box<dyn Queue>> {

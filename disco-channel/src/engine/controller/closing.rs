@@ -1,5 +1,6 @@
 //! How peers and the lane end.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use disco_core::wire::Message;
 use disco_core::{Error, Result};
 
 use super::event::{Action, Order};
-use super::machine::{Controller, Door, ids};
+use super::machine::{Controller, Door};
 use super::peer::{Kind, Peer};
 
 /// How long nodes may take to say which of their workers did not leave, and aborted processes to leave.
@@ -77,7 +78,7 @@ impl Controller {
 
     fn report_end(&mut self, index: usize, why: String, now: Instant) {
         let peer = &self.peers[index];
-        let (workers, is_silent, has_come) = (peer.workers.clone(), peer.is_silent, peer.has_come);
+        let (workers, is_silent, has_come) = (peer.workers, peer.is_silent, peer.has_come);
         let is_fine = match self.kind {
             Kind::Node => peer.left.is_some(),
             Kind::Process => peer.is_clean(),
@@ -102,7 +103,7 @@ impl Controller {
             if is_process {
                 self.kill(index);
                 // No data plane can be made with it any more.
-                self.out.act(Action::Forget(workers.start));
+                self.out.act(Action::Forget(workers.first()));
             }
             self.out.act(Action::Lost(workers, self.lost(index, why)));
         }
@@ -268,7 +269,7 @@ impl Controller {
             let lost = self.lost(index, why.to_owned());
             let peer = &mut self.peers[index];
             if !peer.is_over {
-                let workers = peer.workers.clone();
+                let workers = peer.workers;
                 self.out.act(if self.expected { Action::Left(workers) } else { Action::Lost(workers, lost) });
             }
             self.out.actions.extend(peer.conn.take().map(Action::Close));
@@ -282,8 +283,8 @@ impl Controller {
     /// The error of a peer that is lost.
     fn lost(&self, index: usize, why: String) -> Error {
         let Peer { name, workers, .. } = &self.peers[index];
-        let (start, end) = (workers.start.index(), workers.end.index());
-        let workers = match (self.kind, end - start) {
+        let Range { start, end } = workers.indices();
+        let workers = match (self.kind, workers.len()) {
             (Kind::Process, _) => name.clone(),
             (Kind::Node, 1) => format!("{name} with worker {start}"),
             (Kind::Node, _) => format!("{name} with workers {start} to {}", end - 1),
@@ -301,7 +302,7 @@ impl Controller {
             (Kind::Node, None) => format!("{name} does not answer"),
             (Kind::Process, _) => "killed".to_owned(),
         };
-        ids(workers).zip(progress).map(|(worker, progress)| format!("{worker} ({progress}; {why})")).collect()
+        workers.iter().zip(progress).map(|(worker, progress)| format!("{worker} ({progress}; {why})")).collect()
     }
 
     /// Whether a frame may go.

@@ -1,12 +1,11 @@
 //! Messages of peers.
 
-use std::ops::Range;
 use std::time::Instant;
 
 use disco_core::channel::Notice;
 use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
-use disco_core::{Error, Result, WorkerId};
+use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::event::{Action, Conn};
 use super::machine::Controller;
@@ -28,7 +27,7 @@ impl Controller {
 
     fn hear_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Farewell>> {
         let (kind, peer) = (self.kind, &mut self.peers[index]);
-        let worker = peer.workers.start;
+        let worker = peer.workers.first();
         match message {
             Message::Room { frames, bytes } => {
                 peer.credit.acknowledge(frames, bytes);
@@ -50,7 +49,7 @@ impl Controller {
                 }
             }
             Message::From { worker, message } if kind == Kind::Node => {
-                if !peer.workers.contains(&worker) {
+                if !peer.workers.contains(worker) {
                     return Err(Error::invalid(format!("{worker} is none of its workers")));
                 }
                 self.hear_node(index, worker, *message)?;
@@ -73,9 +72,9 @@ impl Controller {
             }
             Message::Lost(why) => {
                 let why = format!("on {}: {why}", self.peers[index].name);
-                self.out.act(Action::Lost(one(worker), Error::Lost { workers: worker.to_string(), why }));
+                self.out.act(Action::Lost(WorkerRange::one(worker), Error::Lost { workers: worker.to_string(), why }));
             }
-            Message::Shutdown if self.expected || self.leaving => self.out.act(Action::Left(one(worker))),
+            Message::Shutdown if self.expected || self.leaving => self.out.act(Action::Left(WorkerRange::one(worker))),
             message => self.hear_worker(worker, message)?,
         }
         Ok(())
@@ -136,9 +135,4 @@ impl Controller {
         }
         Ok(())
     }
-}
-
-/// A worker alone.
-fn one(worker: WorkerId) -> Range<WorkerId> {
-    worker..WorkerId::new(worker.index() as u32 + 1)
 }

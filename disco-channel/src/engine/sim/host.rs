@@ -236,7 +236,7 @@ impl World {
             Action::Look => {
                 for worker in 0..self.hosts[index].workers.len() {
                     let Worker { last, finished, .. } = self.hosts[index].workers[worker];
-                    let progress = Progress { received: last, finished, ..Progress::default() };
+                    let progress = Progress::new(last, finished);
                     let now = self.instant();
                     if let Phase::Serving(member) = &mut self.hosts[index].phase {
                         member.handle(Event::Progress(worker, progress), now);

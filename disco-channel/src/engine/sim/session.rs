@@ -1,11 +1,10 @@
 //! A session in small: what `disco_core::session` does with a lane, and what it may expect of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::store::SharedStore;
-use disco_core::{Command, Error, Frame, RegisterId, WorkerId};
+use disco_core::{Command, Error, Frame, RegisterId, WorkerId, WorkerRange};
 
 use super::plan::{Ending, Harm};
 use super::worker::Job;
@@ -245,21 +244,20 @@ impl World {
         self.tell_lead(Event::Signal(signal));
     }
 
-    pub(super) fn left(&mut self, workers: Range<WorkerId>) {
-        self.show(|| format!("{workers:?} have left"));
-        let ids: BTreeSet<WorkerId> =
-            (workers.start.index()..workers.end.index()).map(|w| WorkerId::new(w as u32)).collect();
-        self.end_peer(&workers, "left");
+    pub(super) fn left(&mut self, workers: WorkerRange) {
+        self.show(|| format!("{workers} have left"));
+        let ids: BTreeSet<WorkerId> = workers.iter().collect();
+        self.end_peer(workers, "left");
         let session = &mut self.lead.session;
         session.left.extend(&ids);
         session.pending.retain(|_, missing| missing.is_disjoint(&ids));
         self.go_on();
     }
 
-    pub(super) fn lost(&mut self, workers: Range<WorkerId>, why: &Error) {
+    pub(super) fn lost(&mut self, workers: WorkerRange, why: &Error) {
         self.show(|| format!("{why}"));
-        self.end_peer(&workers, "lost");
-        let host = workers.start.index() / self.plan.per_host;
+        self.end_peer(workers, "lost");
+        let host = workers.first().index() / self.plan.per_host;
         if !self.hosts[host].is_harmed && !self.lead.is_harmed {
             return self.breach(format!("a loss without a reason: {why}"));
         }
@@ -276,16 +274,16 @@ impl World {
     }
 
     /// All workers of a peer have ended: that is reported once.
-    fn end_peer(&mut self, workers: &Range<WorkerId>, how: &'static str) {
-        if workers.end.index() - workers.start.index() < self.plan.per_host {
+    fn end_peer(&mut self, workers: WorkerRange, how: &'static str) {
+        if workers.len() < self.plan.per_host {
             return;
         }
         let is_single = self.plan.per_host == 1;
-        if let Some(before) = self.lead.session.ends.insert(workers.start, how)
+        if let Some(before) = self.lead.session.ends.insert(workers.first(), how)
             // A node says of its only worker that it has left, and ends then.
             && !(is_single && before == "left" && how == "left")
         {
-            self.breach(format!("{workers:?} {how} after they were reported: {before}"));
+            self.breach(format!("{workers} {how} after they were reported: {before}"));
         }
     }
 

@@ -29,6 +29,7 @@ const LEAST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_secs(3600);
 
 /// How a node joins.
+#[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
     /// Where the controller listens: `HOST:PORT`, or several of these, parted by commas, of which one will do.

@@ -1,16 +1,14 @@
 //! The lane, as a session has it.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
 use disco_core::wire::{Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
 use super::launch::Launch;
 use super::output::{Output, Sink};
@@ -26,6 +24,7 @@ use crate::shared_ring::{Whom, Writer};
 use crate::{random, terminal};
 
 /// What a [`ProcessLane`] is made of.
+#[non_exhaustive]
 #[derive(Clone)]
 pub struct Options {
     /// What is started for each worker.
@@ -47,7 +46,7 @@ pub struct Options {
 /// The lane to workers that are processes of this machine. Dropping it lets them go: they leave at the next opportunity,
 /// or are killed after 5 s, and nobody waits for them.
 pub struct ProcessLane {
-    workers: Range<WorkerId>,
+    workers: WorkerRange,
     options: Options,
     shared: Arc<Shared>,
     started: OnceLock<Started>,
@@ -79,7 +78,7 @@ impl fmt::Debug for Options {
 impl ProcessLane {
     /// Makes a lane to `workers`, which [starts](Channel::start) a process for each; those share `shared` with the workers
     /// of other lanes.
-    pub fn new(workers: Range<WorkerId>, shared: Arc<Shared>, options: Options) -> Self {
+    pub fn new(workers: WorkerRange, shared: Arc<Shared>, options: Options) -> Self {
         Self { workers, options, shared, started: OnceLock::new() }
     }
 
@@ -97,16 +96,14 @@ impl ProcessLane {
         let (mut transport, socket) = Unix::listen(waker.clone(), ring.clone(), interval).map_err(refused)?;
         let token: Arc<[u8]> = random::bytes::<32>().map_err(refused)?.into();
         let (mut processes, mut pipes) = (Vec::new(), Vec::new());
-        for index in self.workers.start.index()..self.workers.end.index() {
-            let worker = WorkerId::new(index as u32);
+        for worker in self.workers {
             let invitation = Invitation { worker, socket: socket.clone(), token: token.clone() };
             // Those before it end with `processes`.
             processes.push(launch.start(&invitation, &mut pipes)?);
         }
         let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY });
         let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };
-        let terms =
-            Terms::Processes { workers: self.workers.clone(), token, welcome, start: *start, silence: *silence };
+        let terms = Terms::Processes { workers: self.workers, token, welcome, start: *start, silence: *silence };
         let lane = Arc::new(Lane::new(Controller::new(terms, Instant::now()), waker, segment));
         lane.adopt(processes);
         transport.pass_on(Output::start(pipes, output.clone()).map_err(refused)?);
@@ -119,8 +116,7 @@ impl ProcessLane {
     fn whom(&self, command: &Command) -> Whom {
         match command {
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
-                let is_here = *worker >= self.workers.start && *worker < self.workers.end;
-                if is_here { Whom::One(worker.index() - self.workers.start.index()) } else { Whom::Nobody }
+                self.workers.position(*worker).map_or(Whom::Nobody, Whom::One)
             }
             Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => Whom::Nobody,
             _ => Whom::All,
@@ -132,15 +128,13 @@ impl ProcessLane {
     }
 
     fn name(&self) -> String {
-        let (start, end) = (self.workers.start.index(), self.workers.end.index());
-        format!("lane to the processes of workers {start}..{end}")
+        format!("lane to the processes of workers {:?}", self.workers.indices())
     }
 }
 
-#[async_trait]
 impl Channel for ProcessLane {
-    fn workers(&self) -> Range<WorkerId> {
-        self.workers.clone()
+    fn workers(&self) -> WorkerRange {
+        self.workers
     }
 
     /// Starts the processes, and waits until all have come.
@@ -149,7 +143,7 @@ impl Channel for ProcessLane {
     /// It was started before, there are no workers or more than [`MAX_READERS`]; a process can't be started, ends, is
     /// another program or does not come in time: which worker, and why. Those that were started are killed.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let count = self.workers.end.index().saturating_sub(self.workers.start.index());
+        let count = self.workers.len();
         if !(1..=MAX_READERS).contains(&count) {
             return Err(self.error(&format!("1 to {MAX_READERS} workers are possible")));
         }
@@ -189,8 +183,7 @@ impl Channel for ProcessLane {
         let sent = match bytes.len() <= INLINE {
             true => writer.send(seq, bytes, whom),
             false => {
-                let (record, whom) =
-                    ring::placeholder(frame, whom, self.workers.end.index() - self.workers.start.index())?;
+                let (record, whom) = ring::placeholder(frame, whom, self.workers.len())?;
                 started.post(seq, bytes, whom)?;
                 writer.send(seq | LARGE, &record, whom)
             }
@@ -206,9 +199,8 @@ impl Channel for ProcessLane {
         self.started.get().map(|it| it.lane.look(|engine| engine.progress(worker))).unwrap_or_default()
     }
 
-    /// Blocks the calling thread rather than the task: no timer here could wake a task. Workers that have not left in time
-    /// are killed.
-    async fn close(&self, limit: Duration) -> Result<()> {
+    /// Workers that have not left in time are killed.
+    fn close(&self, limit: Duration) -> Result<()> {
         self.started.get().map_or(Ok(()), |started| started.lane.close(limit))
     }
 }

@@ -7,7 +7,6 @@ use disco_core::channel::Reply;
 use disco_core::{Endpoint, Frame, Link, Result, WorkerId};
 
 use super::commands::Commands;
-use super::link::ProcessLink;
 
 use crate::engine::reply;
 use crate::reactor::Connection;
@@ -17,7 +16,7 @@ pub struct ProcessEndpoint {
     pub(super) worker: WorkerId,
     pub(super) connection: Arc<Connection>,
     pub(super) commands: Commands,
-    pub(super) link: Arc<ProcessLink>,
+    pub(super) link: Arc<Link>,
 }
 
 impl Endpoint for ProcessEndpoint {
@@ -32,7 +31,7 @@ impl Endpoint for ProcessEndpoint {
         self.connection.send(packet, None)
     }
 
-    fn link(&self) -> Arc<dyn Link> {
+    fn link(&self) -> Arc<Link> {
         self.link.clone()
     }
 }
@@ -52,9 +51,11 @@ mod tests {
     use disco_core::Value;
 
     use super::super::commands::Letterbox;
+    use super::super::link;
     use super::*;
     use crate::engine::limits::PACKET;
     use crate::reactor::{Incoming, Waker};
+    use crate::remote_store::RemoteStore;
 
     /// More than a socket takes, and than a connection lets wait before the next reply.
     const LARGE: usize = 20 << 20;
@@ -66,7 +67,8 @@ mod tests {
         let (worker, connection, letterbox) =
             (WorkerId::new(1), Arc::new(connect(ours)), Arc::new(Letterbox::new(None)));
         let commands = Commands::new(worker, connection.clone(), None, letterbox.clone());
-        let link = Arc::new(ProcessLink::new(worker, connection.clone(), None));
+        let store = Arc::new(RemoteStore::new(connection.clone()));
+        let link = Arc::new(link::over(&store, worker, None, &connection));
         (ProcessEndpoint { worker, connection, commands, link }, connect(theirs), letterbox)
     }
 

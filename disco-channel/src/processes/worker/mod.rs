@@ -21,7 +21,6 @@ use rustix::net::sockopt;
 
 use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
-use self::link::ProcessLink;
 use self::service::Service;
 use crate::engine::limits::PACKET;
 use crate::engine::member::joining::Joining;
@@ -29,6 +28,7 @@ use crate::engine::member::serving::Member;
 use crate::processes::invitation::Invitation;
 use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Waker};
+use crate::remote_store::RemoteStore;
 use crate::shared_ring::{Memory, Reader};
 
 /// How long what was sent last may take to go.
@@ -52,7 +52,8 @@ where
     let arena = Arena::new(welcome.config.world.per_node())
         .inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors"))
         .ok();
-    let link = Arc::new(ProcessLink::new(worker, connection.clone(), arena));
+    let store = Arc::new(RemoteStore::new(connection.clone()));
+    let link = Arc::new(link::over(&store, worker, arena, &connection));
     let (memory, reader) = ring.unzip();
     let letterbox = Arc::new(Letterbox::new(memory));
     let place = welcome.ring.map_or(0, |place| place.reader as u64);
@@ -67,6 +68,7 @@ where
         waker: waker.clone(),
         letterbox,
         link,
+        store,
         served: served.clone(),
     };
     let started = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(|| service.run());

@@ -9,10 +9,10 @@ use std::time::Instant;
 use disco_core::{Link, Result, Value};
 
 use super::commands::Letterbox;
-use super::link::ProcessLink;
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Poller, Waker};
+use crate::remote_store::RemoteStore;
 
 /// The service thread of a worker.
 pub(super) struct Service {
@@ -21,7 +21,8 @@ pub(super) struct Service {
     pub(super) incoming: Incoming,
     pub(super) waker: Arc<Waker>,
     pub(super) letterbox: Arc<Letterbox>,
-    pub(super) link: Arc<ProcessLink>,
+    pub(super) link: Arc<Link>,
+    pub(super) store: Arc<RemoteStore>,
     /// The worker's thread has ended its work for this controller.
     pub(super) served: Arc<AtomicBool>,
 }
@@ -72,17 +73,17 @@ impl Service {
     }
 
     fn act(&mut self, action: Action) -> Result<bool> {
-        let Self { connection, link, letterbox, .. } = self;
+        let Self { connection, link, store, letterbox, .. } = self;
         match action {
             Action::Send(message) => connection.send(message.encode()?, None)?,
             Action::SendLast(message) => connection.send_last(message.encode()?)?,
             Action::Deliver { seq, bytes } => letterbox.put(seq, bytes),
             Action::Abort { epoch, cause } => link.abort(epoch, &cause),
             Action::Shutdown => letterbox.close(),
-            Action::Answer { id, result } => link.store.answer(id, result.map(|value| (value, None))),
+            Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::Hand { id } => {
                 let fd = self.incoming.take_fd()?;
-                link.store.answer(id, Ok((Value::None, Some(fd))));
+                store.answer(id, Ok((Value::None, Some(fd))));
             }
             Action::Look => {
                 let progress = link.activity().progress();

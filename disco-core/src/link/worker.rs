@@ -1,0 +1,160 @@
+//! One worker's link.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::descriptors::Descriptors;
+use super::shared::Shared;
+use crate::abort::{Abort, AbortRegistry};
+use crate::activity::Activity;
+use crate::shared_memory::Arena;
+use crate::signal::Notice;
+use crate::store::{SharedStore, Store, View};
+
+/// A worker's way to its peers and its controller, beside the command stream. Clones are the same link.
+#[derive(Clone)]
+pub struct Link {
+    store: Arc<dyn SharedStore>,
+    descriptors: Arc<dyn Descriptors>,
+    aborts: Arc<AbortRegistry>,
+    activity: Arc<Activity>,
+    arena: Option<Arc<Arena>>,
+    notify: Arc<dyn Fn(Notice) + Send + Sync>,
+}
+
+impl Link {
+    /// A link over these, whose notices go to `notify`.
+    pub fn new(
+        store: Arc<dyn SharedStore>,
+        descriptors: Arc<dyn Descriptors>,
+        notify: impl Fn(Notice) + Send + Sync + 'static,
+    ) -> Self {
+        let (aborts, activity, arena, notify) = (Arc::default(), Arc::default(), None, Arc::new(notify));
+        Self { store, descriptors, aborts, activity, arena, notify }
+    }
+
+    /// The link of a worker that is a thread of the controller's process; notices go to `notify`.
+    pub fn of_thread(shared: Arc<Shared>, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
+        let (store, arena) = (shared.store().clone(), shared.arena().cloned());
+        Self { arena, ..Self::new(store, shared, notify) }
+    }
+
+    /// The link of a communicator without a session; notices are logged.
+    pub fn bare(shared: Arc<Shared>) -> Self {
+        Self::of_thread(shared, |notice| tracing::warn!(%notice, "no session to tell"))
+    }
+
+    /// The same with host tensors made in `arena`, which peers that are other processes map.
+    #[must_use]
+    pub fn in_arena(self, arena: Arc<Arena>) -> Self {
+        Self { arena: Some(arena), ..self }
+    }
+
+    /// Tells the controller something at once.
+    pub fn notify(&self, notice: Notice) {
+        (self.notify)(notice);
+    }
+
+    /// The session's store in the epoch that this worker is in now; it stays in that epoch.
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::new(View::new(self.store.clone(), self.aborts.epoch()))
+    }
+
+    /// How peers on this machine get file descriptors.
+    pub fn descriptors(&self) -> &Arc<dyn Descriptors> {
+        &self.descriptors
+    }
+
+    /// Tells `abort` of the session's abort, now if it was already. Held weakly: dropping it unregisters.
+    pub fn on_abort(&self, abort: &Arc<dyn Abort>) {
+        self.aborts.listen(abort);
+    }
+
+    /// Aborts this worker's listeners and the store, unless `epoch` is over. Lanes call it.
+    pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
+        self.aborts.abort(epoch, cause);
+        self.store.abort(epoch, cause);
+    }
+
+    /// A new epoch starts: aborts of earlier ones are forgotten.
+    pub fn reset(&self, epoch: u64) {
+        self.aborts.reset(epoch);
+        self.store.begin(epoch);
+    }
+
+    /// Where this worker's state is written down.
+    pub fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    /// Where host tensors of this worker are made, if its peers are other processes that can map them.
+    pub fn arena(&self) -> Option<&Arc<Arena>> {
+        self.arena.as_ref()
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("aborts", &self.aborts).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Seek, Write};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::link::SharedFd;
+
+    fn pair() -> (Link, Link) {
+        let shared = Arc::new(Shared::default());
+        (Link::bare(shared.clone()), Link::bare(shared))
+    }
+
+    #[test]
+    fn a_shared_descriptor_reaches_a_peer() {
+        let (a, b) = pair();
+        let path = std::env::temp_dir().join(format!("disco-link-{}", std::process::id()));
+        let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.write_all(b"segment").unwrap();
+        let name = a.descriptors().share(file.into()).unwrap();
+        let mut file =
+            File::from(b.descriptors().receive(SharedFd::from_bits(name.to_bits()), Duration::ZERO).unwrap());
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "segment");
+        a.descriptors().unshare(name);
+        assert!(b.descriptors().receive(name, Duration::ZERO).unwrap_err().to_string().contains("nobody shared"));
+    }
+
+    #[test]
+    fn an_abort_ends_store_waits_until_the_next_epoch() {
+        let (a, b) = pair();
+        a.abort(0, &"worker 1 failed".into());
+        assert!(b.store().set("k", b"v").is_err(), "one store, one fate");
+        a.reset(1);
+        b.reset(1);
+        b.store().set("k", b"v").unwrap();
+        a.abort(0, &"late".into());
+        assert_eq!(a.store().get("k").unwrap().as_deref(), Some(b"v".as_slice()));
+    }
+
+    #[test]
+    fn a_worker_that_is_late_stays_in_the_store_of_its_epoch() {
+        let (early, late) = pair();
+        let held = late.store();
+        early.reset(1);
+        early.store().set("k", b"v").unwrap();
+        for store in [&held, &late.store()] {
+            assert!(store.add("count", 1).is_err() && store.get("k").is_err());
+        }
+        late.reset(1);
+        assert!(held.get("k").is_err(), "a store stays in the epoch in which it was asked for");
+        assert_eq!(late.store().get("k").unwrap().as_deref(), Some(b"v".as_slice()));
+        assert_eq!(late.store().get("count").unwrap(), None);
+    }
+}
