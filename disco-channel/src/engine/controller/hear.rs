@@ -8,12 +8,10 @@ use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
 use disco_core::{Error, Result, WorkerId};
 
+use super::closing::Leave;
 use super::event::{Action, Conn};
 use super::machine::Controller;
-use super::peer::Kind;
-
-/// What a peer says last; why, if it does not just leave.
-struct Farewell(Option<String>);
+use super::peer::{Cause, Kind, State};
 
 impl Controller {
     /// A peer says something.
@@ -21,12 +19,13 @@ impl Controller {
         self.peers[index].liveness.heard(now);
         match self.hear_peer(index, conn, message) {
             Ok(None) => {}
-            Ok(Some(Farewell(why))) => self.close(index, why, now),
-            Err(error) => self.close(index, Some(format!("it sent garbage: {error}")), now),
+            Ok(Some(cause)) => self.close(index, cause, now),
+            Err(error) => self.close(index, Cause::Known(format!("it sent garbage: {error}")), now),
         }
     }
 
-    fn hear_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Farewell>> {
+    /// Returns why the peer ends, if this message is its last one.
+    fn hear_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Cause>> {
         let (kind, peer) = (self.kind, &mut self.peers[index]);
         let worker = peer.workers.start;
         match message {
@@ -40,14 +39,11 @@ impl Controller {
                 return Err(Error::invalid(format!("a question in epoch {epoch}, which nobody has begun")));
             }
             Message::Ask { id, epoch, call } => self.out.act(Action::Ask { conn, id, epoch, call }),
-            Message::Bye(why) => return Ok(Some(Farewell(Some(why)))),
+            Message::Bye(why) => return Ok(Some(Cause::Known(why))),
             Message::Alive if kind == Kind::Node => {}
             Message::Ready if kind == Kind::Node => {
-                peer.is_ready = true;
-                if self.starting.is_some() && self.peers.iter().all(|peer| peer.is_ready) {
-                    self.starting = None;
-                    self.out.act(Action::Started(Ok(())));
-                }
+                peer.state = State::Ready(conn);
+                self.start_if_ready();
             }
             Message::From { worker, message } if kind == Kind::Node => {
                 if !peer.workers.contains(&worker) {
@@ -55,11 +51,8 @@ impl Controller {
                 }
                 self.hear_node(index, worker, *message)?;
             }
-            Message::Left(stuck) if kind == Kind::Node => {
-                peer.left.get_or_insert(stuck);
-                return Ok(Some(Farewell(None)));
-            }
-            message if kind == Kind::Process => return self.hear_process(index, conn, worker, message),
+            Message::Left(stuck) if kind == Kind::Node => return Ok(Some(Cause::Left(stuck))),
+            message if kind == Kind::Process => return self.hear_process(conn, worker, message),
             other => return Err(Error::invalid(other.to_string())),
         }
         Ok(None)
@@ -75,20 +68,14 @@ impl Controller {
                 let why = format!("on {}: {why}", self.peers[index].name);
                 self.out.act(Action::Lost(one(worker), Error::Lost { workers: worker.to_string(), why }));
             }
-            Message::Shutdown if self.expected || self.leaving => self.out.act(Action::Left(one(worker))),
+            Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(one(worker))),
             message => self.hear_worker(worker, message)?,
         }
         Ok(())
     }
 
     /// What only the process of a worker says.
-    fn hear_process(
-        &mut self,
-        index: usize,
-        conn: Conn,
-        worker: WorkerId,
-        message: Message,
-    ) -> Result<Option<Farewell>> {
+    fn hear_process(&mut self, conn: Conn, worker: WorkerId, message: Message) -> Result<Option<Cause>> {
         match message {
             Message::Share { name, .. } | Message::Unshare(name)
                 if SharedFd::from_bits(name).owner() != Some(worker) =>
@@ -100,10 +87,7 @@ impl Controller {
             Message::Receive { id, name } => {
                 self.out.act(Action::Receive { conn, id, name: SharedFd::from_bits(name) });
             }
-            Message::Shutdown => {
-                self.peers[index].left = Some(String::new());
-                return Ok(Some(Farewell(None)));
-            }
+            Message::Shutdown => return Ok(Some(Cause::Left(String::new()))),
             message => self.hear_worker(worker, message)?,
         }
         Ok(None)

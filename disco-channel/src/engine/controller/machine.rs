@@ -11,10 +11,10 @@ use disco_core::{Error, Result, WorkerId};
 
 use super::admission::{Joined, NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
-use super::closing::Closing;
+use super::closing::{Leave, Phase};
 use super::event::{Action, Conn, Event, Order, Origin, Write};
 use super::outbox::Outbox;
-use super::peer::{Kind, Peer, Process};
+use super::peer::{Cause, Kind, Peer, Process, State};
 use crate::engine::fault::{self, Fault};
 use crate::engine::limits::PACKET;
 use crate::engine::{Attention, Liveness};
@@ -33,7 +33,7 @@ pub(crate) enum Terms {
 pub(crate) struct Controller {
     pub(super) kind: Kind,
     told: Told,
-    start: Duration,
+    pub(super) start: Duration,
     pub(super) workers: Range<WorkerId>,
     /// Until all peers have come, or it is clear that they won't.
     pub(super) door: Option<Door>,
@@ -46,22 +46,10 @@ pub(crate) struct Controller {
     pub(super) out: Outbox,
     /// The latest epoch that a worker can be in.
     pub(super) epoch: u64,
-    /// Since when the lane starts, until it has, or has failed to.
-    pub(super) starting: Option<Instant>,
-    /// Peers were sent a shutdown behind their other commands.
-    pub(super) leaving: bool,
-    /// That peers end is no loss.
-    pub(super) expected: bool,
-    /// Takes no more frames.
-    pub(super) closed: bool,
-    pub(super) closing: Closing,
+    pub(super) phase: Phase,
+    pub(super) leave: Leave,
     /// The end of workers that did not leave, and of what they did, once the lane is closed.
     pub(super) stuck: Option<Vec<String>>,
-    /// Processes are killed as soon as they are known.
-    pub(super) kills: bool,
-    /// Since when only processes of nodes are left.
-    pub(super) childless: Option<Instant>,
-    pub(super) is_over: bool,
     /// There is an earlier timeout than the one known.
     pub(super) has_new_timeout: bool,
 }
@@ -123,15 +111,9 @@ impl Controller {
             attention: Attention::new(silence, now),
             out: Outbox::default(),
             epoch: 0,
-            starting: Some(now),
-            leaving: false,
-            expected: false,
-            closed: false,
-            closing: Closing::Open,
+            phase: Phase::Starting(now),
+            leave: Leave::No,
             stuck: None,
-            kills: false,
-            childless: None,
-            is_over: false,
             has_new_timeout: false,
         }
     }
@@ -167,23 +149,26 @@ impl Controller {
                 }
             }
             Event::Garbage(conn, error) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, Some(format!("it sent garbage: {error}")), now),
+                Some(index) => self.close(*index, Cause::Known(format!("it sent garbage: {error}")), now),
                 None => self.lose(conn, error, now),
             },
             Event::Hung(conn, why) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, why, now),
+                Some(index) => self.close(*index, why.map_or(Cause::Unknown, Cause::Known), now),
                 None => {
                     let why = why.map_or_else(|| "it left without a word".into(), |why| format!("it left: {why}"));
                     self.lose(conn, Error::invalid(why), now);
                 }
             },
-            Event::Full(conn, unread) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, Some(format!("it has left {unread} bytes unread")), now),
-                None => self.lose(conn, Error::invalid(format!("it has left {unread} bytes unread")), now),
-            },
+            Event::Full(conn, unread) => {
+                let why = format!("it has left {unread} bytes unread");
+                match self.conns.get(&conn) {
+                    Some(index) => self.close(*index, Cause::Known(why), now),
+                    None => self.lose(conn, Error::invalid(why), now),
+                }
+            }
             Event::Started(index, child) => {
                 self.peers[index].process = child.map_or(Process::Stranger, Process::Child);
-                if self.kills {
+                if self.phase == (Phase::Ending { kill: None }) {
                     self.kill(index);
                 }
             }
@@ -191,11 +176,11 @@ impl Controller {
                 self.peers[index].process = Process::Ended(status);
                 // Nothing comes of a process that has ended, whichever process may hold its end of the connection.
                 if self.kind == Kind::Process {
-                    self.close(index, None, now);
+                    self.close(index, Cause::Unknown, now);
                 }
                 self.end_if_over(now);
             }
-            Event::Accused(index, why) => self.close(index, Some(why), now),
+            Event::Accused(index, why) => self.close(index, Cause::Known(why), now),
             Event::Signal(signal) => self.signal(signal),
             Event::Close(limit) => self.begin_to_close(limit, now),
             Event::Dropped => self.abandon(now),
@@ -222,17 +207,16 @@ impl Controller {
 
     /// When [`Event::Timer`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        if self.is_over {
+        if self.phase == Phase::Over {
             return None;
         }
         let door = self.door.as_ref().and_then(|door| match door {
             Door::Nodes(nodes) => nodes.next_timeout(),
             Door::Processes(processes) => processes.next_timeout(),
         });
-        let start = self.starting.and_then(|since| since.checked_add(self.start));
         let peers = self.peers.iter().filter_map(Peer::next_timeout);
         let (batch, attention) = (self.batch.deadline(), self.attention.next_timeout());
-        let others = [door, start, batch, self.held_until, self.closing_timeout(), attention];
+        let others = [door, batch, self.held_until, self.phase_timeout(), attention];
         peers.chain(others.into_iter().flatten()).min()
     }
 
@@ -251,7 +235,7 @@ impl Controller {
 
     /// The connection of a peer.
     pub(crate) fn conn(&self, peer: usize) -> Option<Conn> {
-        self.peers.get(peer)?.conn
+        self.peers.get(peer)?.conn()
     }
 
     /// What a worker is doing.
@@ -322,15 +306,14 @@ impl Controller {
             return;
         };
         // They are to say what is wrong before this end gives up.
-        let since = self.starting.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        let left = assignment.start.saturating_sub(since);
+        let left = self.phase_timeout().map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
         for (index, Joined { conn, join, .. }) in joined.into_iter().enumerate() {
             let peer = &mut self.peers[index];
             peer.name = nodes.name(index, Some(&join.name));
             let (node, workers) = (index as u32 + 1, peer.workers.clone());
             let assignment = Assignment { node, workers, start: left, ..assignment.clone() };
-            self.seat(index, conn, now);
+            self.seat(index, State::Joined(conn), conn, now);
             self.out.send(conn, &Message::Assign(assignment));
         }
         self.out.act(Action::StopAccepting);
@@ -367,9 +350,9 @@ impl Controller {
     /// The peer of a worker that has not come yet.
     fn seat_for(&self, worker: WorkerId) -> Result<usize> {
         let (index, _) = self.place(worker).ok_or_else(|| Error::invalid(format!("this lane has no {worker}")))?;
-        match self.peers[index].has_come {
-            true => Err(Error::invalid(format!("{worker} is here already"))),
-            false => Ok(index),
+        match self.peers[index].state {
+            State::Expected => Ok(index),
+            _ => Err(Error::invalid(format!("{worker} is here already"))),
         }
     }
 
@@ -380,22 +363,28 @@ impl Controller {
         }
         let order = if welcome.ring.is_some() { Order::WithRing } else { Order::Urgent };
         self.out.send_as(conn, &Message::Welcome(welcome), order);
-        self.seat(index, conn, now);
+        self.seat(index, State::Ready(conn), conn, now);
         if let (Process::Unknown, Some(pid)) = (self.peers[index].process, pid) {
             self.out.act(Action::Watch { peer: index, pid, conn });
         }
-        if self.peers.iter().all(|peer| peer.has_come) {
+        self.start_if_ready();
+    }
+
+    /// The lane has come about once all workers of all peers have started.
+    pub(super) fn start_if_ready(&mut self) {
+        let is_ready = self.peers.iter().all(|peer| matches!(peer.state, State::Ready(_)));
+        if is_ready && let Phase::Starting(_) = self.phase {
             self.out.act(Action::StopAccepting);
             self.end_admission(None);
-            self.starting = None;
+            self.phase = Phase::Running;
             self.out.act(Action::Started(Ok(())));
         }
     }
 
     /// A connection is that of a peer from now on.
-    fn seat(&mut self, index: usize, conn: Conn, now: Instant) {
+    fn seat(&mut self, index: usize, state: State, conn: Conn, now: Instant) {
         let peer = &mut self.peers[index];
-        (peer.conn, peer.has_come) = (Some(conn), true);
+        peer.state = state;
         peer.liveness.excuse(now);
         peer.liveness.said(now);
         self.conns.insert(conn, index);
@@ -425,7 +414,7 @@ impl Controller {
         }
         for index in 0..self.peers.len() {
             let peer = &mut self.peers[index];
-            let Some(conn) = peer.conn.filter(|_| peer.closed.is_none()) else {
+            let Some(conn) = peer.conn() else {
                 self.report(index, now);
                 continue;
             };
@@ -436,11 +425,12 @@ impl Controller {
                 }
             }
             if let Some(limit) = peer.liveness.is_silent(now) {
-                peer.is_silent = true;
-                self.close(index, Some(format!("it has said nothing for {limit:?}")), now);
+                self.close(index, Cause::Silent(limit), now);
             }
         }
-        if self.starting.is_some_and(|since| now.saturating_duration_since(since) >= self.start) {
+        if let Phase::Starting(_) = self.phase
+            && self.phase_timeout().is_some_and(|end| now >= end)
+        {
             self.give_up(&self.late(), now);
         }
         self.go_on_closing(now);
@@ -454,8 +444,10 @@ impl Controller {
         };
         let state = match &self.door {
             Some(Door::Nodes(nodes)) => nodes.missing(),
-            Some(Door::Processes(_)) => format!("{} did not connect", missing(|peer| !peer.has_come)),
-            None => format!("{} did not start all workers", missing(|peer| !peer.is_ready)),
+            Some(Door::Processes(_)) => {
+                format!("{} did not connect", missing(|peer| matches!(peer.state, State::Expected)))
+            }
+            None => format!("{} did not start all workers", missing(|peer| !matches!(peer.state, State::Ready(_)))),
         };
         Error::Deadline { operation: "start".into(), after: self.start, state }
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use disco_core::{Command, Frame, Result};
 
 use super::batch::Load;
+use super::closing::Leave;
 use super::event::Order;
 use super::machine::Controller;
 use crate::engine::credit::CAPACITY;
@@ -18,14 +19,14 @@ const HELD_LIMIT: Duration = Duration::from_millis(200);
 impl Controller {
     /// Frames that would be taken now: as many as the slowest peer has credit for.
     pub(crate) fn room(&self) -> usize {
-        let here = self.peers.iter().filter(|peer| !peer.is_gone);
+        let here = self.peers.iter().filter(|peer| !peer.is_gone());
         here.map(|peer| peer.credit.left(self.batch.size())).min().unwrap_or(CAPACITY) as usize
     }
 
     /// A command goes.
     pub(crate) fn note(&mut self, command: &Command) {
         match command {
-            Command::Shutdown => self.leaving = true,
+            Command::Shutdown => self.leave = self.leave.max(Leave::InOrder),
             Command::Recover { epoch } => self.epoch = self.epoch.max(*epoch),
             _ => {}
         }
@@ -83,7 +84,7 @@ impl Controller {
     pub(super) fn linger(&mut self, now: Instant) {
         if let Some(load) = self.batch.expire(now)
             // Else peers were told to leave, ahead of it.
-            && !self.closed
+            && self.leave < Leave::AtOnce
         {
             self.load_all(&load);
         }
@@ -156,7 +157,7 @@ impl Controller {
     fn load(&mut self, index: usize, load: &Load, order: Order) {
         let peer = &mut self.peers[index];
         peer.credit.use_up(load.frames, load.bytes);
-        if let Some(conn) = peer.conn {
+        if let Some(conn) = peer.conn() {
             self.out.write(conn, load.packets.clone(), order);
         }
     }
