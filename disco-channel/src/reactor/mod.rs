@@ -16,7 +16,7 @@ mod service;
 mod table;
 mod waker;
 
-pub(crate) use connection::{Connection, Incoming};
+pub(crate) use connection::{Connection, Descriptor, Incoming};
 pub(crate) use lane::Lane;
 pub(crate) use poller::{Poller, poll};
 pub(crate) use served::Served;

@@ -410,7 +410,7 @@ impl<T: Transport> Reactor<T> {
     fn hand(&self, conn: Conn, id: u64, name: SharedFd) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let sent = match self.shared.copy(name) {
-            Ok(fd) => Message::Handed { id }.encode().and_then(|packet| connection.send(packet, Some(fd))),
+            Ok(fd) => Message::Handed { id }.encode().and_then(|packet| connection.send(packet, Some(Arc::new(fd)))),
             Err(error) => return answer(connection, id, Err(error)),
         };
         if let Err(error) = sent {

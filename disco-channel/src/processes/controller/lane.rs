@@ -19,8 +19,7 @@ use super::transport::Unix;
 use crate::engine::controller::{Controller, Event, Terms};
 use crate::processes::frames::{INLINE, LARGE};
 use crate::processes::invitation::Invitation;
-use crate::reactor::Waker;
-use crate::reactor::{Lane, Reactor, Served};
+use crate::reactor::{Descriptor, Lane, Reactor, Served, Waker};
 use crate::ring::MAX_READERS;
 use crate::shared_ring::{Whom, Writer};
 use crate::{random, terminal};
@@ -107,7 +106,11 @@ impl ProcessLane {
         let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };
         let terms =
             Terms::Processes { workers: self.workers.clone(), token, welcome, start: *start, silence: *silence };
-        let lane = Arc::new(Lane::new(Controller::new(terms, Instant::now()), waker, segment));
+        let lane = Arc::new(Lane::new(
+            Controller::new(terms, Instant::now()),
+            waker,
+            segment.map(|segment| segment as Descriptor),
+        ));
         lane.adopt(processes);
         transport.pass_on(Output::start(pipes, output.clone()).map_err(refused)?);
         let reactor = Reactor::new(lane, inbox, self.shared.clone(), count, transport);

@@ -49,14 +49,14 @@ impl ProcessLink {
         self.store.abort(epoch, cause);
     }
 
-    fn send(&self, message: &Message, fd: Option<OwnedFd>) -> Result<()> {
-        self.connection.send(message.encode()?, fd)
+    fn send(&self, message: &Message) -> Result<()> {
+        self.connection.send(message.encode()?, None)
     }
 }
 
 impl Link for ProcessLink {
     fn notify(&self, notice: Notice) {
-        let told = wire::encode_notice(&notice).and_then(|packet| self.send(&Message::Notice(packet.into()), None));
+        let told = wire::encode_notice(&notice).and_then(|packet| self.send(&Message::Notice(packet.into())));
         if let Err(error) = told {
             tracing::warn!(%notice, %error, "the controller can't be told");
         }
@@ -83,7 +83,7 @@ impl Link for ProcessLink {
     }
 
     fn unshare(&self, fd: SharedFd) {
-        if let Err(error) = self.send(&Message::Unshare(fd.to_bits()), None) {
+        if let Err(error) = self.send(&Message::Unshare(fd.to_bits())) {
             tracing::debug!(%error, ?fd, "can't be taken back");
         }
     }

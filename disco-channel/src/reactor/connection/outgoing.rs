@@ -61,8 +61,11 @@ struct Outbox {
 struct Parcel {
     bytes: Arc<[u8]>,
     sent: usize,
-    fd: Option<OwnedFd>,
+    fd: Option<Descriptor>,
 }
+
+/// A descriptor that goes along with a packet. Its owner may go on using it.
+pub(crate) type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
 impl Connection {
     /// Takes a connected socket.
@@ -86,7 +89,7 @@ impl Connection {
     ///
     /// # Errors
     /// The other end is gone, or does not read.
-    pub(crate) fn send(&self, packet: impl Into<Arc<[u8]>>, fd: Option<OwnedFd>) -> Result<()> {
+    pub(crate) fn send(&self, packet: impl Into<Arc<[u8]>>, fd: Option<Descriptor>) -> Result<()> {
         let bytes = packet.into();
         let is_small = bytes.len() <= CHUNK;
         let mut outbox = self.take(bytes.len())?;
