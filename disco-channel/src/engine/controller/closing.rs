@@ -10,6 +10,7 @@ use disco_core::{Error, Result};
 use super::event::{Action, Order};
 use super::machine::{Controller, Door, ids};
 use super::peer::{Cause, Kind, Peer, State};
+use crate::engine::fault::{self, Fault};
 
 /// How long nodes may take to say which of their workers did not leave, and aborted processes to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -90,7 +91,9 @@ impl Controller {
         let (workers, is_clean) = (peer.workers.clone(), peer.is_clean(self.kind));
         let is_process = self.kind == Kind::Process;
         if is_process {
-            self.out.act(Action::Retire(index));
+            if !fault::is_planted(Fault::NotRetired) {
+                self.out.act(Action::Retire(index));
+            }
             if let Some(Cause::Absent) = peer.cause() {
                 why += " before it connected; does its `main` call `disco::init()` first?";
             }
@@ -101,6 +104,9 @@ impl Controller {
         if let Phase::Starting(_) = self.phase {
             self.give_up(&self.lost(index, why), now);
         } else if self.leave == Leave::AtOnce || self.leave == Leave::InOrder && is_clean {
+            if is_process && fault::is_planted(Fault::DoubleDeparture) {
+                self.out.act(Action::Left(workers.clone()));
+            }
             self.out.act(Action::Left(workers));
         } else {
             if is_process {
@@ -247,7 +253,8 @@ impl Controller {
         if self.phase == Phase::Over || self.door.is_some() || !self.peers.iter().all(Peer::is_gone) {
             return;
         }
-        if self.peers.iter().any(Peer::is_running) && self.kind == Kind::Node {
+        let has_children = self.kind == Kind::Node && self.peers.iter().any(Peer::is_running);
+        if has_children && !fault::is_planted(Fault::ChildrenLeft) {
             if !matches!(self.phase, Phase::Ending { .. }) {
                 self.phase = Phase::Ending { kill: Some(now + LEAVE) };
             }

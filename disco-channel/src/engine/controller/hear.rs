@@ -12,6 +12,7 @@ use super::closing::Leave;
 use super::event::{Action, Conn};
 use super::machine::Controller;
 use super::peer::{Cause, Kind, State};
+use crate::engine::fault::{self, Fault};
 
 impl Controller {
     /// A peer says something.
@@ -62,8 +63,13 @@ impl Controller {
     fn hear_node(&mut self, index: usize, worker: WorkerId, message: Message) -> Result<()> {
         match message {
             Message::Output { is_err, line } => {
-                self.out.act(Action::Output { from: format!("node {} {worker}", index + 1), is_err, line });
+                let from = format!("node {} {worker}", index + 1);
+                if fault::is_planted(Fault::DoubleOutput) {
+                    self.out.act(Action::Output { from: from.clone(), is_err, line: line.clone() });
+                }
+                self.out.act(Action::Output { from, is_err, line });
             }
+            Message::Lost(_) if fault::is_planted(Fault::LossIgnored) => {}
             Message::Lost(why) => {
                 let why = format!("on {}: {why}", self.peers[index].name);
                 self.out.act(Action::Lost(one(worker), Error::Lost { workers: worker.to_string(), why }));
@@ -104,7 +110,10 @@ impl Controller {
             Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {
                 return Err(Error::invalid(format!("a failure of {}", failure.worker)));
             }
-            Message::Reply { seq, reply } => self.out.act(Action::Reply { worker, seq, reply }),
+            Message::Reply { seq, reply } => {
+                let seq = seq + u64::from(fault::is_planted(Fault::StrayReply));
+                self.out.act(Action::Reply { worker, seq, reply });
+            }
             Message::Notice(packet) => {
                 let notice = wire::decode_notice(Packet::split(&packet)?.0)?;
                 let is_possible = match &notice {

@@ -125,7 +125,7 @@ impl Controller {
             event,
             Event::Signal(_) | Event::Close(_) | Event::Dropped | Event::Full(..) | Event::Accused(..)
         );
-        if is_heard && self.attention.look(now) {
+        if is_heard && self.attention.look(now) && !fault::is_planted(Fault::NoExcuse) {
             self.peers.iter_mut().for_each(|peer| peer.liveness.excuse(now));
             if let Some(Door::Nodes(nodes)) = &mut self.door {
                 nodes.excuse(now);

@@ -10,6 +10,7 @@ use disco_core::activity::Progress;
 use super::event::Conn;
 use crate::engine::Liveness;
 use crate::engine::credit::Credit;
+use crate::engine::fault::{self, Fault};
 
 /// How long after its connection was closed a worker's process may take to end, until the worker is reported without its status.
 const STATUS: Duration = Duration::from_millis(500);
@@ -139,7 +140,7 @@ impl Peer {
     /// Why it is gone, once that is clear, to be reported now.
     pub(super) fn take_end(&mut self, kind: Kind, now: Instant) -> Option<String> {
         let State::Closed(since, cause) = &self.state else { return None };
-        let is_late = now.saturating_duration_since(*since) >= STATUS;
+        let is_late = now.saturating_duration_since(*since) >= STATUS || fault::is_planted(Fault::NoStatus);
         let why = match (cause, self.process) {
             (Cause::Known(why), _) => why.clone(),
             (Cause::Silent(limit), _) => format!("it has said nothing for {limit:?}"),
