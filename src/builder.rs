@@ -18,7 +18,7 @@ use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Channel, Error, Result, WorkerId, World};
+use disco_core::{Channel, Error, Result, WorkerRange, World};
 
 use crate::SessionKind;
 
@@ -345,7 +345,7 @@ impl Builder {
         }
         let mut lanes = vec![threads(config, 1, shared.clone())];
         if workers > 1 {
-            let others = WorkerId::new(1)..WorkerId::new(workers);
+            let others = WorkerRange::new(1..workers);
             lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
         }
         Ok(lanes)
@@ -381,7 +381,7 @@ impl Builder {
             false => vec![threads(config, here, shared.clone())],
         };
         if nodes > 0 {
-            let others = WorkerId::new(here)..WorkerId::new(world.size() as u32);
+            let others = WorkerRange::new(here..world.size() as u32);
             lanes.push(Arc::new(NodeLane::new(others, shared, options)));
         }
         Ok(lanes)
@@ -399,5 +399,5 @@ fn shared_with_processes(ranks: usize) -> Arc<Shared> {
 /// A lane to workers 0 up to `workers`, as threads.
 fn threads(config: WorkerConfig, workers: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
     let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-    Arc::new(ThreadLane::new(WorkerId::new(0)..WorkerId::new(workers), shared, run))
+    Arc::new(ThreadLane::new(WorkerRange::new(0..workers), shared, run))
 }

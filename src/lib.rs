@@ -20,7 +20,7 @@ pub use disco_core::{
     Abort, Backend, Capabilities, Channel, Command, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device,
     DeviceApi, DeviceKind, Element, Endpoint, Error, Frame, GroupId, Inbox, Link, Object, Op, OpKind, Opaque,
     Placement, Probe, Queue, Rank, Reduction, RegisterId, Rendezvous, Result, Scope, Seat, Session, SessionExt, Shape,
-    Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId, World,
+    Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId, WorkerRange, World,
 };
 pub use disco_core::{
     abort, activity, backend, channel, device_api, error, function, link, op, session, store, tensor, wire, worker,

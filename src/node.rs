@@ -56,7 +56,7 @@ fn read(address: &str) -> Result<JoinOptions> {
 
 /// The lane to a node's own workers.
 fn lane(assignment: &Assignment, shared: Arc<Shared>, output: processes::Sink) -> Result<Arc<dyn Channel>> {
-    let (workers, config) = (assignment.workers.clone(), assignment.config);
+    let (workers, config) = (assignment.workers, assignment.config);
     if !assignment.processes {
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
         return Ok(Arc::new(ThreadLane::new(workers, shared, run)));

@@ -6,13 +6,12 @@
 
 mod private;
 
-use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use disco::worker::WorkerConfig;
-use disco::{Builder, Channel, Error, Result, Session, WorkerId, World};
+use disco::{Builder, Channel, Error, Result, Session, WorkerRange, World};
 use disco_channel::nodes::{self, NodeLane};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
@@ -32,7 +31,7 @@ impl lane::Harness for Threads {
         "threads"
     }
 
-    fn lane(&self, workers: Range<WorkerId>, role: lane::Role) -> Result<Box<dyn Channel>> {
+    fn lane(&self, workers: WorkerRange, role: lane::Role) -> Result<Box<dyn Channel>> {
         let run = move |worker, endpoint| lane::play(role, worker, endpoint);
         Ok(Box::new(ThreadLane::new(workers, Arc::default(), run)))
     }
@@ -52,7 +51,7 @@ impl lane::Harness for Processes {
         if self.ring { "processes" } else { "processes-over-sockets" }
     }
 
-    fn lane(&self, workers: Range<WorkerId>, role: lane::Role) -> Result<Box<dyn Channel>> {
+    fn lane(&self, workers: WorkerRange, role: lane::Role) -> Result<Box<dyn Channel>> {
         let mut options = processes::Options::new(WorkerConfig::new(World::new(1, 1)?));
         options.launch = options.launch.env(ROLE, role.name());
         options.ring = self.ring;
@@ -74,8 +73,8 @@ impl lane::Harness for Nodes {
         self.name
     }
 
-    fn lane(&self, workers: Range<WorkerId>, role: lane::Role) -> Result<Box<dyn Channel>> {
-        let count = workers.end.index() - workers.start.index();
+    fn lane(&self, workers: WorkerRange, role: lane::Role) -> Result<Box<dyn Channel>> {
+        let count = workers.len();
         let config = WorkerConfig::new(World::new(1, 1)?);
         let token = nodes::Token::random()?;
         let mut options = nodes::Options::new(if self.of_one { count } else { 1 }, token.clone(), config);
@@ -85,7 +84,7 @@ impl lane::Harness for Nodes {
                 let join = nodes::JoinOptions::new(announcement.address.to_string(), token.clone());
                 std::thread::spawn(move || {
                     nodes::serve(&join, |assignment, shared, output| {
-                        let workers = assignment.workers.clone();
+                        let workers = assignment.workers;
                         if !processes {
                             let run = move |worker, endpoint| lane::play(role, worker, endpoint);
                             return Ok(Arc::new(ThreadLane::new(workers, shared, run)));

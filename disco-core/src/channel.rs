@@ -6,7 +6,6 @@
 //! ```
 
 use std::fmt::Debug;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use crate::id::WorkerId;
 use crate::link::Link;
 pub use crate::signal::{Notice, Reply, Signal};
 use crate::wire::Frame;
+use crate::worker_range::WorkerRange;
 
 /// The controller's end of a lane.
 ///
@@ -27,7 +27,7 @@ use crate::wire::Frame;
 #[async_trait]
 pub trait Channel: Debug + Send + Sync + 'static {
     /// Whom it reaches.
-    fn workers(&self) -> Range<WorkerId>;
+    fn workers(&self) -> WorkerRange;
 
     /// From now on everything that comes up is pushed to `inbox`, which the lane owns: it must not own the lane. Called
     /// once.
@@ -87,14 +87,14 @@ pub trait Inbox: Send + Sync {
     fn notice(&self, from: WorkerId, notice: Notice);
 
     /// A lane that was full has room again. May come without need.
-    fn room(&self, workers: Range<WorkerId>);
+    fn room(&self, workers: WorkerRange);
 
     /// These workers have left, or have ended after a shutdown was sent or signalled. Lanes report it behind the last reply of
     /// these workers. Workers that [`Channel::close`] gives up may leave without a report.
-    fn left(&self, workers: Range<WorkerId>);
+    fn left(&self, workers: WorkerRange);
 
     /// Workers are gone, for good.
-    fn lost(&self, workers: Range<WorkerId>, why: Error);
+    fn lost(&self, workers: WorkerRange, why: Error);
 }
 
 /// The worker's end of a lane. A worker owns its thread, so [`Endpoint::recv`] may block.

@@ -35,6 +35,7 @@ pub mod tensor;
 mod value;
 pub mod wire;
 pub mod worker;
+mod worker_range;
 mod world;
 
 pub use abort::Abort;
@@ -59,6 +60,7 @@ pub use store::Store;
 pub use tensor::Tensor;
 pub use value::{Value, WireObject};
 pub use wire::Frame;
+pub use worker_range::WorkerRange;
 pub use world::World;
 
 #[doc(hidden)]

@@ -16,7 +16,7 @@ use disco_core::wire::{
 use disco_core::worker::WorkerConfig;
 use disco_core::{
     Command, DType, Device, DeviceKind, Error, Frame, Local, Op, RegisterId, Shape, Tensor, Value, WireObject,
-    WorkerId, World,
+    WorkerId, WorkerRange, World,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -339,7 +339,7 @@ fn messages() -> Vec<Message> {
     let mut config = WorkerConfig::new(World::new(6, 2).unwrap());
     config.check = true;
     let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
-    let workers = WorkerId::new(3)..WorkerId::new(6);
+    let workers = WorkerRange::new(3..6);
     let on_nodes = WorkerConfig::new(config.world.on_nodes(2).unwrap());
     let assignment = Assignment { node: 1, workers, processes: true, config: on_nodes, heartbeat, silence, start };
     let from = |message| Message::From { worker: WorkerId::new(4), message: Box::new(message) };

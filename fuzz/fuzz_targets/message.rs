@@ -8,7 +8,7 @@ use std::time::Duration;
 use disco_core::activity::Activity;
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Op, Tensor, Value, WorkerId, World};
+use disco_core::{Error, Op, Tensor, Value, WorkerId, WorkerRange, World};
 
 disco_fuzz::target!(check, seeds);
 
@@ -62,7 +62,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let from = |message| Message::From { worker: WorkerId::new(3), message: Box::new(message) };
     let config = WorkerConfig::new(World::new(4, 2).and_then(|world| world.on_nodes(2)).expect("two nodes of two"));
     let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
-    let workers = WorkerId::new(2)..WorkerId::new(4);
+    let workers = WorkerRange::new(2..4);
     messages.extend([
         Message::Part { left: 12, bytes: bytes() },
         Message::Join(Join { name: "a machine".into(), functions: vec!["a".into(), "demo.function".into()] }),

@@ -1,7 +1,6 @@
 //! Workers and controllers that die, freeze or go mad, and what the user sees of it.
 
 use std::io::{BufRead, BufReader};
-use std::ops::Range;
 use std::process::Stdio;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -11,7 +10,8 @@ use disco::channel::{Notice, Reply};
 use disco::session::{Deadlines, LaneSession};
 use disco::worker::WorkerConfig;
 use disco::{
-    Builder, Channel, Command, DataPlane, Error, Frame, Inbox, Session, SessionExt, Value, WorkerId, World, block_on,
+    Builder, Channel, Command, DataPlane, Error, Frame, Inbox, Session, SessionExt, Value, WorkerId, WorkerRange,
+    World, block_on,
 };
 use disco_channel::processes::{self, ProcessLane};
 use rustix::process::{Pid, Signal, kill_process};
@@ -249,18 +249,18 @@ impl Inbox for Defect {
 
     fn notice(&self, _: WorkerId, _: Notice) {}
 
-    fn room(&self, _: Range<WorkerId>) {}
+    fn room(&self, _: WorkerRange) {}
 
-    fn left(&self, _: Range<WorkerId>) {}
+    fn left(&self, _: WorkerRange) {}
 
-    fn lost(&self, workers: Range<WorkerId>, error: Error) {
-        self.0.send(format!("{}: {error}", workers.start)).unwrap();
+    fn lost(&self, workers: WorkerRange, error: Error) {
+        self.0.send(format!("{}: {error}", workers.first())).unwrap();
     }
 }
 
 fn a_panic_of_the_service_thread_is_the_loss_of_its_workers() {
     let options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
-    let lane = ProcessLane::new(WorkerId::new(1)..WorkerId::new(3), Arc::default(), options);
+    let lane = ProcessLane::new(WorkerRange::new(1..3), Arc::default(), options);
     let (tell, told) = mpsc::channel();
     lane.start(Arc::new(Defect(tell))).unwrap();
     lane.send(&Arc::new(Frame::new(1, [], Command::SyncAll))).unwrap();

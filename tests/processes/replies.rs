@@ -1,6 +1,5 @@
 //! Replies that come faster than they can go on.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -9,7 +8,8 @@ use std::time::{Duration, Instant};
 use disco::channel::{Notice, Reply};
 use disco::worker::WorkerConfig;
 use disco::{
-    Builder, Channel, Command, Error, Frame, Inbox, RegisterId, Session, SessionExt, Value, WorkerId, World, block_on,
+    Builder, Channel, Command, Error, Frame, Inbox, RegisterId, Session, SessionExt, Value, WorkerId, WorkerRange,
+    World, block_on,
 };
 use disco_channel::processes::{self, ProcessLane};
 
@@ -76,11 +76,11 @@ impl Inbox for Gate {
 
     fn notice(&self, _: WorkerId, _: Notice) {}
 
-    fn room(&self, _: Range<WorkerId>) {}
+    fn room(&self, _: WorkerRange) {}
 
-    fn left(&self, _: Range<WorkerId>) {}
+    fn left(&self, _: WorkerRange) {}
 
-    fn lost(&self, _: Range<WorkerId>, error: Error) {
+    fn lost(&self, _: WorkerRange, error: Error) {
         self.lost.lock().unwrap().push(error.to_string());
     }
 }
@@ -89,7 +89,7 @@ fn a_lane_holds_large_replies_back_while_its_inbox_accepts_none_and_passes_small
     let mut options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
     let (silence, register) = (Duration::from_secs(2), RegisterId::new(1));
     (options.silence, options.heartbeat) = (silence, silence / 5);
-    let lane = ProcessLane::new(WorkerId::new(1)..WorkerId::new(3), Arc::default(), options);
+    let lane = ProcessLane::new(WorkerRange::new(1..3), Arc::default(), options);
     let (tell, told) = mpsc::channel();
     let gate = Arc::new(Gate { is_open: true.into(), replies: tell.into(), lost: Mutex::default() });
     lane.start(gate.clone()).unwrap();

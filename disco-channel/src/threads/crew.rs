@@ -1,12 +1,11 @@
 //! The workers of a lane that was started.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use disco_core::link::{Shared, ThreadLink};
-use disco_core::{Frame, Inbox, Result, WorkerId};
+use disco_core::{Frame, Inbox, Result, WorkerId, WorkerRange};
 
 use super::endpoint::ThreadEndpoint;
 use super::exits::Exits;
@@ -31,27 +30,25 @@ pub(super) struct Crew {
 impl Crew {
     /// Starts a thread for each of `workers`, as many as a ring can have readers at most.
     pub(super) fn start(
-        workers: Range<WorkerId>,
+        workers: WorkerRange,
         shared: &Arc<Shared>,
         run: &Arc<Run>,
         inbox: &Arc<dyn Inbox>,
     ) -> Result<Self> {
-        let count = workers.end.index() - workers.start.index();
-        let first = workers.start.index() as u32;
+        let count = workers.len();
         let on_room = {
             let inbox = inbox.clone();
-            move || inbox.room(workers.clone())
+            move || inbox.room(workers)
         };
         let (writer, readers) = ring::ring(ring::CAPACITY, count, on_room);
         let crew = Self {
             ring: writer.handle(),
             frames: Mutex::new(writer),
             exits: Arc::new(Exits::new(count)),
-            links: (first..).take(count).map(|id| Arc::new(link(WorkerId::new(id), shared, inbox))).collect(),
+            links: workers.iter().map(|worker| Arc::new(link(worker, shared, inbox))).collect(),
             threads: Mutex::new(Vec::with_capacity(count)),
         };
-        for ((index, frames), link) in readers.into_iter().enumerate().zip(&crew.links) {
-            let worker = WorkerId::new(first + index as u32);
+        for (index, ((worker, frames), link)) in workers.iter().zip(readers).zip(&crew.links).enumerate() {
             let endpoint = ThreadEndpoint { worker, frames, link: link.clone(), inbox: inbox.clone() };
             let thread = work::spawn(run, endpoint, &crew.exits, index).inspect_err(|_| crew.let_go())?;
             crew.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Some(thread));

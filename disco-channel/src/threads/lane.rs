@@ -1,14 +1,13 @@
 //! The controller's end.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
-use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Result, WorkerId};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 
 use super::crew::Crew;
 use super::endpoint::ThreadEndpoint;
@@ -18,7 +17,7 @@ use crate::ring::{self, Refused};
 /// The lane to workers that are threads of this process. Dropping it lets them go: they leave at the next opportunity,
 /// nobody waits for them.
 pub struct ThreadLane {
-    workers: Range<WorkerId>,
+    workers: WorkerRange,
     shared: Arc<Shared>,
     /// Taken at the start.
     run: Mutex<Option<Arc<Run>>>,
@@ -32,7 +31,7 @@ impl ThreadLane {
     /// `run` returns when its endpoint is closed or after [`Command::Shutdown`]; a worker for which it ends in another
     /// way, an error or panic included, is reported as [lost](Inbox::lost). Links of the workers use `shared`. The inbox
     /// must not own the lane, which owns the inbox.
-    pub fn new<F>(workers: Range<WorkerId>, shared: Arc<Shared>, run: F) -> Self
+    pub fn new<F>(workers: WorkerRange, shared: Arc<Shared>, run: F) -> Self
     where
         F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
     {
@@ -48,15 +47,14 @@ impl ThreadLane {
     }
 
     fn name(&self) -> String {
-        let (start, end) = (self.workers.start.index(), self.workers.end.index());
-        format!("lane to the threads of workers {start}..{end}")
+        format!("lane to the threads of workers {:?}", self.workers.indices())
     }
 }
 
 #[async_trait]
 impl Channel for ThreadLane {
-    fn workers(&self) -> Range<WorkerId> {
-        self.workers.clone()
+    fn workers(&self) -> WorkerRange {
+        self.workers
     }
 
     /// Starts the threads.
@@ -65,13 +63,13 @@ impl Channel for ThreadLane {
     /// It was started before, there are no workers or more than [`MAX_READERS`](ring::MAX_READERS), or the system
     /// refuses a thread; those that were started leave.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let count = self.workers.end.index().saturating_sub(self.workers.start.index());
+        let count = self.workers.len();
         if !(1..=ring::MAX_READERS).contains(&count) {
             return Err(self.error(&format!("1 to {} workers are possible", ring::MAX_READERS)));
         }
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner).take();
         let run = run.ok_or_else(|| self.error("was started before"))?;
-        let crew = Crew::start(self.workers.clone(), &self.shared, &run, &inbox)?;
+        let crew = Crew::start(self.workers, &self.shared, &run, &inbox)?;
         self.crew.set(crew).map_err(|_| self.error("was started before"))
     }
 
@@ -101,7 +99,7 @@ impl Channel for ThreadLane {
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {
-        let index = worker.index().checked_sub(self.workers.start.index());
+        let index = self.workers.position(worker);
         let link = index.and_then(|index| self.crew.get()?.links.get(index));
         link.map(|link| link.activity().progress()).unwrap_or_default()
     }
@@ -110,8 +108,7 @@ impl Channel for ThreadLane {
     /// that destructors of their thread-local values have run, too.
     async fn close(&self, limit: Duration) -> Result<()> {
         let Some(crew) = self.crew.get() else { return Ok(()) };
-        let worker = |index| WorkerId::new((self.workers.start.index() + index) as u32);
-        let stuck = crew.dismiss(limit).into_iter().map(worker);
+        let stuck = crew.dismiss(limit).into_iter().filter_map(|index| self.workers.get(index));
         let stuck: Vec<_> = stuck.map(|worker| format!("{worker} ({}; detached)", self.progress(worker))).collect();
         match stuck.is_empty() {
             true => Ok(()),

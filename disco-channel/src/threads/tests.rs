@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::Failure;
-use disco_core::{Abort, Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId};
+use disco_core::{Abort, Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
 use super::{ThreadEndpoint, ThreadLane};
 use crate::ring;
@@ -40,26 +40,22 @@ impl Inbox for Heard {
     fn notice(&self, from: WorkerId, notice: Notice) {
         self.hear(format!("{from} notes: {notice}"));
     }
-    fn room(&self, workers: Range<WorkerId>) {
+    fn room(&self, workers: WorkerRange) {
         self.hear(format!("room for {workers:?}"));
     }
-    fn left(&self, _: Range<WorkerId>) {}
-    fn lost(&self, _: Range<WorkerId>, why: Error) {
+    fn left(&self, _: WorkerRange) {}
+    fn lost(&self, _: WorkerRange, why: Error) {
         self.hear(why.to_string());
     }
 }
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn workers(range: Range<u32>) -> Range<WorkerId> {
-    WorkerId::new(range.start)..WorkerId::new(range.end)
-}
-
 fn start<F>(range: Range<u32>, run: F) -> (ThreadLane, Arc<Heard>)
 where
     F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
 {
-    let lane = ThreadLane::new(workers(range), Arc::default(), run);
+    let lane = ThreadLane::new(WorkerRange::new(range), Arc::default(), run);
     let heard = Arc::new(Heard::default());
     lane.start(heard.clone()).unwrap();
     (lane, heard)
@@ -275,9 +271,9 @@ fn a_dropped_lane_lets_its_workers_go_without_waiting() {
 fn a_lane_starts_once_and_not_without_workers() {
     let (lane, heard) = start(0..1, obedient);
     assert!(lane.start(heard.clone()).unwrap_err().to_string().ends_with("was started before"));
-    let none = ThreadLane::new(workers(2..2), Arc::default(), obedient);
+    let none = ThreadLane::new(WorkerRange::new(2..2), Arc::default(), obedient);
     assert!(none.start(heard).unwrap_err().to_string().contains("1 to 65535 workers are possible"));
-    let idle = ThreadLane::new(workers(0..1), Arc::default(), obedient);
+    let idle = ThreadLane::new(WorkerRange::new(0..1), Arc::default(), obedient);
     assert!(idle.send(&frame(1, Command::SyncAll)).unwrap_err().to_string().ends_with("was not started"));
     close(&idle, LONG).unwrap();
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use disco_core::{Error, Result, WorkerId};
+use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::endpoint::ThreadEndpoint;
 use super::exits::Exits;
@@ -31,7 +31,7 @@ pub(super) fn spawn(
 
 fn work(run: &Run, endpoint: ThreadEndpoint, exits: &Exits) {
     let (worker, inbox) = (endpoint.worker, endpoint.inbox.clone());
-    let here = worker..WorkerId::new(worker.index() as u32 + 1);
+    let here = WorkerRange::one(worker);
     let ended = catch_unwind(AssertUnwindSafe(|| run(worker, endpoint)));
     let why = match ended {
         Ok(Ok(())) if exits.are_expected() => return inbox.left(here),

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::channel::{Notice, Signal};
-use disco_core::{Command, Error, WorkerId};
+use disco_core::{Command, Error, WorkerId, WorkerRange};
 use pollster::block_on;
 
 use super::frames::{fingerprint, middling, naming, plain, small, various};
 use super::heard::{Event, Heard};
 use super::role::{Role, failure};
-use super::stage::{Stage, Wrong, alike, ids, said};
+use super::stage::{Stage, Wrong, alike, said};
 use super::suite::Harness;
 
 /// A sentence, and what shows it.
@@ -80,7 +80,7 @@ fn a_full_lane_takes_nothing_and_tells_of_room(harness: &dyn Harness) -> Wrong<(
     }
     stage.abort("go on")?;
     stage.wait("the lane tells of room", |events| {
-        events.iter().any(|event| matches!(event, Event::Room(workers) if *workers == ids(&(0..2))))
+        events.iter().any(|event| matches!(event, Event::Room(workers) if *workers == WorkerRange::new(0..2)))
     })?;
     // And nothing of what was refused came.
     stage.send(&small(sent + 2))?;
@@ -185,7 +185,7 @@ fn workers_are_told_as_left_behind_their_replies(harness: &dyn Harness) -> Wrong
         said(block_on(stage.lane.close(stage.patience)))?;
         let events = stage.heard.so_far();
         for worker in (2..5).map(WorkerId::new) {
-            let left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(&worker));
+            let left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(worker));
             let Some(first) = events.iter().position(left) else {
                 return Err(format!("{worker} has left, which is not told"));
             };
@@ -294,7 +294,7 @@ fn a_store_stays_in_the_epoch_that_its_worker_was_in(harness: &dyn Harness) -> W
 
 fn a_lane_reaches_the_workers_that_it_was_made_for_and_starts_once(harness: &dyn Harness) -> Wrong<()> {
     let stage = Stage::start(harness, 2..4, Role::Recite)?;
-    alike("workers", &stage.lane.workers(), &ids(&stage.workers))?;
+    alike("workers", &stage.lane.workers(), &WorkerRange::new(stage.workers.clone()))?;
     if stage.lane.start(Arc::new(Heard::default())).is_ok() {
         return Err("it started twice".into());
     }
@@ -341,9 +341,9 @@ fn lost(events: &[Event]) -> Vec<(usize, String)> {
         Event::Lost(workers, why) => Some((workers, why)),
         _ => None,
     });
-    let each = |(workers, why): (&std::ops::Range<WorkerId>, &Error)| {
+    let each = |(workers, why): (&WorkerRange, &Error)| {
         let why = why.to_string();
-        (workers.start.index()..workers.end.index()).map(move |worker| (worker, why.clone())).collect::<Vec<_>>()
+        workers.indices().map(move |worker| (worker, why.clone())).collect::<Vec<_>>()
     };
     lost.flat_map(each).collect()
 }

@@ -1,21 +1,20 @@
 //! An inbox that remembers.
 
-use std::ops::Range;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use disco_core::channel::{Notice, Reply};
 use disco_core::sync;
-use disco_core::{Error, Inbox, WorkerId};
+use disco_core::{Error, Inbox, WorkerId, WorkerRange};
 
 /// One thing that came up a lane.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Reply(WorkerId, u64, Reply),
     Notice(WorkerId, Notice),
-    Room(Range<WorkerId>),
-    Left(Range<WorkerId>),
-    Lost(Range<WorkerId>, Error),
+    Room(WorkerRange),
+    Left(WorkerRange),
+    Lost(WorkerRange, Error),
 }
 
 /// Everything that came up, in order.
@@ -53,15 +52,15 @@ impl Inbox for Heard {
         self.push(Event::Notice(from, notice));
     }
 
-    fn room(&self, workers: Range<WorkerId>) {
+    fn room(&self, workers: WorkerRange) {
         self.push(Event::Room(workers));
     }
 
-    fn left(&self, workers: Range<WorkerId>) {
+    fn left(&self, workers: WorkerRange) {
         self.push(Event::Left(workers));
     }
 
-    fn lost(&self, workers: Range<WorkerId>, why: Error) {
+    fn lost(&self, workers: WorkerRange, why: Error) {
         self.push(Event::Lost(workers, why));
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
-use disco_core::{Channel, Command, Frame, Value, WorkerId};
+use disco_core::{Channel, Command, Frame, Value, WorkerRange};
 use pollster::block_on;
 
 use super::frames::plain;
@@ -28,7 +28,7 @@ pub(super) struct Stage {
 impl Stage {
     /// A lane to these workers.
     pub(super) fn start(harness: &dyn Harness, workers: Range<u32>, role: Role) -> Wrong<Self> {
-        let lane = said(harness.lane(ids(&workers), role))?;
+        let lane = said(harness.lane(WorkerRange::new(workers.clone()), role))?;
         let heard = Arc::new(Heard::default());
         said(lane.start(heard.clone()))?;
         Ok(Self { lane, heard, workers, patience: harness.patience() })
@@ -111,10 +111,6 @@ pub(super) fn alike<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expecte
         true => Ok(()),
         false => Err(format!("{what}: expected {expected:?}, got {got:?}")),
     }
-}
-
-pub(super) fn ids(workers: &Range<u32>) -> Range<WorkerId> {
-    WorkerId::new(workers.start)..WorkerId::new(workers.end)
 }
 
 fn rooms(events: &[Event]) -> usize {

@@ -1,12 +1,11 @@
 //! Runs cases over lanes of a harness.
 
 use std::fmt::Debug;
-use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use disco_core::{Channel, Result, WorkerId};
+use disco_core::{Channel, Result, WorkerRange};
 
 use super::cases::{self, Case};
 use super::role::Role;
@@ -24,7 +23,7 @@ pub trait Harness: Debug + Send + Sync {
     ///
     /// # Errors
     /// The lane's own.
-    fn lane(&self, workers: Range<WorkerId>, role: Role) -> Result<Box<dyn Channel>>;
+    fn lane(&self, workers: WorkerRange, role: Role) -> Result<Box<dyn Channel>>;
 
     /// How long anything may take that must happen: reached by broken lanes only. 30 s.
     fn patience(&self) -> Duration {

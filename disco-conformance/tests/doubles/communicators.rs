@@ -8,7 +8,7 @@ use disco_conformance::communicator::Suite;
 use disco_conformance::{Harness, Outcome, Wish};
 use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Result, Session, WorkerId, World};
+use disco_core::{Result, Session, WorkerRange, World};
 
 use crate::lossy::Fault;
 
@@ -37,7 +37,7 @@ impl Harness for Doubled {
         let mut config = WorkerConfig::new(wish.world);
         config.check = wish.check;
         config.collective_deadline = wish.collective_deadline;
-        let workers = WorkerId::new(0)..WorkerId::new(wish.world.size() as u32);
+        let workers = WorkerRange::new(0..wish.world.size() as u32);
         let lane =
             ThreadLane::new(workers, Arc::default(), move |worker, endpoint| worker::run(worker, config, endpoint));
         // Whoever hangs is not waited for.

@@ -1,6 +1,5 @@
 //! What the suite says of each lane with a fault.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use disco_channel::threads::ThreadLane;
 use disco_conformance::Outcome;
 use disco_conformance::lane::{Harness, Role, Suite, play};
-use disco_core::{Channel, Result, WorkerId};
+use disco_core::{Channel, Result, WorkerRange};
 
 use crate::leaky::{Fault, Leaky};
 
@@ -20,7 +19,7 @@ impl Harness for Leaking {
         "double"
     }
 
-    fn lane(&self, workers: Range<WorkerId>, role: Role) -> Result<Box<dyn Channel>> {
+    fn lane(&self, workers: WorkerRange, role: Role) -> Result<Box<dyn Channel>> {
         let inner = ThreadLane::new(workers, Arc::default(), move |worker, endpoint| play(role, worker, endpoint));
         Ok(Box::new(Leaky { inner, fault: self.0, sent: AtomicUsize::new(0) }))
     }

@@ -1,6 +1,5 @@
 //! `Leaky`: the lane to threads with one fault.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use disco_channel::threads::ThreadLane;
 use disco_core::channel::{Notice, Progress, Reply, Signal};
-use disco_core::{Channel, Error, Frame, Inbox, Result, Value, WorkerId};
+use disco_core::{Channel, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
 /// What is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +50,12 @@ pub(crate) struct Leaky {
 
 #[async_trait]
 impl Channel for Leaky {
-    fn workers(&self) -> Range<WorkerId> {
+    fn workers(&self) -> WorkerRange {
         self.inner.workers()
     }
 
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let first = self.inner.workers().start;
+        let first = self.inner.workers().first();
         match self.inner.start(Arc::new(Ear { inbox, fault: self.fault, first })) {
             Err(_) if self.fault == Fault::StartsTwice => Ok(()),
             other => other,
@@ -123,19 +122,19 @@ impl Inbox for Ear {
         }
     }
 
-    fn room(&self, workers: Range<WorkerId>) {
+    fn room(&self, workers: WorkerRange) {
         if self.fault != Fault::KeepsRoomToItself {
             self.inbox.room(workers);
         }
     }
 
-    fn left(&self, workers: Range<WorkerId>) {
+    fn left(&self, workers: WorkerRange) {
         if self.fault != Fault::KeepsDeparturesToItself {
             self.inbox.left(workers);
         }
     }
 
-    fn lost(&self, workers: Range<WorkerId>, why: Error) {
+    fn lost(&self, workers: WorkerRange, why: Error) {
         if self.fault != Fault::KeepsLossesToItself {
             self.inbox.lost(workers, why);
         }

@@ -66,10 +66,10 @@ impl LaneSession {
         let mut next = 0;
         for lane in &lanes {
             let workers = lane.workers();
-            if workers.start.index() != next {
-                return Err(Error::invalid(format!("lane to {workers:?} where worker {next} is due")));
+            if workers.first().index() != next {
+                return Err(Error::invalid(format!("lane to {workers} where worker {next} is due")));
             }
-            next = workers.end.index();
+            next = workers.indices().end;
         }
         if next != world.size() {
             return Err(Error::invalid(format!("lanes to {next} workers for a world of {}", world.size())));
@@ -137,14 +137,9 @@ impl LaneSession {
 
     fn check_stall(&self, patience: &mut Patience) -> Result<()> {
         let full = self.lanes.iter().filter(|lane| lane.room() == 0);
-        let workers = full.flat_map(|lane| self.members(lane).map(|worker| (worker, lane.progress(worker))));
+        let workers = full.flat_map(|lane| lane.workers().into_iter().map(|worker| (worker, lane.progress(worker))));
         let last = workers.min_by_key(|(_, progress)| progress.finished);
         last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)).map_or(Ok(()), Err)
-    }
-
-    fn members(&self, lane: &Arc<dyn Channel>) -> impl Iterator<Item = WorkerId> + use<> {
-        let workers = lane.workers();
-        (workers.start.index()..workers.end.index()).map(|index| WorkerId::new(index as u32))
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
@@ -238,7 +233,7 @@ impl LaneSession {
 
     fn lane_of(&self, worker: WorkerId) -> &Arc<dyn Channel> {
         // Lanes reach every worker of the world, and `worker` was checked or made by us.
-        let lane = self.lanes.iter().find(|lane| lane.workers().contains(&worker));
+        let lane = self.lanes.iter().find(|lane| lane.workers().contains(worker));
         lane.unwrap_or(&self.lanes[0])
     }
 

@@ -1,7 +1,6 @@
 //! What came up from the workers: replies that somebody waits for, and the first failure.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -11,6 +10,7 @@ use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
 use crate::sync;
+use crate::worker_range::WorkerRange;
 
 /// The session's inbox.
 #[derive(Debug, Default)]
@@ -179,11 +179,11 @@ impl Inbox for Mail {
         }
     }
 
-    fn room(&self, _: Range<WorkerId>) {
+    fn room(&self, _: WorkerRange) {
         self.room.notify(usize::MAX);
     }
 
-    fn left(&self, workers: Range<WorkerId>) {
+    fn left(&self, workers: WorkerRange) {
         let mut state = self.lock();
         let unanswered = state.pending.extract_if(|_, pending| pending.is_missing(&workers));
         let unanswered: Vec<_> = unanswered.map(|(_, pending)| pending).collect();
@@ -191,7 +191,7 @@ impl Inbox for Mail {
         unanswered.iter().for_each(|pending| pending.close());
     }
 
-    fn lost(&self, _: Range<WorkerId>, why: Error) {
+    fn lost(&self, _: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
         self.lose(&why);
     }
@@ -208,8 +208,8 @@ impl Pending {
         self.settle();
     }
 
-    fn is_missing(&self, workers: &Range<WorkerId>) -> bool {
-        self.lock().missing.iter().any(|worker| workers.contains(worker))
+    fn is_missing(&self, workers: &WorkerRange) -> bool {
+        self.lock().missing.iter().any(|worker| workers.contains(*worker))
     }
 
     fn settle(&self) {
@@ -248,6 +248,7 @@ impl Drop for Expected<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::sync::mpsc;
     use std::task::{Context, Wake, Waker};
     use std::thread;
@@ -257,10 +258,6 @@ mod tests {
 
     use super::*;
     use crate::value::Value;
-
-    fn workers(range: Range<u32>) -> Range<WorkerId> {
-        WorkerId::new(range.start)..WorkerId::new(range.end)
-    }
 
     fn all(range: Range<u32>) -> Vec<WorkerId> {
         range.map(WorkerId::new).collect()
@@ -275,10 +272,10 @@ mod tests {
         let mail = Mail::default();
         let (one, both) = (mail.expect("sync_worker", 1, all(1..2)), mail.expect("sync_all", 2, all(0..2)));
         mail.reply(WorkerId::new(0), 2, Ok(Value::None));
-        mail.left(workers(0..1));
+        mail.left(WorkerRange::new(0..1));
         assert_eq!((text(&one), text(&both)), (None, None), "worker 0 has replied to all that it was asked");
         mail.reply(WorkerId::new(1), 2, Ok(Value::None));
-        mail.left(workers(1..2));
+        mail.left(WorkerRange::new(1..2));
         assert_eq!(text(&one).unwrap(), "sync_worker: the session is shut down");
         assert_eq!(text(&both).unwrap(), "[Ok(None), Ok(None)]", "replies that came before are delivered");
     }
@@ -310,7 +307,7 @@ mod tests {
         let ends: [fn(&Mail); 4] = [
             |mail| mail.lose(&Error::NoCommunicator),
             |mail| mail.close(),
-            |mail| mail.left(workers(0..1)),
+            |mail| mail.left(WorkerRange::new(0..1)),
             |mail| mail.reply(WorkerId::new(0), 1, Ok(Value::None)),
         ];
         for end in ends {

@@ -9,6 +9,7 @@ use super::{Packet, VERSION, WireError};
 use crate::config::WorkerConfig;
 use crate::id::WorkerId;
 use crate::value::Value;
+use crate::worker_range::WorkerRange;
 use crate::world::World;
 
 /// The first word of each connection.
@@ -62,7 +63,7 @@ pub struct Assignment {
     /// Which node it is.
     pub node: u32,
     /// Its workers.
-    pub workers: Range<WorkerId>,
+    pub workers: WorkerRange,
     /// They are processes, not threads of the node's.
     pub processes: bool,
     /// How they behave.
@@ -136,9 +137,9 @@ impl Welcome {
 
 impl Assignment {
     pub(super) fn args(&self) -> Vec<Value> {
-        let id = |worker: WorkerId| Value::Int(worker.wire());
+        let Range { start, end } = self.workers.indices();
         let mut args = config_args(self.config);
-        args.extend([Value::Int(self.node.into()), id(self.workers.start), id(self.workers.end)]);
+        args.extend([Value::Int(self.node.into()), Value::Int(start as i64), Value::Int(end as i64)]);
         args.push(Value::Bool(self.processes));
         args.extend([self.heartbeat, self.silence, self.start].map(duration));
         args
@@ -148,7 +149,7 @@ impl Assignment {
         Ok(Self {
             config: decode_config(packet)?,
             node: packet.id()?,
-            workers: packet.id()?..packet.id()?,
+            workers: WorkerRange::new(packet.id()?..packet.id()?),
             processes: packet.bool()?,
             heartbeat: packet.duration()?,
             silence: packet.duration()?,

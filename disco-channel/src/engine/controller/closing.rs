@@ -1,5 +1,6 @@
 //! How peers and the lane end.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use disco_core::wire::Message;
 use disco_core::{Error, Result};
 
 use super::event::{Action, Order};
-use super::machine::{Controller, Door, ids};
+use super::machine::{Controller, Door};
 use super::peer::{Cause, Kind, Peer, State};
 use crate::engine::fault::{self, Fault};
 
@@ -88,7 +89,7 @@ impl Controller {
 
     fn report_end(&mut self, index: usize, mut why: String, now: Instant) {
         let peer = &self.peers[index];
-        let (workers, is_clean) = (peer.workers.clone(), peer.is_clean(self.kind));
+        let (workers, is_clean) = (peer.workers, peer.is_clean(self.kind));
         let is_process = self.kind == Kind::Process;
         if is_process {
             if !fault::is_planted(Fault::NotRetired) {
@@ -105,14 +106,14 @@ impl Controller {
             self.give_up(&self.lost(index, why), now);
         } else if self.leave == Leave::AtOnce || self.leave == Leave::InOrder && is_clean {
             if is_process && fault::is_planted(Fault::DoubleDeparture) {
-                self.out.act(Action::Left(workers.clone()));
+                self.out.act(Action::Left(workers));
             }
             self.out.act(Action::Left(workers));
         } else {
             if is_process {
                 self.kill(index);
                 // No data plane can be made with it any more.
-                self.out.act(Action::Forget(workers.start));
+                self.out.act(Action::Forget(workers.first()));
             }
             self.out.act(Action::Lost(workers, self.lost(index, why)));
         }
@@ -275,7 +276,7 @@ impl Controller {
             let lost = self.lost(index, why.to_owned());
             let peer = &mut self.peers[index];
             if !matches!(peer.state, State::Reported(_) | State::Gone(_)) {
-                let workers = peer.workers.clone();
+                let workers = peer.workers;
                 let is_expected = self.leave == Leave::AtOnce;
                 self.out.act(if is_expected { Action::Left(workers) } else { Action::Lost(workers, lost) });
             }
@@ -292,8 +293,8 @@ impl Controller {
     /// The error of a peer that is lost.
     fn lost(&self, index: usize, why: String) -> Error {
         let Peer { name, workers, .. } = &self.peers[index];
-        let (start, end) = (workers.start.index(), workers.end.index());
-        let workers = match (self.kind, end - start) {
+        let Range { start, end } = workers.indices();
+        let workers = match (self.kind, workers.len()) {
             (Kind::Process, _) => name.clone(),
             (Kind::Node, 1) => format!("{name} with worker {start}"),
             (Kind::Node, _) => format!("{name} with workers {start} to {}", end - 1),
@@ -314,7 +315,7 @@ impl Controller {
             (Kind::Node, _) => format!("{name} does not answer"),
             (Kind::Process, _) => "killed".to_owned(),
         };
-        ids(workers).zip(progress).map(|(worker, progress)| format!("{worker} ({progress}; {why})")).collect()
+        workers.iter().zip(progress).map(|(worker, progress)| format!("{worker} ({progress}; {why})")).collect()
     }
 
     /// Whether a frame may go.

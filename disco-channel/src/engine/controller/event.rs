@@ -1,7 +1,6 @@
 //! What happens to a lane, and what the engine wants done about it.
 
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::link::SharedFd;
 use disco_core::wire::{Message, StoreCall};
-use disco_core::{Error, Result, WorkerId};
+use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use crate::handshake::Nonce;
 
@@ -111,9 +110,9 @@ pub(crate) enum Action {
     /// The lane has room.
     Room,
     /// Workers have left.
-    Left(Range<WorkerId>),
+    Left(WorkerRange),
     /// Workers are lost, and why.
-    Lost(Range<WorkerId>, Error),
+    Lost(WorkerRange, Error),
     /// A call of the store, to be answered over the connection.
     Ask { conn: Conn, id: u64, epoch: u64, call: StoreCall },
     /// A descriptor came with the message before; to be answered over the connection.

@@ -1,12 +1,11 @@
 //! Messages of peers.
 
-use std::ops::Range;
 use std::time::Instant;
 
 use disco_core::channel::Notice;
 use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
-use disco_core::{Error, Result, WorkerId};
+use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::closing::Leave;
 use super::event::{Action, Conn};
@@ -28,7 +27,7 @@ impl Controller {
     /// Returns why the peer ends, if this message is its last one.
     fn hear_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Cause>> {
         let (kind, peer) = (self.kind, &mut self.peers[index]);
-        let worker = peer.workers.start;
+        let worker = peer.workers.first();
         match message {
             Message::Room { frames, bytes } => {
                 peer.credit.acknowledge(frames, bytes);
@@ -47,7 +46,7 @@ impl Controller {
                 self.start_if_ready();
             }
             Message::From { worker, message } if kind == Kind::Node => {
-                if !peer.workers.contains(&worker) {
+                if !peer.workers.contains(worker) {
                     return Err(Error::invalid(format!("{worker} is none of its workers")));
                 }
                 self.hear_node(index, worker, *message)?;
@@ -72,9 +71,9 @@ impl Controller {
             Message::Lost(_) if fault::is_planted(Fault::LossIgnored) => {}
             Message::Lost(why) => {
                 let why = format!("on {}: {why}", self.peers[index].name);
-                self.out.act(Action::Lost(one(worker), Error::Lost { workers: worker.to_string(), why }));
+                self.out.act(Action::Lost(WorkerRange::one(worker), Error::Lost { workers: worker.to_string(), why }));
             }
-            Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(one(worker))),
+            Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(WorkerRange::one(worker))),
             message => self.hear_worker(worker, message)?,
         }
         Ok(())
@@ -129,9 +128,4 @@ impl Controller {
         }
         Ok(())
     }
-}
-
-/// A worker alone.
-fn one(worker: WorkerId) -> Range<WorkerId> {
-    worker..WorkerId::new(worker.index() as u32 + 1)
 }

@@ -1,13 +1,12 @@
 //! The state machine: events in, writes and actions out.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
 use disco_core::wire::{Assignment, Message, Welcome};
-use disco_core::{Error, Result, WorkerId};
+use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::admission::{Joined, NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
@@ -25,7 +24,7 @@ pub(crate) enum Terms {
     /// Nodes; which one a node is, and which workers it has, is its own.
     Nodes(NodeTerms, Assignment),
     /// Processes that know this token; the place in the ring is each one's own.
-    Processes { workers: Range<WorkerId>, token: Arc<[u8]>, welcome: Welcome, start: Duration, silence: Duration },
+    Processes { workers: WorkerRange, token: Arc<[u8]>, welcome: Welcome, start: Duration, silence: Duration },
 }
 
 /// The controller's end of a lane.
@@ -34,7 +33,7 @@ pub(crate) struct Controller {
     pub(super) kind: Kind,
     told: Told,
     pub(super) start: Duration,
-    pub(super) workers: Range<WorkerId>,
+    pub(super) workers: WorkerRange,
     /// Until all peers have come, or it is clear that they won't.
     pub(super) door: Option<Door>,
     pub(super) peers: Vec<Peer>,
@@ -73,9 +72,9 @@ impl Controller {
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
         let lane = match terms {
             Terms::Nodes(terms, told) => {
-                let (workers, start, silence) = (told.workers.clone(), told.start, told.silence);
+                let (workers, start, silence) = (told.workers, told.start, told.silence);
                 let liveness = Liveness::new(told.heartbeat, silence, now);
-                let members = chunks(&workers, terms.per_node);
+                let members = workers.chunks(terms.per_node);
                 let nodes = Nodes::new(terms);
                 let peer = |(index, members)| Peer::new(members, nodes.name(index, None), liveness.clone());
                 let peers = members.enumerate().map(peer).collect();
@@ -84,11 +83,11 @@ impl Controller {
             }
             Terms::Processes { workers, token, welcome, start, silence } => {
                 let liveness = Liveness::new(Duration::MAX, silence, now);
-                let peer = |members: Range<WorkerId>| {
-                    let name = members.start.to_string();
+                let peer = |members: WorkerRange| {
+                    let name = members.first().to_string();
                     Peer::new(members, name, liveness.clone())
                 };
-                let peers = chunks(&workers, 1).map(peer).collect();
+                let peers = workers.chunks(1).map(peer).collect();
                 let (door, told) = (Door::Processes(Processes::new(token)), Told::Welcome(welcome));
                 Self { workers, start, peers, ..Self::bare(Kind::Process, door, told, silence, now) }
             }
@@ -102,7 +101,7 @@ impl Controller {
             kind,
             told,
             start: Duration::ZERO,
-            workers: WorkerId::new(0)..WorkerId::new(0),
+            workers: WorkerRange::new(0..0),
             door: Some(door),
             batch: Batch::new(0),
             held_until: None,
@@ -229,8 +228,8 @@ impl Controller {
     }
 
     /// The workers of all peers.
-    pub(crate) fn workers(&self) -> Range<WorkerId> {
-        self.workers.clone()
+    pub(crate) fn workers(&self) -> WorkerRange {
+        self.workers
     }
 
     /// The connection of a peer.
@@ -245,7 +244,7 @@ impl Controller {
 
     /// The peer of a worker, and which of its workers it is.
     pub(super) fn place(&self, worker: WorkerId) -> Option<(usize, usize)> {
-        let at = worker.index().checked_sub(self.workers.start.index())?;
+        let at = self.workers.position(worker)?;
         let per_peer = self.peers.first()?.progress.len();
         Some((at / per_peer, at % per_peer)).filter(|(peer, _)| *peer < self.peers.len())
     }
@@ -311,7 +310,7 @@ impl Controller {
         for (index, Joined { conn, join, .. }) in joined.into_iter().enumerate() {
             let peer = &mut self.peers[index];
             peer.name = nodes.name(index, Some(&join.name));
-            let (node, workers) = (index as u32 + 1, peer.workers.clone());
+            let (node, workers) = (index as u32 + 1, peer.workers);
             let assignment = Assignment { node, workers, start: left, ..assignment.clone() };
             self.seat(index, State::Joined(conn), conn, now);
             self.out.send(conn, &Message::Assign(assignment));
@@ -338,7 +337,7 @@ impl Controller {
     /// A connection was refused. If it is one of a worker that is waited for, the lane does not come about.
     fn send_away(&mut self, pid: Option<u32>, worker: Option<WorkerId>, error: &Error, now: Instant) {
         let is_its = |peer: &&Peer| pid.is_some_and(|pid| peer.process == Process::Child(pid));
-        match worker.or(self.peers.iter().find(is_its).map(|peer| peer.workers.start)) {
+        match worker.or(self.peers.iter().find(is_its).map(|peer| peer.workers.first())) {
             Some(worker) => {
                 let lost = Error::Lost { workers: worker.to_string(), why: error.to_string() };
                 self.give_up(&lost, now);
@@ -451,15 +450,4 @@ impl Controller {
         };
         Error::Deadline { operation: "start".into(), after: self.start, state }
     }
-}
-
-/// Ranges of so many workers each.
-fn chunks(workers: &Range<WorkerId>, size: usize) -> impl Iterator<Item = Range<WorkerId>> + use<> {
-    let (start, end) = (workers.start.index(), workers.end.index());
-    (start..end).step_by(size).map(move |first| WorkerId::new(first as u32)..WorkerId::new((first + size) as u32))
-}
-
-/// The workers of a range.
-pub(super) fn ids(workers: &Range<WorkerId>) -> impl Iterator<Item = WorkerId> + use<> {
-    (workers.start.index()..workers.end.index()).map(|index| WorkerId::new(index as u32))
 }

@@ -1,10 +1,9 @@
 //! One peer: a worker process or a node.
 
-use std::ops::Range;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use disco_core::WorkerId;
+use disco_core::WorkerRange;
 use disco_core::activity::Progress;
 
 use super::event::Conn;
@@ -40,7 +39,7 @@ pub(super) enum Process {
 /// One peer.
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) workers: Range<WorkerId>,
+    pub(super) workers: WorkerRange,
     /// What it is called, once it has come.
     pub(super) name: String,
     pub(super) process: Process,
@@ -82,8 +81,8 @@ pub(super) enum Cause {
 }
 
 impl Peer {
-    pub(super) fn new(workers: Range<WorkerId>, name: String, liveness: Liveness) -> Self {
-        let progress = vec![Progress::default(); workers.end.index() - workers.start.index()];
+    pub(super) fn new(workers: WorkerRange, name: String, liveness: Liveness) -> Self {
+        let progress = vec![Progress::default(); workers.len()];
         let (process, state, credit) = (Process::Unknown, State::Expected, Credit::default());
         Self { workers, name, process, state, liveness, credit, progress }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use disco_core::channel::Signal;
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Command, Frame, RegisterId, WorkerId, World, function};
+use disco_core::{Command, Frame, RegisterId, WorkerId, WorkerRange, World, function};
 
 use super::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
 use crate::handshake::{GREETING, Guest, Request, VERDICT};
@@ -48,7 +48,7 @@ impl Bench {
     /// The same with another limit for silence.
     fn nodes_with(nodes: usize, silence: Duration) -> Self {
         let world = World::new(2 * nodes, 1).unwrap();
-        let workers = WorkerId::new(0)..WorkerId::new(2 * nodes as u32);
+        let workers = WorkerRange::new(0..2 * nodes as u32);
         let (token, names) = (Token::new(TOKEN).unwrap(), Vec::new());
         let terms = NodeTerms { token, world, nodes, names, per_node: 2, silence };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
@@ -61,7 +61,7 @@ impl Bench {
     fn processes() -> Self {
         let config = WorkerConfig::new(World::new(2, 1).unwrap());
         let welcome = Welcome { config, ring: None, heartbeat: 1000 * MS };
-        let workers = WorkerId::new(0)..WorkerId::new(2);
+        let workers = WorkerRange::new(0..2);
         let (token, start) = (TOKEN.as_bytes().into(), 30_000 * MS);
         let mut bench = Self::new(Terms::Processes { workers, token, welcome, start, silence: SILENCE });
         (0..2).for_each(|peer| bench.on(Event::Started(peer, Some(100 + peer as u32))));
@@ -418,7 +418,7 @@ fn processes_leave_cleanly_after_a_shutdown_and_are_lost_before() {
     bench.say(1, Message::Shutdown);
     bench.on(Event::Ended(1, Some(ExitStatus::from_raw(0))));
     let done = bench.done();
-    assert_eq!(done, ["Retire(1)", "Left(WorkerId(1)..WorkerId(2))", "Over"]);
+    assert_eq!(done, ["Retire(1)", "Left(WorkerRange { first: 1, len: 1 })", "Over"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
 use disco_core::wire::{self, Assignment, Message};
-use disco_core::{Command, Error, Frame, Result, Value, WorkerId};
+use disco_core::{Command, Error, Frame, Result, Value, WorkerRange};
 
 use super::upward;
 use crate::engine::credit::Taken;
@@ -43,7 +43,7 @@ enum Kind {
 
 /// What only a node has: a lane of its own.
 struct Node {
-    workers: Vec<WorkerId>,
+    workers: WorkerRange,
     /// The lane passes frames on as bytes.
     needs_bytes: bool,
     /// Frames that the lane has not taken yet, and their sizes.
@@ -130,9 +130,8 @@ impl Member {
     /// A node, whose lane takes frames as bytes if it `needs_bytes`.
     pub(crate) fn node(assignment: &Assignment, needs_bytes: bool, now: Instant) -> Self {
         let Assignment { workers, heartbeat, silence, .. } = assignment;
-        let workers: Vec<_> = (workers.start.index()..workers.end.index()).map(|w| WorkerId::new(w as u32)).collect();
         let count = workers.len();
-        let node = Node { workers, needs_bytes, pending: VecDeque::new(), taken: Taken::default() };
+        let node = Node { workers: *workers, needs_bytes, pending: VecDeque::new(), taken: Taken::default() };
         Self::new(Kind::Node(node), count, *heartbeat, *silence, now)
     }
 
@@ -308,9 +307,10 @@ impl Member {
                 }
                 Message::Progress(progress.clone())
             }
-            Kind::Node(node) if progress != *said => {
-                upward::from(node.workers[index], Message::Progress(progress.clone()))
-            }
+            Kind::Node(node) if progress != *said => match node.workers.get(index) {
+                Some(worker) => upward::from(worker, Message::Progress(progress.clone())),
+                None => return,
+            },
             _ => return,
         };
         *said = progress;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use disco_core::activity::Progress;
 use disco_core::wire::{Assignment, Hello, Join, Message};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Command, Error, Frame, RegisterId, WorkerId, World};
+use disco_core::{Command, Error, Frame, RegisterId, WorkerId, WorkerRange, World};
 
 use super::joining::{self, Joining};
 use super::serving::{Action, Event, Member};
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(crate) fn assignment() -> Assignment {
     Assignment {
         node: 1,
-        workers: WorkerId::new(2)..WorkerId::new(4),
+        workers: WorkerRange::new(2..4),
         processes: false,
         config: WorkerConfig::new(World::new(4, 1).unwrap()),
         heartbeat: SECOND,

@@ -109,7 +109,7 @@ impl World {
                     Message::Assign(assignment) => {
                         // Hosts that do not name themselves are ordered by their names. One that comes again before
                         // its silence is noticed is there twice.
-                        if assignment.workers.start != self.hosts[index].workers[0].id {
+                        if assignment.workers.first() != self.hosts[index].workers[0].id {
                             if self.is_calm() {
                                 self.breach(format!("host {index} is taken for node {}", assignment.node));
                             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use disco_core::store::{MemoryStore, SharedStore};
 use disco_core::wire::{Assignment, Message, Packet, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Frame, Result, Value, WorkerId, World as Size};
+use disco_core::{Error, Frame, Result, Value, WorkerRange, World as Size};
 
 use super::link::{Arrival, Link, Side};
 use super::plan::{Kind, Plan};
@@ -111,7 +111,7 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message>
 
 impl Lead {
     pub(super) fn new(plan: &Plan, now: Instant) -> Self {
-        let workers = WorkerId::new(0)..WorkerId::new(plan.workers() as u32);
+        let workers = WorkerRange::new(0..plan.workers() as u32);
         let size = Size::new(plan.workers(), 1).expect("some workers");
         let config = WorkerConfig::new(size);
         let terms = match plan.kind {

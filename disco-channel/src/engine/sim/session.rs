@@ -1,12 +1,11 @@
 //! A session in small: what `disco_core::session` does with a lane, and what it may expect of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::store::SharedStore;
-use disco_core::{Command, Error, Frame, RegisterId, WorkerId};
+use disco_core::{Command, Error, Frame, RegisterId, WorkerId, WorkerRange};
 
 use super::plan::{Ending, Harm, Kind};
 use super::worker::Job;
@@ -257,22 +256,21 @@ impl World {
         self.tell_lead(Event::Signal(signal));
     }
 
-    pub(super) fn left(&mut self, workers: Range<WorkerId>) {
-        self.show(|| format!("{workers:?} have left"));
-        let ids: BTreeSet<WorkerId> =
-            (workers.start.index()..workers.end.index()).map(|w| WorkerId::new(w as u32)).collect();
-        self.end_peer(&workers, "left");
+    pub(super) fn left(&mut self, workers: WorkerRange) {
+        self.show(|| format!("{workers} have left"));
+        let ids: BTreeSet<WorkerId> = workers.iter().collect();
+        self.end_peer(workers, "left");
         let session = &mut self.lead.session;
         session.left.extend(&ids);
         session.pending.retain(|_, missing| missing.is_disjoint(&ids));
         self.go_on();
     }
 
-    pub(super) fn lost(&mut self, workers: Range<WorkerId>, why: &Error) {
+    pub(super) fn lost(&mut self, workers: WorkerRange, why: &Error) {
         self.show(|| format!("{why}"));
-        self.end_peer(&workers, "lost");
-        let host = &self.hosts[workers.start.index() / self.plan.per_host];
-        if !host.is_harmed && host.lost != Some(workers.start) {
+        self.end_peer(workers, "lost");
+        let host = &self.hosts[workers.first().index() / self.plan.per_host];
+        if !host.is_harmed && host.lost != Some(workers.first()) {
             return self.breach(format!("a loss without a reason: {why}"));
         }
         let status = format!("its process ended: {}", host.status);
@@ -292,8 +290,8 @@ impl World {
     }
 
     /// A node reports the end of each of its workers once, and the controller the end of each peer.
-    fn end_peer(&mut self, workers: &Range<WorkerId>, how: &'static str) {
-        let (first, count) = (workers.start, workers.end.index() - workers.start.index());
+    fn end_peer(&mut self, workers: WorkerRange, how: &'static str) {
+        let (first, count) = (workers.first(), workers.len());
         let peer = first.index() / self.plan.per_host;
         let session = &mut self.lead.session;
         let is_of_node = match (self.plan.kind, self.plan.per_host) {
@@ -308,10 +306,10 @@ impl World {
         };
         if !is_fine {
             let ends = format!("{:?}", session.ends);
-            return self.breach(format!("{workers:?} {how} after they were reported: {ends}"));
+            return self.breach(format!("{workers} {how} after they were reported: {ends}"));
         }
         if !is_of_node && self.lead.ring.has(peer) {
-            self.breach(format!("the ring waits for {workers:?}, which {how}"));
+            self.breach(format!("the ring waits for {workers}, which {how}"));
         }
     }
 

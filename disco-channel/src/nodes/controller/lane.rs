@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::TcpListener;
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::worker::WorkerConfig;
-use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId};
+use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
 use super::announce::{Announce, Announcement};
 use super::transport::Tcp;
@@ -47,7 +46,7 @@ pub struct Options {
 
 /// The lane to workers of other nodes. Dropping it lets them go: nodes stop their workers, and nobody waits for them.
 pub struct NodeLane {
-    workers: Range<WorkerId>,
+    workers: WorkerRange,
     options: Options,
     shared: Arc<Shared>,
     started: OnceLock<Served>,
@@ -74,7 +73,7 @@ impl Options {
 impl NodeLane {
     /// Makes a lane to `workers`, an equal share of which is on each node; those share the store of `shared` with the workers
     /// of other lanes.
-    pub fn new(workers: Range<WorkerId>, shared: Arc<Shared>, options: Options) -> Self {
+    pub fn new(workers: WorkerRange, shared: Arc<Shared>, options: Options) -> Self {
         Self { workers, options, shared, started: OnceLock::new() }
     }
 
@@ -87,8 +86,7 @@ impl NodeLane {
     }
 
     fn name(&self) -> String {
-        let (start, end) = (self.workers.start.index(), self.workers.end.index());
-        format!("lane to the nodes of workers {start}..{end}")
+        format!("lane to the nodes of workers {:?}", self.workers.indices())
     }
 
     fn listen(&self) -> Result<TcpListener> {
@@ -99,8 +97,8 @@ impl NodeLane {
 
 #[async_trait]
 impl Channel for NodeLane {
-    fn workers(&self) -> Range<WorkerId> {
-        self.workers.clone()
+    fn workers(&self) -> WorkerRange {
+        self.workers
     }
 
     /// Listens, announces where, and waits until all nodes have joined and started their workers.
@@ -110,7 +108,7 @@ impl Channel for NodeLane {
     /// come, are another program's or can't start their workers: which, and why.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let Options { nodes, announce, names, processes, config, start, heartbeat, silence, token, .. } = &self.options;
-        let count = self.workers.end.index().saturating_sub(self.workers.start.index());
+        let count = self.workers.len();
         if count == 0 || *nodes == 0 || !count.is_multiple_of(*nodes) {
             return Err(self.error(&format!("{nodes} nodes can't share {count} workers")));
         }
@@ -132,7 +130,7 @@ impl Channel for NodeLane {
         };
         let assignment = Assignment {
             node: 0,
-            workers: self.workers.clone(),
+            workers: self.workers,
             processes: *processes,
             config: *config,
             heartbeat: *heartbeat,

@@ -1,6 +1,6 @@
 //! What goes on at a node while its workers work.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
 use disco_core::store::SharedStore;
-use disco_core::{Channel, Error, Inbox, Result, WorkerId};
+use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
 
 use super::join::Joined;
-use super::upstream::{Upstream, workers};
+use super::upstream::Upstream;
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Poller, Waker};
@@ -29,7 +29,7 @@ pub(super) struct Bridge {
     store: Arc<RemoteStore>,
     upstream: Arc<Upstream>,
     lane: Arc<dyn Channel>,
-    workers: Range<WorkerId>,
+    workers: WorkerRange,
     /// The lane's start and end, which other threads wait for.
     events: (Sender<Event>, Receiver<Event>),
     poller: Poller,
@@ -45,7 +45,7 @@ impl Bridge {
     ) -> Self {
         let member = Member::node(&assignment, lane.crosses(), Instant::now());
         let workers = assignment.workers;
-        connection.serve(workers.end.index().saturating_sub(workers.start.index()));
+        connection.serve(workers.len());
         let (events, poller) = (mpsc::channel(), Poller::default());
         Self { member, connection, incoming, waker, store, upstream, lane, workers, events, poller }
     }
@@ -136,7 +136,7 @@ impl Bridge {
                 self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
             }
             Action::Look => {
-                let progress: Vec<_> = workers(&self.workers).map(|worker| lane.progress(worker)).collect();
+                let progress: Vec<_> = self.workers.iter().map(|worker| lane.progress(worker)).collect();
                 for (index, progress) in progress.into_iter().enumerate() {
                     self.member.handle(Event::Progress(index, progress), Instant::now());
                 }

@@ -41,7 +41,7 @@ where
         let upstream = upstream.clone();
         Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))
     };
-    let count = assignment.workers.end.index().saturating_sub(assignment.workers.start.index());
+    let count = assignment.workers.len();
     let made = match (1..=MAX_READERS).contains(&count) {
         true => lane(&assignment, shared, output),
         false => Err(Error::invalid(format!("a node can't have {count} workers, but 1 to {MAX_READERS}"))),
@@ -51,6 +51,6 @@ where
         _ = Message::Bye(error.to_string()).encode().and_then(|packet| connection.send_last(packet));
         connection.finish(FAREWELL);
     })?;
-    tracing::info!(node = assignment.node, workers = ?assignment.workers, "joined");
+    tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
     Bridge::new(joined, waker, store, upstream, made).run()
 }

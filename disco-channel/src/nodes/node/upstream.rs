@@ -1,6 +1,5 @@
 //! What a node and its workers say, on its way to the controller.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use disco_core::channel::{Inbox, Notice, Reply};
 use disco_core::wire::{self, Message};
-use disco_core::{Error, Result, WorkerId};
+use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use crate::engine::member::upward::{self, Priority};
 use crate::engine::reply;
@@ -90,27 +89,22 @@ impl Inbox for Upstream {
         }
     }
 
-    fn room(&self, _: Range<WorkerId>) {
+    fn room(&self, _: WorkerRange) {
         self.waker.wake();
     }
 
-    fn left(&self, left: Range<WorkerId>) {
-        for worker in workers(&left) {
+    fn left(&self, left: WorkerRange) {
+        for worker in left {
             let (message, priority) = upward::left(worker);
             self.send(&message, priority);
         }
     }
 
-    fn lost(&self, lost: Range<WorkerId>, why: Error) {
+    fn lost(&self, lost: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
-        for worker in workers(&lost) {
+        for worker in lost {
             let (message, priority) = upward::lost(worker, &why);
             self.send(&message, priority);
         }
     }
-}
-
-/// Each worker of a range.
-pub(super) fn workers(range: &Range<WorkerId>) -> impl Iterator<Item = WorkerId> + use<> {
-    (range.start.index()..range.end.index()).map(|index| WorkerId::new(index as u32))
 }

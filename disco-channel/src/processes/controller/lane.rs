@@ -1,7 +1,6 @@
 //! The lane, as a session has it.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
 use disco_core::wire::{Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
 use super::launch::Launch;
 use super::output::{Output, Sink};
@@ -46,7 +45,7 @@ pub struct Options {
 /// The lane to workers that are processes of this machine. Dropping it lets them go: they leave at the next opportunity,
 /// or are killed after 5 s, and nobody waits for them.
 pub struct ProcessLane {
-    workers: Range<WorkerId>,
+    workers: WorkerRange,
     options: Options,
     shared: Arc<Shared>,
     started: OnceLock<Started>,
@@ -78,7 +77,7 @@ impl fmt::Debug for Options {
 impl ProcessLane {
     /// Makes a lane to `workers`, which [starts](Channel::start) a process for each; those share `shared` with the workers
     /// of other lanes.
-    pub fn new(workers: Range<WorkerId>, shared: Arc<Shared>, options: Options) -> Self {
+    pub fn new(workers: WorkerRange, shared: Arc<Shared>, options: Options) -> Self {
         Self { workers, options, shared, started: OnceLock::new() }
     }
 
@@ -96,16 +95,14 @@ impl ProcessLane {
         let (mut transport, socket) = Unix::listen(waker.clone(), ring.clone(), interval).map_err(refused)?;
         let token: Arc<[u8]> = random::bytes::<32>().map_err(refused)?.into();
         let (mut processes, mut pipes) = (Vec::new(), Vec::new());
-        for index in self.workers.start.index()..self.workers.end.index() {
-            let worker = WorkerId::new(index as u32);
+        for worker in self.workers {
             let invitation = Invitation { worker, socket: socket.clone(), token: token.clone() };
             // Those before it end with `processes`.
             processes.push(launch.start(&invitation, &mut pipes)?);
         }
         let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY });
         let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };
-        let terms =
-            Terms::Processes { workers: self.workers.clone(), token, welcome, start: *start, silence: *silence };
+        let terms = Terms::Processes { workers: self.workers, token, welcome, start: *start, silence: *silence };
         let lane = Arc::new(Lane::new(
             Controller::new(terms, Instant::now()),
             waker,
@@ -122,8 +119,7 @@ impl ProcessLane {
     fn whom(&self, command: &Command) -> Whom {
         match command {
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
-                let is_here = *worker >= self.workers.start && *worker < self.workers.end;
-                if is_here { Whom::One(worker.index() - self.workers.start.index()) } else { Whom::Nobody }
+                self.workers.position(*worker).map_or(Whom::Nobody, Whom::One)
             }
             Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => Whom::Nobody,
             _ => Whom::All,
@@ -135,15 +131,14 @@ impl ProcessLane {
     }
 
     fn name(&self) -> String {
-        let (start, end) = (self.workers.start.index(), self.workers.end.index());
-        format!("lane to the processes of workers {start}..{end}")
+        format!("lane to the processes of workers {:?}", self.workers.indices())
     }
 }
 
 #[async_trait]
 impl Channel for ProcessLane {
-    fn workers(&self) -> Range<WorkerId> {
-        self.workers.clone()
+    fn workers(&self) -> WorkerRange {
+        self.workers
     }
 
     /// Starts the processes, and waits until all have come.
@@ -152,7 +147,7 @@ impl Channel for ProcessLane {
     /// It was started before, there are no workers or more than [`MAX_READERS`]; a process can't be started, ends, is
     /// another program or does not come in time: which worker, and why. Those that were started are killed.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let count = self.workers.end.index().saturating_sub(self.workers.start.index());
+        let count = self.workers.len();
         if !(1..=MAX_READERS).contains(&count) {
             return Err(self.error(&format!("1 to {MAX_READERS} workers are possible")));
         }
@@ -192,8 +187,7 @@ impl Channel for ProcessLane {
         let sent = match bytes.len() <= INLINE {
             true => writer.send(seq, bytes, whom),
             false => {
-                let (record, whom) =
-                    ring::placeholder(frame, whom, self.workers.end.index() - self.workers.start.index())?;
+                let (record, whom) = ring::placeholder(frame, whom, self.workers.len())?;
                 started.post(seq, bytes, whom)?;
                 writer.send(seq | LARGE, &record, whom)
             }

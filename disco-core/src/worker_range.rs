@@ -1,0 +1,167 @@
+//! Consecutive workers.
+
+use std::fmt;
+use std::iter::Map;
+use std::ops::Range;
+
+use crate::id::WorkerId;
+
+/// Consecutive workers, such as those that a lane reaches.
+///
+/// ```
+/// use disco_core::{WorkerId, WorkerRange};
+///
+/// let workers = WorkerRange::new(4..8);
+/// assert_eq!(workers.to_string(), "workers 4 to 7");
+/// assert_eq!(workers.position(WorkerId::new(5)), Some(1));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WorkerRange {
+    first: u32,
+    len: u32,
+}
+
+impl WorkerRange {
+    /// The workers with these numbers. A range that ends before it starts is empty.
+    pub const fn new(numbers: Range<u32>) -> Self {
+        Self { first: numbers.start, len: numbers.end.saturating_sub(numbers.start) }
+    }
+
+    /// One worker.
+    pub const fn one(worker: WorkerId) -> Self {
+        Self { first: worker.index() as u32, len: 1 }
+    }
+
+    /// The first worker. In an empty range, the worker at which the range starts.
+    pub const fn first(&self) -> WorkerId {
+        WorkerId::new(self.first)
+    }
+
+    /// Number of workers.
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are no workers.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether `worker` is one of these.
+    pub const fn contains(&self, worker: WorkerId) -> bool {
+        self.position(worker).is_some()
+    }
+
+    /// The place of `worker` among these, from 0.
+    pub const fn position(&self, worker: WorkerId) -> Option<usize> {
+        match worker.index().checked_sub(self.first as usize) {
+            Some(position) if position < self.len() => Some(position),
+            _ => None,
+        }
+    }
+
+    /// The worker at this place, from 0.
+    pub const fn get(&self, position: usize) -> Option<WorkerId> {
+        match position < self.len() {
+            true => Some(WorkerId::new(self.first + position as u32)),
+            false => None,
+        }
+    }
+
+    /// The numbers of the workers.
+    pub const fn indices(&self) -> Range<usize> {
+        self.first as usize..self.first as usize + self.len()
+    }
+
+    /// Each worker, in order.
+    pub fn iter(&self) -> Map<Range<usize>, fn(usize) -> WorkerId> {
+        self.indices().map(|index| WorkerId::new(index as u32))
+    }
+
+    /// Consecutive parts of `size` workers each; the last part is shorter if `size` does not divide their number. A size of 0
+    /// counts as 1.
+    pub fn chunks(self, size: usize) -> impl Iterator<Item = Self> {
+        let size = u32::try_from(size).unwrap_or(u32::MAX).max(1);
+        let part = move |skipped| Self { first: self.first + skipped, len: size.min(self.len - skipped) };
+        (0..self.len).step_by(size as usize).map(part)
+    }
+}
+
+impl IntoIterator for WorkerRange {
+    type Item = WorkerId;
+    type IntoIter = Map<Range<usize>, fn(usize) -> WorkerId>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl IntoIterator for &WorkerRange {
+    type Item = WorkerId;
+    type IntoIter = Map<Range<usize>, fn(usize) -> WorkerId>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl From<WorkerId> for WorkerRange {
+    fn from(worker: WorkerId) -> Self {
+        Self::one(worker)
+    }
+}
+
+impl fmt::Display for WorkerRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.len {
+            0 => f.write_str("no workers"),
+            1 => self.first().fmt(f),
+            more => write!(f, "workers {} to {}", self.first, self.first + (more - 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(workers: WorkerRange) -> Vec<usize> {
+        workers.into_iter().map(WorkerId::index).collect()
+    }
+
+    #[test]
+    fn a_range_is_printed_by_its_first_and_last_worker() {
+        assert_eq!(WorkerRange::new(0..4).to_string(), "workers 0 to 3");
+        assert_eq!(WorkerRange::one(WorkerId::new(3)).to_string(), "worker 3");
+        assert_eq!(WorkerRange::new(3..3).to_string(), "no workers");
+        assert_eq!(WorkerRange::one(WorkerId::new(u32::MAX)).to_string(), "worker 4294967295");
+    }
+
+    #[test]
+    #[expect(clippy::reversed_empty_ranges, reason = "that is what is tested")]
+    fn a_range_that_ends_before_it_starts_is_empty() {
+        let workers = WorkerRange::new(5..2);
+        assert_eq!((workers.len(), workers.is_empty(), ids(workers)), (0, true, vec![]));
+        assert_eq!((workers.contains(WorkerId::new(5)), workers.get(0)), (false, None));
+    }
+
+    #[test]
+    fn position_and_get_are_inverse() {
+        let workers = WorkerRange::new(4..7);
+        for (position, worker) in workers.into_iter().enumerate() {
+            assert_eq!((workers.position(worker), workers.get(position)), (Some(position), Some(worker)));
+        }
+        assert_eq!([3, 7].map(|worker| workers.position(WorkerId::new(worker))), [None; 2]);
+    }
+
+    #[test]
+    fn chunks_hold_all_workers_in_order() {
+        let parts = |range, size| WorkerRange::new(range).chunks(size).map(ids).collect::<Vec<_>>();
+        assert_eq!(parts(2..6, 2), [[2, 3], [4, 5]]);
+        assert_eq!(parts(2..5, 2), [vec![2, 3], vec![4]]);
+        assert_eq!(parts(0..2, 0), [[0], [1]]);
+        assert_eq!(parts(3..3, 2), Vec::<Vec<usize>>::new());
+        let whole = parts(1..3, usize::MAX);
+        assert_eq!(whole, [[1, 2]]);
+    }
+}
