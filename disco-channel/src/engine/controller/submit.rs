@@ -1,6 +1,5 @@
 //! Frames, on their way down.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::{Command, Frame, Result};
@@ -10,6 +9,7 @@ use super::closing::Leave;
 use super::event::Order;
 use super::machine::Controller;
 use crate::engine::credit::CAPACITY;
+use crate::shared_ring::Whom;
 
 /// The largest frame that peers get that it does not concern.
 const SMALL: usize = 4 << 10;
@@ -50,18 +50,14 @@ impl Controller {
                 let rest = (frame.bytes()?.len() > SMALL).then(|| frame.without_command());
                 self.submit_to((frame, packed), rest.as_ref(), peer, now)
             }
-            Command::SyncAll | Command::Shutdown | Command::Recover { .. } => {
-                let load = self.take(frame, packed, now)?;
-                load.iter().for_each(|load| self.load_all(load));
-                Ok(())
-            }
-            // A batch would be full with it.
-            _ if packed.is_some() => {
-                let load = self.take(frame, packed, now)?;
-                load.iter().for_each(|load| self.load_all(load));
-                Ok(())
-            }
-            _ => {
+            command => {
+                let is_awaited = matches!(command, Command::SyncAll | Command::Shutdown | Command::Recover { .. });
+                // A batch would be full with a large frame.
+                if is_awaited || packed.is_some() {
+                    let load = self.take(frame, packed, now)?;
+                    load.iter().for_each(|load| self.load_all(load));
+                    return Ok(());
+                }
                 self.add(frame, now)?;
                 if self.batch.is_due(now) {
                     self.go(now);
@@ -73,11 +69,13 @@ impl Controller {
         }
     }
 
-    /// Sends a packet with one frame, of so many bytes, to a peer or to all.
-    pub(crate) fn post(&mut self, packet: &Arc<[u8]>, bytes: usize, to: Option<usize>) {
-        let load = Load { packets: packet.clone(), frames: 1, bytes };
-        let peers = to.map_or(0..self.peers.len(), |peer| peer..peer + 1);
-        peers.for_each(|index| self.load(index, &load, Order::Last));
+    /// Passes a large frame on to those whom its record in the ring concerns.
+    pub(crate) fn post(&mut self, load: &Load, whom: Whom) {
+        match whom {
+            Whom::All => self.load_all(load),
+            Whom::One(index) => self.load(index, load, Order::Last),
+            Whom::Nobody => {}
+        }
     }
 
     /// Passes on what has lingered.

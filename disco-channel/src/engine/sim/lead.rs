@@ -14,7 +14,8 @@ use super::link::{Arrival, Link, Side};
 use super::plan::{Kind, Plan};
 use super::session::Session;
 use super::world::{At, What, World};
-use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
+use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack};
+use crate::shared_ring::Whom;
 use crate::token::Token;
 
 /// What the members of the session know.
@@ -34,7 +35,6 @@ type Answer = (Conn, u64, Result<Value>);
 /// The controller's machine.
 pub(super) struct Lead {
     engine: Controller,
-    kind: Kind,
     pub(super) conns: BTreeMap<Conn, usize>,
     /// Connections over which messages come.
     listens: BTreeSet<Conn>,
@@ -138,7 +138,6 @@ impl Lead {
         };
         Self {
             engine: Controller::new(terms, now),
-            kind: plan.kind,
             conns: BTreeMap::new(),
             listens: BTreeSet::new(),
             accepts: true,
@@ -263,19 +262,19 @@ impl World {
     /// A frame goes to all members.
     pub(super) fn lead_sends(&mut self, frame: &Arc<Frame>) {
         let now = self.instant();
-        let (bytes, size) = match frame.bytes() {
-            Ok(bytes) => (bytes, bytes.len()),
+        let size = match frame.bytes() {
+            Ok(bytes) => bytes.len(),
             Err(error) => return self.breach(format!("a frame does not go: {error}")),
         };
         self.lead.engine.note(frame.command());
         let is_inline = self.plan.has_ring && size <= INLINE;
-        let sent = match self.lead.kind {
-            Kind::Nodes => self.lead.engine.submit(frame, now),
-            Kind::Processes if is_inline => Ok(()),
-            Kind::Processes => {
-                let packet = Message::Frame { seq: frame.seq(), bytes: bytes.into() }.encode();
-                packet.map(|packet| self.lead.engine.post(&packet.into(), size, None))
+        let sent = match (self.plan.has_ring, pack(frame)) {
+            (true, _) if is_inline => Ok(()),
+            (true, Ok(Some(load))) => {
+                self.lead.engine.post(&load, Whom::All);
+                Ok(())
             }
+            _ => self.lead.engine.submit(frame, now),
         };
         if let Err(error) = sent {
             self.breach(format!("a frame does not go: {error}"));
