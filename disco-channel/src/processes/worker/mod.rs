@@ -27,7 +27,7 @@ use crate::engine::limits::PACKET;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::Member;
 use crate::processes::invitation::Invitation;
-use crate::reactor::member as driver;
+use crate::reactor::member::{self, Driver};
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::shared_ring::{Memory, Reader};
 
@@ -60,16 +60,11 @@ where
     let commands = Commands::new(worker, connection.clone(), reader, letterbox.clone());
     let endpoint = ProcessEndpoint { worker, connection: connection.clone(), commands, link: link.clone() };
     let served = Arc::new(AtomicBool::new(false));
-    let service = Service {
-        member: Member::worker(welcome.heartbeat, Instant::now()),
-        connection: connection.clone(),
-        incoming,
-        waker: waker.clone(),
-        letterbox,
-        link,
-        served: served.clone(),
-    };
-    let started = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(|| service.run());
+    let host = Service { connection: connection.clone(), letterbox, link, served: served.clone() };
+    let member = Member::worker(welcome.heartbeat, Instant::now());
+    let mut driver = Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host };
+    let started =
+        thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || _ = driver.run());
     started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
     let result = run(worker, welcome.config, endpoint);
     // The process may go on to something else.
@@ -109,7 +104,7 @@ fn introduce(
         functions: function::names().into_iter().map(str::to_owned).collect(),
     };
     let mut joining = Joining::new(Message::Hello(hello), Instant::now());
-    match driver::join(&mut joining, connection, incoming, waker, || {})? {
+    match member::join(&mut joining, connection, incoming, waker, || {})? {
         Ok(Message::Welcome(welcome)) => Ok(welcome),
         Ok(other) => Err(Error::invalid(format!("the controller says {other:?} before welcome"))),
         Err(why) => Err(Error::Lost { workers: "the controller".into(), why }),
