@@ -70,42 +70,35 @@ enum Told {
 impl Controller {
     /// A lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let lane = match terms {
+        let (kind, workers, per_peer, start, heartbeat, silence, door, told) = match terms {
             Terms::Nodes(terms, told) => {
-                let (workers, start, silence) = (told.workers, told.start, told.silence);
-                let liveness = Liveness::new(told.heartbeat, silence, now);
-                let members = workers.chunks(terms.per_node);
-                let nodes = Nodes::new(terms);
-                let peer = |(index, members)| Peer::new(members, nodes.name(index, None), liveness.clone());
-                let peers = members.enumerate().map(peer).collect();
-                let told = Told::Assignment(told);
-                Self { workers, start, peers, ..Self::bare(Kind::Node, Door::Nodes(nodes), told, silence, now) }
+                let Assignment { workers, start, heartbeat, silence, .. } = told;
+                let (per_node, door) = (terms.per_node, Door::Nodes(Nodes::new(terms)));
+                (Kind::Node, workers, per_node, start, heartbeat, silence, door, Told::Assignment(told))
             }
             Terms::Processes { workers, token, welcome, start, silence } => {
-                let liveness = Liveness::new(Duration::MAX, silence, now);
-                let peer = |members: WorkerRange| {
-                    let name = members.first().to_string();
-                    Peer::new(members, name, liveness.clone())
-                };
-                let peers = workers.chunks(1).map(peer).collect();
-                let (door, told) = (Door::Processes(Processes::new(token)), Told::Welcome(welcome));
-                Self { workers, start, peers, ..Self::bare(Kind::Process, door, told, silence, now) }
+                let door = Door::Processes(Processes::new(token));
+                (Kind::Process, workers, 1, start, Duration::MAX, silence, door, Told::Welcome(welcome))
             }
         };
-        Self { batch: Batch::new(lane.peers.len()), ..lane }
-    }
-
-    /// A lane without peers.
-    fn bare(kind: Kind, door: Door, told: Told, silence: Duration, now: Instant) -> Self {
+        let liveness = Liveness::new(heartbeat, silence, now);
+        let peer = |(index, members): (usize, WorkerRange)| {
+            let name = match &door {
+                Door::Nodes(nodes) => nodes.name(index, None),
+                Door::Processes(_) => members.first().to_string(),
+            };
+            Peer::new(members, name, liveness.clone())
+        };
+        let peers: Vec<Peer> = workers.chunks(per_peer).enumerate().map(peer).collect();
         Self {
             kind,
             told,
-            start: Duration::ZERO,
-            workers: WorkerRange::new(0..0),
+            start,
+            workers,
             door: Some(door),
-            batch: Batch::new(0),
+            batch: Batch::new(peers.len()),
+            peers,
             held_until: None,
-            peers: Vec::new(),
             conns: BTreeMap::new(),
             attention: Attention::new(silence, now),
             out: Outbox::default(),
@@ -305,7 +298,7 @@ impl Controller {
             return;
         };
         // They are to say what is wrong before this end gives up.
-        let left = self.phase_timeout().map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+        let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
         for (index, Joined { conn, join, .. }) in joined.into_iter().enumerate() {
             let peer = &mut self.peers[index];
