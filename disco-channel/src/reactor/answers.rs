@@ -28,7 +28,7 @@ impl<T: Transport> Reactor<T> {
                 self.shared.put(name, fd);
                 answer(connection, id, Ok(Value::None));
             }
-            Err(error) => self.lane.step(Some(Event::Garbage(conn, error)), &mut self.actions),
+            Err(error) => self.lane.step(Event::Garbage(conn, error), &mut self.actions),
         }
     }
 

@@ -115,12 +115,22 @@ impl Lane {
     }
 
     /// Has the engine take an event in, on the reactor thread, and appends what is to be done to `actions`.
-    pub(super) fn step(&self, event: Option<Event>, actions: &mut VecDeque<Action>) {
+    pub(super) fn step(&self, event: Event, actions: &mut VecDeque<Action>) {
         let mut state = self.lock();
-        if let Some(event) = event {
-            state.controller.handle(event, Instant::now());
-            self.write(&mut state);
-        }
+        state.controller.handle(event, Instant::now());
+        self.write(&mut state);
+        self.take_actions(&mut state, actions);
+    }
+
+    /// Takes what other threads have left for the reactor thread: appends what is to be done to `actions`, and returns processes that
+    /// were started.
+    pub(super) fn collect(&self, actions: &mut VecDeque<Action>) -> Vec<Process> {
+        let mut state = self.lock();
+        self.take_actions(&mut state, actions);
+        std::mem::take(&mut state.processes)
+    }
+
+    fn take_actions(&self, state: &mut State, actions: &mut VecDeque<Action>) {
         while let Some(action) = state.controller.next_action() {
             actions.push_back(action);
         }
@@ -138,10 +148,6 @@ impl Lane {
     pub(super) fn remove(&self, conn: Conn) {
         let removed = self.lock().table.remove(conn);
         removed.inspect(|connection| connection.close());
-    }
-
-    pub(super) fn take_processes(&self) -> Vec<Process> {
-        std::mem::take(&mut self.lock().processes)
     }
 
     pub(super) fn set_started(&self, started: Result<()>) {

@@ -79,8 +79,8 @@ impl<T: Transport> Reactor<T> {
     /// Serves until nothing is left of any peer.
     pub(super) fn run(mut self) {
         loop {
-            self.adopt();
-            self.lane.step(None, &mut self.actions);
+            let started = self.lane.collect(&mut self.actions);
+            self.adopt(started);
             self.act();
             if self.is_over {
                 break;
@@ -155,7 +155,7 @@ impl<T: Transport> Reactor<T> {
 
     /// Has the engine take an event in, and does what follows.
     fn step(&mut self, event: Event) {
-        self.lane.step(Some(event), &mut self.actions);
+        self.lane.step(event, &mut self.actions);
         self.act();
     }
 
@@ -268,8 +268,8 @@ impl<T: Transport> Reactor<T> {
     }
 
     /// Takes charge of processes that were started.
-    fn adopt(&mut self) {
-        for (index, process) in self.lane.take_processes().into_iter().enumerate() {
+    fn adopt(&mut self, started: Vec<Process>) {
+        for (index, process) in started.into_iter().enumerate() {
             let Some(place) = self.processes.get_mut(index) else { return };
             let child = process.child_id();
             *place = process;
@@ -334,7 +334,7 @@ impl<T: Transport> Reactor<T> {
         match watch(pid, connection) {
             Ok(process) => {
                 self.processes[peer] = process;
-                self.lane.step(Some(Event::Started(peer, None)), &mut self.actions);
+                self.lane.step(Event::Started(peer, None), &mut self.actions);
             }
             Err(error) => tracing::warn!(peer, %error, "its process can't be watched"),
         }

@@ -38,3 +38,23 @@ impl Table {
         Some(removed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::reactor::Waker;
+
+    #[test]
+    fn the_number_of_a_closed_connection_finds_no_later_one() {
+        let waker = Arc::new(Waker::new().unwrap());
+        let connect = || Arc::new(Connection::new(UnixStream::pair().unwrap().0, waker.clone()).unwrap());
+        let mut table = Table::default();
+        let [first, second] = [table.insert(connect()), table.insert(connect())];
+        assert!(table.remove(first).is_some() && table.remove(first).is_none());
+        let third = table.insert(connect());
+        assert_eq!((third.slot, table.slots.len()), (first.slot, 2));
+        assert!(table.find(first).is_none() && table.find(second).is_some() && table.find(third).is_some());
+    }
+}
