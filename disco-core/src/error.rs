@@ -10,6 +10,7 @@ use crate::codec::WireError;
 use crate::device::{Device, UnknownDevice};
 use crate::dtype::{DType, UnknownDType};
 use crate::id::{RegisterId, WorkerId};
+pub use crate::loss::{Loss, LossCause, LostPeer, Node, ProcessEnd};
 
 /// Result with Disco's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -47,14 +48,9 @@ pub enum Error {
         /// What it is doing.
         state: String,
     },
-    /// A worker is gone.
-    #[error("{workers} lost: {why}")]
-    Lost {
-        /// Who.
-        workers: String,
-        /// How it was noticed.
-        why: String,
-    },
+    /// A peer is gone for good: workers, a node, the controller.
+    #[error("{0}")]
+    Lost(Arc<Loss>),
     /// Workers did not leave at shutdown.
     #[error("not stopped after {after:?}: {workers}")]
     Stuck {
@@ -185,6 +181,11 @@ impl Error {
     /// An [`Error::System`]: `operation` was refused with `source`.
     pub fn system(operation: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Error::System { operation: operation.into(), source: Arc::new(source.into()) }
+    }
+
+    /// An [`Error::Lost`]: `peer` is lost because of `cause`.
+    pub fn lost(peer: LostPeer, cause: LossCause) -> Self {
+        Error::Lost(Arc::new(Loss::new(peer, cause)))
     }
 
     /// The cause, where `error` or one of its sources is an abort.

@@ -22,6 +22,7 @@ pub mod error;
 pub mod function;
 mod id;
 pub mod link;
+mod loss;
 pub mod op;
 mod prefetch;
 pub mod roll;

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply};
-use disco_core::error::Failure;
+use disco_core::error::{Failure, LossCause, ProcessEnd};
 use disco_core::wire::{
     self, Assignment, Hello, Join, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError, Writer,
 };
@@ -127,6 +127,29 @@ fn failure() -> impl Strategy<Value = Failure> {
             aborted,
         },
     )
+}
+
+fn loss_cause() -> impl Strategy<Value = LossCause> {
+    let text = || ".{0,20}";
+    let end = prop_oneof![
+        any::<i32>().prop_map(ProcessEnd::Exited),
+        (any::<i32>(), any::<bool>()).prop_map(|(signal, core_dumped)| ProcessEnd::Signaled { signal, core_dumped }),
+        Just(ProcessEnd::Unknown),
+    ];
+    prop_oneof![
+        Just(LossCause::ConnectionClosed),
+        text().prop_map(LossCause::ConnectionFailed),
+        (end, any::<bool>()).prop_map(|(end, connected)| LossCause::ProcessEnded { end, connected }),
+        proptest::option::of(text()).prop_map(LossCause::ThreadEnded),
+        text().prop_map(LossCause::Panicked),
+        (0..i64::MAX as u64).prop_map(|nanos| LossCause::Silent(Duration::from_nanos(nanos))),
+        text().prop_map(LossCause::Garbage),
+        (0..usize::MAX >> 1).prop_map(LossCause::Unread),
+        text().prop_map(LossCause::Said),
+        text().prop_map(LossCause::Refused),
+        Just(LossCause::CommunicatorDropped),
+        text().prop_map(LossCause::Other),
+    ]
 }
 
 fn debug_get() -> Command {
@@ -302,6 +325,15 @@ proptest! {
     }
 
     #[test]
+    fn the_cause_of_a_loss_survives(cause in loss_cause()) {
+        let message = Message::From { worker: WorkerId::new(3), message: Box::new(Message::Lost(cause.clone())) };
+        let bytes = message.encode().unwrap();
+        let Message::From { message, .. } = Message::decode(packet(&bytes)).unwrap() else { panic!() };
+        let Message::Lost(back) = *message else { panic!() };
+        prop_assert_eq!(back, cause);
+    }
+
+    #[test]
     fn garbage_never_panics(bytes in vec(any::<u8>(), 0..200)) {
         _ = wire::decode_frame(1, &bytes);
         _ = Packet::read(&bytes).map(wire::decode_reply);
@@ -388,7 +420,7 @@ fn messages() -> Vec<Message> {
         Message::Left("worker 3 (idle)".into()),
         from(Message::Reply { seq: 2, reply: Ok(Value::from("text")) }),
         from(Message::Output { is_err: true, line: b"a line".as_slice().into() }),
-        from(Message::Lost("its process ended".into())),
+        from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),
         from(Message::Shutdown),
     ];
     let asks = asks.into_iter().map(|call| Message::Ask { id: 8, epoch: 1, call });

@@ -1,10 +1,10 @@
 //! How peers and the lane end.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
+use disco_core::error::{LossCause, LostPeer, Node};
 use disco_core::wire::Message;
 use disco_core::{Error, Result};
 
@@ -49,7 +49,7 @@ impl Controller {
     }
 
     /// Closes the connection of a peer, which ends the peer if nothing else does.
-    pub(super) fn close(&mut self, index: usize, why: Option<String>, now: Instant) {
+    pub(super) fn close(&mut self, index: usize, why: Option<LossCause>, now: Instant) {
         let peer = &mut self.peers[index];
         peer.closed.get_or_insert((now, why));
         if let Some(conn) = peer.conn.take() {
@@ -76,9 +76,9 @@ impl Controller {
         }
     }
 
-    fn report_end(&mut self, index: usize, why: String, now: Instant) {
+    fn report_end(&mut self, index: usize, why: LossCause, now: Instant) {
         let peer = &self.peers[index];
-        let (workers, is_silent, has_come) = (peer.workers, peer.is_silent, peer.has_come);
+        let (workers, is_silent) = (peer.workers, peer.is_silent);
         let is_fine = match self.kind {
             Kind::Node => peer.left.is_some(),
             Kind::Process => peer.is_clean(),
@@ -92,11 +92,7 @@ impl Controller {
             self.out.act(Action::Retire(index));
         }
         if self.starting.is_some() {
-            let hint = match is_process && !has_come {
-                true => " before it connected; does its `main` call `disco::init()` first?",
-                false => "",
-            };
-            self.give_up(&self.lost(index, format!("{why}{hint}")), now);
+            self.give_up(&self.lost(index, why), now);
         } else if self.expected || self.leaving && is_fine {
             self.out.act(Action::Left(workers));
         } else {
@@ -266,7 +262,7 @@ impl Controller {
         }
         self.end_admission(None);
         for index in 0..self.peers.len() {
-            let lost = self.lost(index, why.to_owned());
+            let lost = self.lost(index, LossCause::Other(why.to_owned()));
             let peer = &mut self.peers[index];
             if !peer.is_over {
                 let workers = peer.workers;
@@ -281,15 +277,18 @@ impl Controller {
     }
 
     /// The error of a peer that is lost.
-    fn lost(&self, index: usize, why: String) -> Error {
-        let Peer { name, workers, .. } = &self.peers[index];
-        let Range { start, end } = workers.indices();
-        let workers = match (self.kind, workers.len()) {
-            (Kind::Process, _) => name.clone(),
-            (Kind::Node, 1) => format!("{name} with worker {start}"),
-            (Kind::Node, _) => format!("{name} with workers {start} to {}", end - 1),
+    fn lost(&self, index: usize, why: LossCause) -> Error {
+        let workers = self.peers[index].workers;
+        let peer = match self.kind {
+            Kind::Process => LostPeer::Workers { workers, node: None },
+            Kind::Node => LostPeer::Node { node: self.node(index), workers },
         };
-        Error::Lost { workers, why }
+        Error::lost(peer, why)
+    }
+
+    /// The node that a peer is.
+    pub(super) fn node(&self, index: usize) -> Node {
+        Node { number: index as u32 + 1, name: self.peers[index].name.clone() }
     }
 
     /// Workers of a peer that did not leave, and what they are doing.

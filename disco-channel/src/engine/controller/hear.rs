@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use disco_core::channel::Notice;
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
@@ -12,7 +13,7 @@ use super::machine::Controller;
 use super::peer::Kind;
 
 /// What a peer says last; why, if it does not just leave.
-struct Farewell(Option<String>);
+struct Farewell(Option<LossCause>);
 
 impl Controller {
     /// A peer says something.
@@ -21,7 +22,7 @@ impl Controller {
         match self.hear_peer(index, conn, message) {
             Ok(None) => {}
             Ok(Some(Farewell(why))) => self.close(index, why, now),
-            Err(error) => self.close(index, Some(format!("it sent garbage: {error}")), now),
+            Err(error) => self.close(index, Some(garbage(&error)), now),
         }
     }
 
@@ -39,7 +40,7 @@ impl Controller {
                 return Err(Error::invalid(format!("a question in epoch {epoch}, which nobody has begun")));
             }
             Message::Ask { id, epoch, call } => self.out.act(Action::Ask { conn, id, epoch, call }),
-            Message::Bye(why) => return Ok(Some(Farewell(Some(why)))),
+            Message::Bye(why) => return Ok(Some(Farewell(Some(LossCause::Said(why))))),
             Message::Alive if kind == Kind::Node => {}
             Message::Ready if kind == Kind::Node => {
                 peer.is_ready = true;
@@ -71,8 +72,8 @@ impl Controller {
                 self.out.act(Action::Output { from: format!("node {} {worker}", index + 1), is_err, line });
             }
             Message::Lost(why) => {
-                let why = format!("on {}: {why}", self.peers[index].name);
-                self.out.act(Action::Lost(WorkerRange::one(worker), Error::Lost { workers: worker.to_string(), why }));
+                let (workers, node) = (WorkerRange::one(worker), Some(self.node(index)));
+                self.out.act(Action::Lost(workers, Error::lost(LostPeer::Workers { workers, node }, why)));
             }
             Message::Shutdown if self.expected || self.leaving => self.out.act(Action::Left(WorkerRange::one(worker))),
             message => self.hear_worker(worker, message)?,
@@ -135,4 +136,9 @@ impl Controller {
         }
         Ok(())
     }
+}
+
+/// The peer broke the protocol.
+pub(super) fn garbage(error: &Error) -> LossCause {
+    LossCause::Garbage(format!("it sent garbage: {error}"))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Assignment, Message, Welcome};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
@@ -12,6 +13,7 @@ use super::admission::{Joined, NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
 use super::closing::Closing;
 use super::event::{Action, Conn, Event, Order, Origin, Write};
+use super::hear::garbage;
 use super::outbox::Outbox;
 use super::peer::{Kind, Peer, Process};
 use crate::engine::fault::{self, Fault};
@@ -166,19 +168,19 @@ impl Controller {
                 }
             }
             Event::Garbage(conn, error) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, Some(format!("it sent garbage: {error}")), now),
+                Some(index) => self.close(*index, Some(garbage(&error)), now),
                 None => self.lose(conn, error, now),
             },
             Event::Hung(conn, why) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, why, now),
+                Some(index) => self.close(*index, why.map(LossCause::ConnectionFailed), now),
                 None => {
                     let why = why.map_or_else(|| "it left without a word".into(), |why| format!("it left: {why}"));
                     self.lose(conn, Error::invalid(why), now);
                 }
             },
             Event::Full(conn, unread) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, Some(format!("it has left {unread} bytes unread")), now),
-                None => self.lose(conn, Error::invalid(format!("it has left {unread} bytes unread")), now),
+                Some(index) => self.close(*index, Some(LossCause::Unread(unread)), now),
+                None => self.lose(conn, Error::invalid(LossCause::Unread(unread).to_string()), now),
             },
             Event::Started(index, child) => {
                 self.peers[index].process = child.map_or(Process::Stranger, Process::Child);
@@ -356,7 +358,8 @@ impl Controller {
         let is_its = |peer: &&Peer| pid.is_some_and(|pid| peer.process == Process::Child(pid));
         match worker.or(self.peers.iter().find(is_its).map(|peer| peer.workers.first())) {
             Some(worker) => {
-                let lost = Error::Lost { workers: worker.to_string(), why: error.to_string() };
+                let peer = LostPeer::Workers { workers: worker.into(), node: None };
+                let lost = Error::lost(peer, LossCause::Refused(error.to_string()));
                 self.give_up(&lost, now);
             }
             None => tracing::warn!(pid, %error, "a stranger was sent away"),
@@ -436,7 +439,7 @@ impl Controller {
             }
             if let Some(limit) = peer.liveness.is_silent(now) {
                 peer.is_silent = true;
-                self.close(index, Some(format!("it has said nothing for {limit:?}")), now);
+                self.close(index, Some(LossCause::Silent(limit)), now);
             }
         }
         if self.starting.is_some_and(|since| now.saturating_duration_since(since) >= self.start) {

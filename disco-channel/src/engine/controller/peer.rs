@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::WorkerRange;
 use disco_core::activity::Progress;
+use disco_core::error::{LossCause, ProcessEnd};
 
 use super::event::Conn;
 use crate::engine::Liveness;
@@ -55,7 +56,7 @@ pub(super) struct Peer {
     /// It was given up because it was silent: it may be frozen, and then does not end by itself.
     pub(super) is_silent: bool,
     /// When its connection was closed, or it was clear that there will be none; and why, if that is known.
-    pub(super) closed: Option<(Instant, Option<String>)>,
+    pub(super) closed: Option<(Instant, Option<LossCause>)>,
     /// Its end was reported.
     pub(super) is_over: bool,
     /// Nothing is left of it.
@@ -100,7 +101,7 @@ impl Peer {
     }
 
     /// Why it is gone, once that is clear. A node is gone with its connection.
-    pub(super) fn why(&self, kind: Kind, now: Instant) -> Option<String> {
+    pub(super) fn why(&self, kind: Kind, now: Instant) -> Option<LossCause> {
         let (since, why) = self.closed.as_ref()?;
         let is_late = now.saturating_duration_since(*since) >= STATUS;
         let has_ended = kind == Kind::Node || !self.is_running() || self.is_free();
@@ -109,9 +110,11 @@ impl Peer {
         }
         Some(match (why, self.process) {
             (Some(why), _) => why.clone(),
-            (None, Process::Ended(Some(status))) if kind == Kind::Process => format!("its process ended: {status}"),
-            (None, Process::Ended(None)) if kind == Kind::Process => "its process ended".to_owned(),
-            (None, _) => "its connection was closed".to_owned(),
+            (None, Process::Ended(status)) if kind == Kind::Process => {
+                let end = status.map_or(ProcessEnd::Unknown, ProcessEnd::from);
+                LossCause::ProcessEnded { end, connected: self.has_come }
+            }
+            (None, _) => LossCause::ConnectionClosed,
         })
     }
 

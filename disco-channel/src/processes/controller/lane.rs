@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
+use disco_core::error::LossCause;
 use disco_core::link::Shared;
 use disco_core::wire::{Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
@@ -219,7 +220,7 @@ impl Started {
 
     fn room_in(&self, writer: &mut Writer) -> usize {
         ring::room(writer, |reader, garbage| {
-            let why = format!("it put garbage into the ring: {}", garbage.0);
+            let why = LossCause::Garbage(format!("it put garbage into the ring: {}", garbage.0));
             self.lane.with(|engine, now| engine.handle(Event::Accused(reader, why), now));
         })
     }
