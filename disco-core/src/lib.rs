@@ -19,6 +19,7 @@ pub mod device_api;
 mod dtype;
 pub mod env;
 pub mod error;
+mod error_kind;
 pub mod function;
 mod id;
 pub mod link;

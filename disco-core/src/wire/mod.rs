@@ -37,6 +37,7 @@
 mod answer;
 mod command;
 mod debug;
+mod error_kind;
 mod frame;
 mod introduction;
 mod loss;
