@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::Result;
+use disco_core::error::LossCause;
 use disco_core::wire::Message;
 use rustix::event::{PollFd, PollFlags};
 
@@ -136,7 +137,7 @@ pub(crate) fn join(
     incoming: &mut Incoming,
     waker: &Waker,
     show_waiting: impl Fn(),
-) -> Result<Result<Message, String>> {
+) -> Result<Result<Message, LossCause>> {
     let mut rounds = ROUNDS;
     loop {
         while let Some(action) = joining.next_action() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use disco_core::channel::{Progress, Signal};
+use disco_core::error::LossCause;
 use disco_core::link::Shared;
 use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
@@ -165,7 +166,7 @@ impl Running {
 
     fn room_in(&self, writer: &mut Writer) -> usize {
         ring::room(writer, |reader, garbage| {
-            let why = format!("it put garbage into the ring: {}", garbage.0);
+            let why = LossCause::Garbage(format!("it put garbage into the ring: {}", garbage.0));
             self.served.with(|engine, now| engine.handle(Event::Accused(reader, why), now));
         })
     }

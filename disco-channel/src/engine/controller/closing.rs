@@ -1,10 +1,10 @@
 //! How peers and the lane end.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
+use disco_core::error::{LossCause, LostPeer, Node};
 use disco_core::wire::Message;
 use disco_core::{Error, Result};
 
@@ -87,7 +87,7 @@ impl Controller {
         }
     }
 
-    fn report_end(&mut self, index: usize, mut why: String, now: Instant) {
+    fn report_end(&mut self, index: usize, why: LossCause, now: Instant) {
         let peer = &self.peers[index];
         let (workers, is_clean) = (peer.workers, peer.is_clean(self.kind));
         let is_process = self.kind == Kind::Process;
@@ -95,10 +95,7 @@ impl Controller {
             if !fault::is_planted(Fault::NotRetired) {
                 self.out.act(Action::Retire(index));
             }
-            if let Some(Cause::Absent) = peer.cause() {
-                why += " before it connected; does its `main` call `disco::init()` first?";
-            }
-        } else if let Some(Cause::Silent(_)) = peer.cause() {
+        } else if let LossCause::Silent(_) = why {
             // Any other node ends its workers first, and is killed only if that takes too long.
             self.kill(index);
         }
@@ -273,7 +270,7 @@ impl Controller {
         }
         self.end_admission(None);
         for index in 0..self.peers.len() {
-            let lost = self.lost(index, why.to_owned());
+            let lost = self.lost(index, LossCause::Other(why.to_owned()));
             let peer = &mut self.peers[index];
             if !matches!(peer.state, State::Reported(_) | State::Gone(_)) {
                 let workers = peer.workers;
@@ -291,15 +288,18 @@ impl Controller {
     }
 
     /// The error of a peer that is lost.
-    fn lost(&self, index: usize, why: String) -> Error {
-        let Peer { name, workers, .. } = &self.peers[index];
-        let Range { start, end } = workers.indices();
-        let workers = match (self.kind, workers.len()) {
-            (Kind::Process, _) => name.clone(),
-            (Kind::Node, 1) => format!("{name} with worker {start}"),
-            (Kind::Node, _) => format!("{name} with workers {start} to {}", end - 1),
+    fn lost(&self, index: usize, why: LossCause) -> Error {
+        let workers = self.peers[index].workers;
+        let peer = match self.kind {
+            Kind::Process => LostPeer::Workers { workers, node: None },
+            Kind::Node => LostPeer::Node { node: self.node(index), workers },
         };
-        Error::Lost { workers, why }
+        Error::lost(peer, why)
+    }
+
+    /// The node that a peer is.
+    pub(super) fn node(&self, index: usize) -> Node {
+        Node { number: index as u32 + 1, name: self.peers[index].name.clone() }
     }
 
     /// Workers that did not leave, and what they are doing.

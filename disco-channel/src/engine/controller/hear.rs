@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use disco_core::channel::Notice;
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
@@ -20,7 +21,7 @@ impl Controller {
         match self.hear_peer(index, conn, message) {
             Ok(None) => {}
             Ok(Some(cause)) => self.close(index, cause, now),
-            Err(error) => self.close(index, Cause::Known(format!("it sent garbage: {error}")), now),
+            Err(error) => self.close(index, Cause::Known(garbage(&error)), now),
         }
     }
 
@@ -39,7 +40,7 @@ impl Controller {
                 return Err(Error::invalid(format!("a question in epoch {epoch}, which nobody has begun")));
             }
             Message::Ask { id, epoch, call } => self.out.act(Action::Ask { conn, id, epoch, call }),
-            Message::Bye(why) => return Ok(Some(Cause::Known(why))),
+            Message::Bye(why) => return Ok(Some(Cause::Known(LossCause::Said(why)))),
             Message::Alive if kind == Kind::Node => {}
             Message::Ready if kind == Kind::Node => {
                 peer.state = State::Ready(conn);
@@ -70,8 +71,8 @@ impl Controller {
             }
             Message::Lost(_) if fault::is_planted(Fault::LossIgnored) => {}
             Message::Lost(why) => {
-                let why = format!("on {}: {why}", self.peers[index].name);
-                self.out.act(Action::Lost(WorkerRange::one(worker), Error::Lost { workers: worker.to_string(), why }));
+                let (workers, node) = (WorkerRange::one(worker), Some(self.node(index)));
+                self.out.act(Action::Lost(workers, Error::lost(LostPeer::Workers { workers, node }, why)));
             }
             Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(WorkerRange::one(worker))),
             message => self.hear_worker(worker, message)?,
@@ -128,4 +129,9 @@ impl Controller {
         }
         Ok(())
     }
+}
+
+/// The peer broke the protocol.
+pub(super) fn garbage(error: &Error) -> LossCause {
+    LossCause::Garbage(format!("it sent garbage: {error}"))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Assignment, Message, Welcome};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
@@ -12,6 +13,7 @@ use super::admission::{Joined, NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
 use super::closing::{Leave, Phase};
 use super::event::{Action, Conn, Event, Order, Origin, Write};
+use super::hear::garbage;
 use super::outbox::Outbox;
 use super::peer::{Cause, Kind, Peer, Process, State};
 use crate::engine::fault::{self, Fault};
@@ -141,21 +143,25 @@ impl Controller {
                 }
             }
             Event::Garbage(conn, error) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, Cause::Known(format!("it sent garbage: {error}")), now),
+                Some(index) => self.close(*index, Cause::Known(garbage(&error)), now),
                 None => self.lose(conn, error, now),
             },
             Event::Hung(conn, why) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, why.map_or(Cause::Unknown, Cause::Known), now),
+                Some(index) => self.close(
+                    *index,
+                    why.map_or(Cause::Unknown, |why| Cause::Known(LossCause::ConnectionFailed(why))),
+                    now,
+                ),
                 None => {
                     let why = why.map_or_else(|| "it left without a word".into(), |why| format!("it left: {why}"));
                     self.lose(conn, Error::invalid(why), now);
                 }
             },
             Event::Full(conn, unread) => {
-                let why = format!("it has left {unread} bytes unread");
+                let why = LossCause::Unread(unread);
                 match self.conns.get(&conn) {
                     Some(index) => self.close(*index, Cause::Known(why), now),
-                    None => self.lose(conn, Error::invalid(why), now),
+                    None => self.lose(conn, Error::invalid(why.to_string()), now),
                 }
             }
             Event::Started(index, child) => {
@@ -332,7 +338,8 @@ impl Controller {
         let is_its = |peer: &&Peer| pid.is_some_and(|pid| peer.process == Process::Child(pid));
         match worker.or(self.peers.iter().find(is_its).map(|peer| peer.workers.first())) {
             Some(worker) => {
-                let lost = Error::Lost { workers: worker.to_string(), why: error.to_string() };
+                let peer = LostPeer::Workers { workers: worker.into(), node: None };
+                let lost = Error::lost(peer, LossCause::Refused(error.to_string()));
                 self.give_up(&lost, now);
             }
             None => tracing::warn!(pid, %error, "a stranger was sent away"),
@@ -417,7 +424,7 @@ impl Controller {
                 }
             }
             if let Some(limit) = peer.liveness.is_silent(now) {
-                self.close(index, Cause::Silent(limit), now);
+                self.close(index, Cause::Known(LossCause::Silent(limit)), now);
             }
         }
         if let Phase::Starting(_) = self.phase

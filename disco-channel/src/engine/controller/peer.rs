@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::WorkerRange;
 use disco_core::activity::Progress;
+use disco_core::error::{LossCause, ProcessEnd};
 
 use super::event::Conn;
 use crate::engine::Liveness;
@@ -73,11 +74,9 @@ pub(super) enum Cause {
     Absent,
     /// Its workers have left, but for those named here.
     Left(String),
-    /// Nothing came for so long: the peer may be frozen, and then does not end by itself.
-    Silent(Duration),
     /// Its process may tell why.
     Unknown,
-    Known(String),
+    Known(LossCause),
 }
 
 impl Peer {
@@ -137,16 +136,17 @@ impl Peer {
     }
 
     /// Why it is gone, once that is clear, to be reported now.
-    pub(super) fn take_end(&mut self, kind: Kind, now: Instant) -> Option<String> {
+    pub(super) fn take_end(&mut self, kind: Kind, now: Instant) -> Option<LossCause> {
         let State::Closed(since, cause) = &self.state else { return None };
         let is_late = now.saturating_duration_since(*since) >= STATUS || fault::is_planted(Fault::NoStatus);
         let why = match (cause, self.process) {
             (Cause::Known(why), _) => why.clone(),
-            (Cause::Silent(limit), _) => format!("it has said nothing for {limit:?}"),
             _ if !self.has_ended(kind) && !is_late => return None,
-            (_, Process::Ended(Some(status))) if kind == Kind::Process => format!("its process ended: {status}"),
-            (_, Process::Ended(None)) if kind == Kind::Process => "its process ended".to_owned(),
-            _ => "its connection was closed".to_owned(),
+            (_, Process::Ended(status)) if kind == Kind::Process => {
+                let end = status.map_or(ProcessEnd::Unknown, ProcessEnd::from);
+                LossCause::ProcessEnded { end, connected: !matches!(cause, Cause::Absent) }
+            }
+            _ => LossCause::ConnectionClosed,
         };
         self.state = State::Reported(cause.clone());
         Some(why)

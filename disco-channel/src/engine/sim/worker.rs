@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use disco_core::abort::PerEpoch;
 use disco_core::channel::Notice;
-use disco_core::error::Failure;
+use disco_core::error::{ErrorKind, Failure};
 use disco_core::store;
 use disco_core::wire::{self, Message, StoreCall};
 use disco_core::{Command, Error, Frame, RegisterId, Result, Value, WorkerId};
@@ -336,6 +336,7 @@ impl World {
             message,
             causes: Vec::new(),
             aborted,
+            kind: if aborted { ErrorKind::Aborted } else { ErrorKind::User },
         });
         worker.poison = Some(failure.clone());
         self.finish(index, at, seq);

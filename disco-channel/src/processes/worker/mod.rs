@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::error::LossCause;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
@@ -25,7 +26,7 @@ use self::link::ProcessLink;
 use self::service::Service;
 use crate::engine::limits::PACKET;
 use crate::engine::member::joining::Joining;
-use crate::engine::member::serving::Member;
+use crate::engine::member::serving::{Member, lost};
 use crate::processes::invitation::Invitation;
 use crate::reactor::member::{self, Driver};
 use crate::reactor::{Connection, Incoming, Waker};
@@ -86,9 +87,9 @@ fn connect(invitation: &Invitation, waker: &Arc<Waker>) -> Result<Connection> {
             false => Err(io::Error::other("its socket is another user's")),
         }
     };
-    connect().map_err(|error| Error::Lost {
-        workers: "the controller".into(),
-        why: format!("{} can't connect to it: {error}", invitation.worker),
+    connect().map_err(|error| {
+        let why = format!("{} can't connect to it: {error}", invitation.worker);
+        lost(LossCause::ConnectionFailed(why))
     })
 }
 
@@ -107,7 +108,7 @@ fn introduce(
     match member::join(&mut joining, connection, incoming, waker, || {})? {
         Ok(Message::Welcome(welcome)) => Ok(welcome),
         Ok(other) => Err(Error::invalid(format!("the controller says {other:?} before welcome"))),
-        Err(why) => Err(Error::Lost { workers: "the controller".into(), why }),
+        Err(why) => Err(lost(why)),
     }
 }
 
