@@ -28,6 +28,8 @@ mod random;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod reactor;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod remote_lane;
+#[cfg(all(target_os = "linux", not(loom)))]
 mod remote_store;
 pub mod ring;
 #[cfg(target_os = "linux")]

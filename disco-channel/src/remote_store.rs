@@ -11,7 +11,7 @@ use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, Value};
 
 use crate::engine::questions::Questions;
-use crate::reactor::Connection;
+use crate::reactor::{Connection, Descriptor};
 
 /// Limit for an answer that waits for no other worker.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -81,7 +81,9 @@ impl RemoteStore {
                 return None;
             }
         };
-        let sent = question(id).encode().and_then(|packet| self.connection.send(packet, fd));
+        let sent = question(id)
+            .encode()
+            .and_then(|packet| self.connection.send(packet, fd.map(|fd| Arc::new(fd) as Descriptor)));
         if let Err(error) = sent {
             self.answer(id, Err(error));
         }

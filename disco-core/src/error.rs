@@ -9,7 +9,9 @@ use std::time::Duration;
 use crate::codec::WireError;
 use crate::device::{Device, UnknownDevice};
 use crate::dtype::{DType, UnknownDType};
+pub use crate::error_kind::ErrorKind;
 use crate::id::{RegisterId, WorkerId};
+pub use crate::loss::{Loss, LossCause, LostPeer, Node, ProcessEnd};
 
 /// Result with Disco's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -47,14 +49,9 @@ pub enum Error {
         /// What it is doing.
         state: String,
     },
-    /// A worker is gone.
-    #[error("{workers} lost: {why}")]
-    Lost {
-        /// Who.
-        workers: String,
-        /// How it was noticed.
-        why: String,
-    },
+    /// A peer is gone for good: workers, a node, the controller.
+    #[error("{0}")]
+    Lost(Arc<Loss>),
     /// Workers did not leave at shutdown.
     #[error("not stopped after {after:?}: {workers}")]
     Stuck {
@@ -125,6 +122,15 @@ pub enum Error {
     /// An argument that can't be right, whoever gets it.
     #[error("{0}")]
     Invalid(String),
+    /// A peer broke the protocol.
+    #[error("{0}")]
+    Protocol(String),
+    /// A peer may not join: its token, its program or its place does not fit.
+    #[error("{0}")]
+    Refused(String),
+    /// The object can't do this now: it was not started, was started before or is full.
+    #[error("{0}")]
+    State(String),
     /// A worker function got an argument that it does not take.
     #[error("argument {index}: expected {expected}, got {found}")]
     Argument {
@@ -182,9 +188,63 @@ impl Error {
         Error::Invalid(text.into())
     }
 
+    /// An [`Error::State`] with this text.
+    pub fn state(text: impl Into<String>) -> Self {
+        Error::State(text.into())
+    }
+
+    /// An [`Error::Protocol`] with this text.
+    pub fn protocol(text: impl Into<String>) -> Self {
+        Error::Protocol(text.into())
+    }
+
+    /// An [`Error::Refused`] with this text.
+    pub fn refused(text: impl Into<String>) -> Self {
+        Error::Refused(text.into())
+    }
+
+    /// The kind of the error: what a program decides by, wherever the error happened.
+    ///
+    /// The kind of an [`Error::Worker`] is the kind of the worker's error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Worker(failure) => failure.kind.clone(),
+            Error::Aborted { .. } => ErrorKind::Aborted,
+            Error::Deadline { after, .. } => ErrorKind::Deadline { after: *after },
+            Error::Stalled { after, .. } => ErrorKind::Stalled { after: *after },
+            Error::Lost(loss) => ErrorKind::Lost { workers: loss.workers() },
+            Error::Stuck { .. } => ErrorKind::Stuck,
+            Error::Unsupported { backend, .. } => ErrorKind::Unsupported { backend: (*backend).into() },
+            Error::Unavailable(_) => ErrorKind::Unavailable,
+            Error::Library { backend, function, code, .. } => {
+                ErrorKind::Library { backend: (*backend).into(), function: (*function).into(), code: *code }
+            }
+            Error::System { source, .. } => ErrorKind::System { code: source.raw_os_error() },
+            Error::OutOfMemory { bytes, .. } => ErrorKind::OutOfMemory { bytes: *bytes as u64 },
+            Error::Mismatch { .. } => ErrorKind::Mismatch,
+            Error::Broken { .. } => ErrorKind::Broken,
+            Error::Invalid(_) => ErrorKind::Invalid,
+            Error::Protocol(_) | Error::Wire(_) => ErrorKind::Protocol,
+            Error::Refused(_) => ErrorKind::Refused,
+            Error::State(_) => ErrorKind::State,
+            Error::Argument { .. } | Error::ArgumentCount { .. } => ErrorKind::Argument,
+            Error::UnknownFunction { .. } => ErrorKind::UnknownFunction,
+            Error::Busy(_) => ErrorKind::Busy,
+            Error::Closed(_) => ErrorKind::Closed,
+            Error::ForeignRef(_) => ErrorKind::ForeignRef,
+            Error::NoSuchWorker { .. } => ErrorKind::NoSuchWorker,
+            Error::NoCommunicator => ErrorKind::NoCommunicator,
+        }
+    }
+
     /// An [`Error::System`]: `operation` was refused with `source`.
     pub fn system(operation: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Error::System { operation: operation.into(), source: Arc::new(source.into()) }
+    }
+
+    /// An [`Error::Lost`]: `peer` is lost because of `cause`.
+    pub fn lost(peer: LostPeer, cause: LossCause) -> Self {
+        Error::Lost(Arc::new(Loss::new(peer, cause)))
     }
 
     /// The cause, where `error` or one of its sources is an abort.
@@ -194,6 +254,20 @@ impl Error {
             Some(Error::Worker(failure)) if failure.aborted => Some(failure.message.as_str().into()),
             _ => None,
         })
+    }
+}
+
+impl ErrorKind {
+    /// The kind of any error: that of the first error of Disco or of the system among `error` and its causes, else
+    /// [`ErrorKind::User`].
+    pub fn of(error: &(dyn StdError + 'static)) -> Self {
+        let known = |error: &(dyn StdError + 'static)| {
+            let ours = error.downcast_ref::<Error>().map(Error::kind);
+            let absent = || error.is::<Unavailable>().then_some(Self::Unavailable);
+            let system = || error.downcast_ref::<io::Error>().map(|error| Self::System { code: error.raw_os_error() });
+            ours.or_else(absent).or_else(system)
+        };
+        chain(error).find_map(known).unwrap_or(Self::User)
     }
 }
 
@@ -258,6 +332,8 @@ pub struct Failure {
     pub causes: Vec<String>,
     /// True if it failed only because another worker had.
     pub aborted: bool,
+    /// What kind of error it is.
+    pub kind: ErrorKind,
 }
 
 impl fmt::Display for Failure {
@@ -342,6 +418,20 @@ mod tests {
         assert_eq!(kind, Some(io::ErrorKind::NotFound));
         assert_eq!(causes(&error), [""; 0]);
         assert_eq!(causes(&Step(error)), ["can't read `weights`: entity not found"]);
+    }
+
+    #[test]
+    fn the_kind_of_an_error_is_found_below_a_wrapping_error() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("step failed")]
+        struct Step(#[source] Box<dyn StdError>);
+        let kind = |error: Box<dyn StdError>| ErrorKind::of(&Step(error));
+        let no_memory = Error::OutOfMemory { bytes: 7, memory: Memory::Host, why: None };
+        assert_eq!(kind(no_memory.into()), ErrorKind::OutOfMemory { bytes: 7 });
+        assert_eq!(kind(io::Error::from_raw_os_error(28).into()), ErrorKind::System { code: Some(28) });
+        assert_eq!(kind(Error::system("no room", io::Error::other("x")).into()), ErrorKind::System { code: None });
+        assert_eq!(kind(Unavailable::new("libnccl").into()), ErrorKind::Unavailable);
+        assert_eq!(kind("a text".into()), ErrorKind::User);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply};
-use disco_core::error::Failure;
+use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd};
 use disco_core::wire::{
     self, Assignment, Hello, Join, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError, Writer,
 };
@@ -116,8 +116,8 @@ fn command() -> impl Strategy<Value = Command> {
 
 fn failure() -> impl Strategy<Value = Failure> {
     let ids = (any::<u32>().prop_map(WorkerId::new), 0..u64::MAX >> 1, proptest::option::of(register()));
-    (ids, ".{0,20}", ".{0,20}", vec(".{0,9}", 0..3), any::<bool>()).prop_map(
-        |((worker, command, register), operation, message, causes, aborted)| Failure {
+    (ids, ".{0,20}", ".{0,20}", vec(".{0,9}", 0..3), any::<bool>(), error_kind()).prop_map(
+        |((worker, command, register), operation, message, causes, aborted, kind)| Failure {
             worker,
             command,
             operation,
@@ -125,8 +125,71 @@ fn failure() -> impl Strategy<Value = Failure> {
             message,
             causes,
             aborted,
+            kind,
         },
     )
+}
+
+fn error_kind() -> impl Strategy<Value = ErrorKind> {
+    let after = || (0..i64::MAX as u64).prop_map(Duration::from_nanos);
+    let text = || ".{0,9}".prop_map(|text: String| text.into());
+    let plain = [
+        ErrorKind::User,
+        ErrorKind::Panicked,
+        ErrorKind::Aborted,
+        ErrorKind::Broken,
+        ErrorKind::Stuck,
+        ErrorKind::Unavailable,
+        ErrorKind::Mismatch,
+        ErrorKind::Invalid,
+        ErrorKind::Argument,
+        ErrorKind::UnknownFunction,
+        ErrorKind::Busy,
+        ErrorKind::Protocol,
+        ErrorKind::Refused,
+        ErrorKind::State,
+        ErrorKind::Closed,
+        ErrorKind::ForeignRef,
+        ErrorKind::NoSuchWorker,
+        ErrorKind::NoCommunicator,
+    ];
+    prop_oneof![
+        proptest::sample::select(plain.to_vec()),
+        after().prop_map(|after| ErrorKind::Deadline { after }),
+        after().prop_map(|after| ErrorKind::Stalled { after }),
+        (any::<u32>(), any::<u32>()).prop_map(|(start, end)| ErrorKind::Lost { workers: WorkerRange::new(start..end) }),
+        text().prop_map(|backend| ErrorKind::Unsupported { backend }),
+        (text(), text(), any::<i64>()).prop_map(|(backend, function, code)| ErrorKind::Library {
+            backend,
+            function,
+            code
+        }),
+        any::<Option<i32>>().prop_map(|code| ErrorKind::System { code }),
+        (0..i64::MAX as u64).prop_map(|bytes| ErrorKind::OutOfMemory { bytes }),
+    ]
+}
+
+fn loss_cause() -> impl Strategy<Value = LossCause> {
+    let text = || ".{0,20}";
+    let end = prop_oneof![
+        any::<i32>().prop_map(ProcessEnd::Exited),
+        (any::<i32>(), any::<bool>()).prop_map(|(signal, core_dumped)| ProcessEnd::Signaled { signal, core_dumped }),
+        Just(ProcessEnd::Unknown),
+    ];
+    prop_oneof![
+        Just(LossCause::ConnectionClosed),
+        text().prop_map(LossCause::ConnectionFailed),
+        (end, any::<bool>()).prop_map(|(end, connected)| LossCause::ProcessEnded { end, connected }),
+        proptest::option::of(text()).prop_map(LossCause::ThreadEnded),
+        text().prop_map(LossCause::Panicked),
+        (0..i64::MAX as u64).prop_map(|nanos| LossCause::Silent(Duration::from_nanos(nanos))),
+        text().prop_map(LossCause::Garbage),
+        (0..usize::MAX >> 1).prop_map(LossCause::Unread),
+        text().prop_map(LossCause::Said),
+        text().prop_map(LossCause::Refused),
+        Just(LossCause::CommunicatorDropped),
+        text().prop_map(LossCause::Other),
+    ]
 }
 
 fn debug_get() -> Command {
@@ -302,6 +365,34 @@ proptest! {
     }
 
     #[test]
+    fn a_failure_with_other_numbers_in_its_kind_never_panics(numbers in vec(any::<i64>(), 3)) {
+        let kind = ErrorKind::Library { backend: "b".into(), function: "f".into(), code: 0 };
+        let failure = Failure { kind, ..failure_of_worker_1() };
+        let encoded = wire::encode_reply(&debug_get(), WorkerId::new(1), &Err(Arc::new(failure))).unwrap();
+        // The numbers are three ints, behind the bool `aborted`: `kind` is 10.
+        let ten = [1i32.to_le_bytes().as_slice(), &10i64.to_le_bytes()].concat();
+        let at = encoded.windows(ten.len()).position(|window| window == ten).unwrap();
+        for kind in -1..30 {
+            let mut bytes = encoded.clone();
+            let values = [kind, numbers[0], numbers[1]];
+            for (index, value) in values.into_iter().enumerate() {
+                let at = at + 12 * index + 4;
+                bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            }
+            _ = Packet::split(&bytes).map(|(packet, _)| wire::decode_reply(packet));
+        }
+    }
+
+    #[test]
+    fn the_cause_of_a_loss_survives(cause in loss_cause()) {
+        let message = Message::From { worker: WorkerId::new(3), message: Box::new(Message::Lost(cause.clone())) };
+        let bytes = message.encode().unwrap();
+        let Message::From { message, .. } = Message::decode(packet(&bytes)).unwrap() else { panic!() };
+        let Message::Lost(back) = *message else { panic!() };
+        prop_assert_eq!(back, cause);
+    }
+
+    #[test]
     fn garbage_never_panics(bytes in vec(any::<u8>(), 0..200)) {
         _ = wire::decode_frame(1, &bytes);
         _ = Packet::read(&bytes).map(wire::decode_reply);
@@ -320,9 +411,8 @@ proptest! {
 
 const MESSAGES: usize = 34;
 
-/// One message of each kind.
-fn messages() -> Vec<Message> {
-    let failure = Arc::new(Failure {
+fn failure_of_worker_1() -> Failure {
+    Failure {
         worker: WorkerId::new(1),
         command: 7,
         operation: "f".into(),
@@ -330,7 +420,13 @@ fn messages() -> Vec<Message> {
         message: "no luck".into(),
         causes: vec!["a cause".into()],
         aborted: true,
-    });
+        kind: ErrorKind::Library { backend: "nccl".into(), function: "ncclSend".into(), code: 3 },
+    }
+}
+
+/// One message of each kind.
+fn messages() -> Vec<Message> {
+    let failure = Arc::new(failure_of_worker_1());
     let hello = Hello {
         token: [1, 2, 3].into(),
         worker: WorkerId::new(2),
@@ -388,7 +484,7 @@ fn messages() -> Vec<Message> {
         Message::Left("worker 3 (idle)".into()),
         from(Message::Reply { seq: 2, reply: Ok(Value::from("text")) }),
         from(Message::Output { is_err: true, line: b"a line".as_slice().into() }),
-        from(Message::Lost("its process ended".into())),
+        from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),
         from(Message::Shutdown),
     ];
     let asks = asks.into_iter().map(|call| Message::Ask { id: 8, epoch: 1, call });
@@ -568,4 +664,14 @@ fn a_long_message_is_shown_in_part() {
     let shown = Message::Bye("x".repeat(1 << 20)).to_string();
     assert!(shown.starts_with("Bye(\"xxx") && shown.ends_with("xxx…"), "{}", shown.len());
     assert_eq!(shown.chars().count(), 101);
+}
+
+#[test]
+fn texts_of_a_failure_are_cut_when_they_cross() {
+    let long = || "é".repeat(1 << 20);
+    let causes = (0..100).map(|_| long()).collect();
+    let failure = Failure { operation: long(), message: long(), causes, ..failure_of_worker_1() };
+    let bytes = wire::encode_reply(&debug_get(), WorkerId::new(1), &Err(Arc::new(failure))).unwrap();
+    let Ok(Err(back)) = wire::decode_reply(packet(&bytes)) else { panic!() };
+    assert_eq!((back.operation.len(), back.message.len(), back.causes.len()), (64 << 10, 64 << 10, 32));
 }

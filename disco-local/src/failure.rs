@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use disco_core::Error;
+use disco_core::error::{LossCause, LostPeer};
+use disco_core::{Error, Rank};
 
 use crate::board::Record;
-use crate::report;
 
 /// What broke a communicator, as all ranks can read it.
 pub(crate) struct Failure {
@@ -28,8 +28,8 @@ impl Failure {
 
     /// Ranks wait for one whose communicator is gone.
     pub(crate) fn lost(rank: usize) -> Self {
-        let workers = report::ranks(&[rank]);
-        Self::for_all(Error::Lost { workers, why: "its communicator was dropped while others waited for it".into() })
+        let peer = LostPeer::Rank(Rank::new(rank as u32));
+        Self::for_all(Error::lost(peer, LossCause::CommunicatorDropped))
     }
 
     /// A failure that every rank reports as its own.
@@ -71,7 +71,10 @@ impl Failure {
     pub(crate) fn to_record(&self) -> Record {
         let (kind, texts) = match &self.error {
             Error::Aborted { cause } => (ABORTED, [cause.to_string(), String::new()]),
-            Error::Lost { workers, why } => (LOST, [workers.clone(), why.clone()]),
+            Error::Lost(loss) => match loss.peer {
+                LostPeer::Rank(rank) => (LOST, [rank.index().to_string(), String::new()]),
+                _ => (INVALID, [loss.to_string(), String::new()]),
+            },
             Error::Mismatch { operation, detail } => (MISMATCH, [operation.clone(), detail.clone()]),
             other => (INVALID, [other.to_string(), String::new()]),
         };
@@ -84,7 +87,10 @@ impl Failure {
         record.map_or_else(unknown, |Record { kind, witnesses, texts: [first, second] }| {
             let error = match kind {
                 ABORTED => Error::Aborted { cause: first.into() },
-                LOST => Error::Lost { workers: first, why: second },
+                LOST => match first.parse() {
+                    Ok(rank) => Error::lost(LostPeer::Rank(Rank::new(rank)), LossCause::CommunicatorDropped),
+                    Err(_) => Error::invalid(format!("the board names no lost rank: {first}")),
+                },
                 MISMATCH => Error::Mismatch { operation: first, detail: second },
                 _ => Error::Invalid(first),
             };

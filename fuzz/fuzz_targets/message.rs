@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::activity::Activity;
+use disco_core::error::{LossCause, ProcessEnd};
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Op, Tensor, Value, WorkerId, WorkerRange, World};
@@ -71,7 +72,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Alive,
         Message::Left("worker 3".into()),
         from(Message::Output { is_err: true, line: bytes() }),
-        from(Message::Lost("its process ended".into())),
+        from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),
         from(Message::Reply { seq: 4, reply: Ok(Value::Int(1)) }),
         from(progress()),
     ]);

@@ -1,6 +1,6 @@
 //! Values of every kind, and a failure.
 
-use disco_core::error::Failure;
+use disco_core::error::{ErrorKind, Failure};
 use disco_core::{DType, Device, DeviceKind, RegisterId, Shape, Tensor, Value, WorkerId};
 
 /// One value of each kind that goes over the wire, strings and bytes both short and long.
@@ -33,5 +33,6 @@ pub fn failure() -> Failure {
         message: "it did not work".into(),
         causes: vec!["because of this".into(), "that".into()],
         aborted: true,
+        kind: ErrorKind::Library { backend: "nccl".into(), function: "ncclSend".into(), code: 3 },
     }
 }

@@ -5,7 +5,10 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::{fs, thread};
 
-use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, block_on};
+use disco::error::{LossCause, ProcessEnd};
+use disco::{
+    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, WorkerRange, block_on,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs::{self, ask, builder, complaint, end, pair, wait_for_end_of};
@@ -26,13 +29,13 @@ fn signal(pid: i64, signal: Signal) {
 }
 
 /// The error of a session whose other node or worker gets a signal while all but worker 3 are in a collective.
-fn after(session: &LaneSession, pid: i64, what: Signal) -> String {
+fn after(session: &LaneSession, pid: i64, what: Signal) -> Error {
     block_on(async {
         session.init_ccl("by-store", &[]).await.unwrap();
         session.call(&session.function("tests.barriers").await.unwrap(), (1, 3, 1000.0)).await.unwrap();
         thread::sleep(Duration::from_millis(200));
         signal(pid, what);
-        let error = session.sync_all().await.unwrap_err().to_string();
+        let error = session.sync_all().await.unwrap_err();
         // Worker 1 was in the collective, and has left it.
         let deadlines = Duration::from_secs(10);
         let start = std::time::Instant::now();
@@ -46,11 +49,15 @@ fn a_node_killed_inside_a_collective_is_named_and_the_others_are_aborted() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let (session, node) = pair(builder(2, 2).node_workers(kind));
         let workers = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
-        let error = after(&session, node.id().into(), Signal::KILL);
+        let loss = after(&session, node.id().into(), Signal::KILL);
+        let error = loss.to_string();
         assert!(
             error.starts_with("node 1 (") && error.ends_with(") with workers 2 to 3 lost: its connection was closed"),
             "{error}"
         );
+        let Error::Lost(loss) = loss else { panic!("{loss}") };
+        let lost = (loss.workers(), loss.node().map(|node| node.number), &loss.cause);
+        assert_eq!(lost, (WorkerRange::new(2..4), Some(1), &LossCause::ConnectionClosed));
         assert_eq!(end(node).status.code(), None);
         workers.into_iter().for_each(wait_for_end_of);
     }
@@ -58,7 +65,7 @@ fn a_node_killed_inside_a_collective_is_named_and_the_others_are_aborted() {
 
 fn a_frozen_node_is_named() {
     let (session, mut node) = pair(builder(2, 2).silence(Duration::from_millis(500)));
-    let error = after(&session, node.id().into(), Signal::STOP);
+    let error = after(&session, node.id().into(), Signal::STOP).to_string();
     assert!(error.starts_with("node 1 (") && error.ends_with("lost: it has said nothing for 500ms"), "{error}");
     node.kill().unwrap();
     node.wait().unwrap();
@@ -66,9 +73,15 @@ fn a_frozen_node_is_named() {
 
 fn a_worker_killed_on_a_node_is_named_with_its_node() {
     let (session, node) = pair(builder(2, 2).node_workers(SessionKind::Processes));
-    let error = after(&session, ask(&session, "tests.pid", 3), Signal::KILL);
+    let loss = after(&session, ask(&session, "tests.pid", 3), Signal::KILL);
+    let error = loss.to_string();
     assert!(error.starts_with("worker 3 lost: on node 1 ("), "{error}");
     assert!(error.ends_with("): its process ended: signal: 9 (SIGKILL)"), "{error}");
+    let Error::Lost(loss) = loss else { panic!("{loss}") };
+    let killed =
+        LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal: 9, core_dumped: false }, connected: true };
+    let lost = (loss.workers(), loss.node().map(|node| node.number), &loss.cause);
+    assert_eq!(lost, (WorkerRange::new(3..4), Some(1), &killed));
     end(node);
 }
 

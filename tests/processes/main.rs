@@ -9,6 +9,7 @@ mod death;
 mod functions;
 mod invited;
 mod life;
+mod matching;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(feature = "nccl")]
@@ -39,7 +40,16 @@ fn main() -> ExitCode {
     let nccl = nccl::tests();
     #[cfg(not(feature = "nccl"))]
     let nccl = Tests::new();
-    let tests = [death::tests(), invited::tests(), life::tests(), replies::tests(), start::tests(), mpi, nccl];
+    let tests = [
+        death::tests(),
+        invited::tests(),
+        life::tests(),
+        matching::tests(),
+        replies::tests(),
+        start::tests(),
+        mpi,
+        nccl,
+    ];
     let trials = tests.into_iter().flatten().map(|(name, test)| {
         let run = move || {
             test();

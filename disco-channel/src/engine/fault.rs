@@ -15,6 +15,22 @@ pub(crate) enum Fault {
     SilentController,
     /// A thread that brings a frame does not wake the reactor thread for an earlier timeout.
     MissedWake,
+    /// The ring waits for a worker process that has ended.
+    NotRetired,
+    /// The controller takes no notice of a node's report that a worker is lost.
+    LossIgnored,
+    /// A line of a worker comes twice.
+    DoubleOutput,
+    /// A worker process is reported as lost before its exit status can be known.
+    NoStatus,
+    /// The lane is over while processes of nodes run that the session has started.
+    ChildrenLeft,
+    /// A worker process is reported twice as having left.
+    DoubleDeparture,
+    /// A reply has the number of another command.
+    StrayReply,
+    /// A controller that did not listen for a long time counts it as silence of its peers.
+    NoExcuse,
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub(crate) fn encode(worker: WorkerId, seq: u64, reply: Reply, wrap: impl Fn(Mes
             message: error.to_string(),
             causes: Vec::new(),
             aborted: false,
+            kind: error.kind(),
         };
         wrap(Message::Reply { seq, reply: Err(Arc::new(failure)) }).encode()
     })

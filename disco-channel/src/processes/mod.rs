@@ -26,7 +26,6 @@
 //! that is still there 4 s later kills itself.
 
 mod controller;
-mod frames;
 mod invitation;
 mod worker;
 

@@ -2,18 +2,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
-use disco_core::shared_memory::Segment;
 use disco_core::{Error, Result};
 
 use super::table::Table;
 use crate::engine::controller::{Action, Conn, Controller, Event, Order, Write};
 use crate::process::Process;
-use crate::reactor::{Connection, Waker};
+use crate::reactor::{Connection, Descriptor, Waker};
 
 /// How often a thread that closes a lane looks whether the reactor thread has done it.
 const LOOK: Duration = Duration::from_millis(100);
@@ -25,7 +23,7 @@ pub(crate) struct Lane {
     /// Wakes the reactor thread.
     pub(super) waker: Arc<Waker>,
     /// The memory of the ring, which peers get with their welcome.
-    ring: Option<Arc<Segment>>,
+    ring: Option<Descriptor>,
 }
 
 struct State {
@@ -40,7 +38,7 @@ struct State {
 }
 
 impl Lane {
-    pub(crate) fn new(controller: Controller, waker: Arc<Waker>, ring: Option<Arc<Segment>>) -> Self {
+    pub(crate) fn new(controller: Controller, waker: Arc<Waker>, ring: Option<Descriptor>) -> Self {
         let table = Table::default();
         let state = State { controller, table, started: None, processes: Vec::new(), is_over: false };
         Self { state: Mutex::new(state), changed: Condvar::new(), waker, ring }
@@ -117,12 +115,22 @@ impl Lane {
     }
 
     /// Has the engine take an event in, on the reactor thread, and appends what is to be done to `actions`.
-    pub(super) fn step(&self, event: Option<Event>, actions: &mut VecDeque<Action>) {
+    pub(super) fn step(&self, event: Event, actions: &mut VecDeque<Action>) {
         let mut state = self.lock();
-        if let Some(event) = event {
-            state.controller.handle(event, Instant::now());
-            self.write(&mut state);
-        }
+        state.controller.handle(event, Instant::now());
+        self.write(&mut state);
+        self.take_actions(&mut state, actions);
+    }
+
+    /// Takes what other threads have left for the reactor thread: appends what is to be done to `actions`, and returns processes that
+    /// were started.
+    pub(super) fn collect(&self, actions: &mut VecDeque<Action>) -> Vec<Process> {
+        let mut state = self.lock();
+        self.take_actions(&mut state, actions);
+        std::mem::take(&mut state.processes)
+    }
+
+    fn take_actions(&self, state: &mut State, actions: &mut VecDeque<Action>) {
         while let Some(action) = state.controller.next_action() {
             actions.push_back(action);
         }
@@ -142,10 +150,6 @@ impl Lane {
         removed.inspect(|connection| connection.close());
     }
 
-    pub(super) fn take_processes(&self) -> Vec<Process> {
-        std::mem::take(&mut self.lock().processes)
-    }
-
     pub(super) fn set_started(&self, started: Result<()>) {
         self.lock().started = Some(started);
         self.changed.notify_all();
@@ -161,33 +165,23 @@ impl Lane {
             let Some(connection) = state.table.find(write.conn) else { continue };
             let conn = write.conn;
             let Err(error) = self.write_to(connection, write) else { continue };
-            let event = match connection.is_full() {
-                true => Event::Full(conn, connection.backlog()),
+            if connection.is_full() {
+                state.controller.handle(Event::Full(conn, connection.backlog()), Instant::now());
+            } else {
                 // That the other end is gone shows when it is listened to: it may have said why.
-                false if connection.is_cut() => {
-                    tracing::debug!(?conn, %error, "can't be told");
-                    self.waker.wake();
-                    continue;
-                }
-                false => Event::Hung(conn, Some(error.to_string())),
-            };
-            state.controller.handle(event, Instant::now());
+                tracing::debug!(?conn, %error, "can't be told");
+                self.waker.wake();
+            }
         }
     }
 
     fn write_to(&self, connection: &Connection, Write { bytes, order, .. }: Write) -> Result<()> {
         match order {
             Order::Urgent => connection.send(bytes, None),
-            Order::WithRing => connection.send(bytes, self.ring()?),
+            Order::WithRing => connection.send(bytes, self.ring.clone()),
             Order::Last => connection.send_last(bytes),
             Order::Held => connection.hold_last(bytes),
         }
-    }
-
-    /// The descriptor of the ring.
-    fn ring(&self) -> Result<Option<OwnedFd>> {
-        let ring = self.ring.as_ref().map(|ring| ring.as_fd().try_clone_to_owned()).transpose();
-        ring.map_err(|error| Error::system("no descriptor for the ring", error))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

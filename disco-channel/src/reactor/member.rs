@@ -1,22 +1,106 @@
-//! What the drivers of members share: waiting for events, and taking them in.
+//! The driver of a member, a worker process or a node: waits for events, takes them in, and does what follows.
 
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::Result;
+use disco_core::error::LossCause;
 use disco_core::wire::Message;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::engine::member::joining::{Action, Joining};
-use crate::engine::member::serving::Event;
+use crate::engine::member::serving::{self, Event, Member};
 use crate::reactor::{Connection, Incoming, Poller, Waker};
 
 /// Reads from a connection before anything else is done.
-pub(crate) const ROUNDS: u32 = 16;
+const ROUNDS: u32 = 16;
 /// Longest wait. An engine has a timeout in each phase in which the driver waits.
 const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
+/// A member and its connection, in `host`.
+pub(crate) struct Driver<H> {
+    pub(crate) member: Member,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) incoming: Incoming,
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) host: H,
+}
+
+/// What a driver needs of the process in which the member is.
+pub(crate) trait Host {
+    /// Whether the driver's thread stays awake for a moment after something came.
+    const STAYS_AWAKE: bool;
+
+    /// Something that has happened in the process.
+    fn next_event(&mut self, member: &Member) -> Option<Event>;
+
+    /// Does what the member wants; a descriptor may have come in. Returns the events that follow.
+    fn act(&mut self, action: serving::Action, incoming: &mut Incoming) -> Result<Vec<Event>>;
+}
+
+impl<H: Host> Driver<H> {
+    /// Serves until nothing follows. Returns how the member ends.
+    pub(crate) fn run(&mut self) -> Result<()> {
+        let mut poller = Poller::default();
+        loop {
+            if let ControlFlow::Break(result) = self.step(&mut poller) {
+                return result;
+            }
+            if !H::STAYS_AWAKE {
+                poller = Poller::default();
+            }
+        }
+    }
+
+    /// Waits for the next events, and does what follows from them. Breaks with the member's result.
+    fn step(&mut self, poller: &mut Poller) -> ControlFlow<Result<()>> {
+        let connection = self.member.listens().then_some(&*self.connection);
+        wait(poller, connection, &self.waker, self.member.next_timeout());
+        let mut rounds = ROUNDS;
+        while self.member.listens()
+            && let Some(event) = next_event(&mut self.incoming, &self.connection, &mut rounds)
+        {
+            // Everything that came before is passed on first.
+            if let Event::Closed = event {
+                break;
+            }
+            self.handle(event)?;
+        }
+        while let Some(event) = self.host.next_event(&self.member) {
+            self.handle(event)?;
+        }
+        if self.connection.is_full() {
+            self.handle(Event::Full(self.connection.backlog()))?;
+        }
+        // That the controller is gone shows when it is listened to.
+        _ = self.connection.flush();
+        self.handle(Event::Timeout)?;
+        match self.incoming.is_closed() {
+            true => self.handle(Event::Closed),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> ControlFlow<Result<()>> {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            self.member.handle(event, Instant::now());
+            while let Some(action) = self.member.next_action() {
+                if let serving::Action::End(result) = action {
+                    return ControlFlow::Break(result);
+                }
+                let follows = self.host.act(action, &mut self.incoming);
+                events.extend(follows.unwrap_or_else(|error| vec![Event::Failed(error)]));
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 /// Waits until something comes over the connection, the waker is woken, or it is time.
-pub(crate) fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, timeout: Option<Instant>) {
+fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, timeout: Option<Instant>) {
     let limit = timeout.map_or(WAIT_LIMIT, |timeout| timeout.saturating_duration_since(Instant::now()));
     let mut polled = vec![PollFd::new(waker, PollFlags::IN)];
     if let Some(connection) = connection {
@@ -29,7 +113,7 @@ pub(crate) fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: 
 }
 
 /// The next event of a connection, from what was read already, or of what `rounds` further reads give.
-pub(crate) fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32) -> Option<Event> {
+fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32) -> Option<Event> {
     match incoming.next() {
         Ok(None) => {}
         Ok(Some(message)) => return Some(Event::Said(message)),
@@ -53,7 +137,7 @@ pub(crate) fn join(
     incoming: &mut Incoming,
     waker: &Waker,
     show_waiting: impl Fn(),
-) -> Result<Result<Message, String>> {
+) -> Result<Result<Message, LossCause>> {
     let mut rounds = ROUNDS;
     loop {
         while let Some(action) = joining.next_action() {

@@ -7,6 +7,7 @@
 //!
 //! The inbox, the store and processes are called by the reactor thread alone, without the lock.
 
+mod answers;
 mod connection;
 mod lane;
 pub(crate) mod member;
@@ -14,11 +15,13 @@ mod poller;
 mod served;
 mod service;
 mod table;
+mod transport;
 mod waker;
 
-pub(crate) use connection::{Connection, Incoming};
+pub(crate) use connection::{Connection, Descriptor, Incoming};
 pub(crate) use lane::Lane;
 pub(crate) use poller::{Poller, poll};
 pub(crate) use served::Served;
-pub(crate) use service::{Accepted, Reactor, Transport};
+pub(crate) use service::Reactor;
+pub(crate) use transport::{Accepted, Transport};
 pub(crate) use waker::Waker;

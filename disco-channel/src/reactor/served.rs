@@ -9,7 +9,8 @@ use std::time::Duration;
 use disco_core::{Error, Result};
 
 use super::lane::Lane;
-use super::service::{Reactor, Transport};
+use super::service::Reactor;
+use super::transport::Transport;
 use crate::ending;
 use crate::engine::controller::{Controller, Event};
 
@@ -29,7 +30,7 @@ impl Served {
     /// # Errors
     /// The system refuses.
     pub(crate) fn start<T: Transport + 'static>(name: &str, reactor: Reactor<T>) -> io::Result<Self> {
-        let lane = reactor.lane().clone();
+        let lane = reactor.lane.clone();
         let thread = thread::Builder::new().name(name.into()).spawn(|| reactor.run())?;
         Ok(Self { lane, thread: Mutex::new(Some(thread)) })
     }

@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Inbox;
-use disco_core::link::{Shared, SharedFd};
-use disco_core::wire::{Message, StoreCall, WireError};
-use disco_core::{Result, Value};
+use disco_core::link::Shared;
+use disco_core::wire::WireError;
 use rustix::event::{PollFd, PollFlags};
 
 use super::lane::Lane;
-use crate::engine::controller::{Action, Conn, Event, Origin};
+use super::transport::{Accepted, Transport};
+use crate::engine::controller::{Action, Conn, Event};
 use crate::process::Process;
 use crate::reactor::{Connection, Incoming, Poller};
 
@@ -25,68 +25,26 @@ const ROUNDS: usize = 16;
 /// Interval at which large replies that are held back are tried again.
 const HELD_BACK: Duration = Duration::from_millis(5);
 
-/// How the peers of a lane connect, and what else differs between lanes.
-pub(crate) trait Transport: Send {
-    /// What becomes readable when a connection can be accepted, until none is any more.
-    fn listener(&self) -> Option<BorrowedFd<'_>>;
-
-    /// Accepts a connection; none if it is of no use.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if nobody connects; else the system accepts none.
-    fn accept(&mut self) -> io::Result<Option<Accepted>>;
-
-    /// No more connections are accepted.
-    fn stop_accepting(&mut self);
-
-    /// A line that a worker has printed.
-    fn print(&self, _from: String, _is_err: bool, _line: Arc<[u8]>) {}
-
-    /// A peer is gone.
-    fn retire(&self, _peer: usize) {}
-
-    /// How often something has to be done that no event tells of, at least.
-    fn interval(&self) -> Duration {
-        Duration::MAX
-    }
-
-    /// Does it.
-    fn tick(&self) {}
-
-    /// The lane is over.
-    fn finish(&mut self) {}
-}
-
-/// A connection that was accepted.
-pub(crate) struct Accepted {
-    pub(crate) connection: Connection,
-    pub(crate) origin: Origin,
-    /// Bytes that come before messages.
-    pub(crate) bytes: usize,
-    /// The largest message at first.
-    pub(crate) limit: usize,
-}
-
 /// The state of the reactor thread.
 pub(crate) struct Reactor<T: Transport> {
-    lane: Arc<Lane>,
+    pub(super) lane: Arc<Lane>,
     inbox: Arc<dyn Inbox>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     transport: T,
-    connections: BTreeMap<Conn, Reading>,
+    pub(super) connections: BTreeMap<Conn, Reading>,
     /// Of peers, as far as they are known.
     processes: Vec<Process>,
     /// To be done next.
-    actions: VecDeque<Action>,
+    pub(super) actions: VecDeque<Action>,
     poller: Poller,
     ticked: Instant,
     is_over: bool,
 }
 
 /// The receiving half of a connection.
-struct Reading {
-    connection: Arc<Connection>,
-    incoming: Incoming,
+pub(super) struct Reading {
+    pub(super) connection: Arc<Connection>,
+    pub(super) incoming: Incoming,
     /// Bytes that come before messages.
     bytes: usize,
 }
@@ -118,15 +76,11 @@ impl<T: Transport> Reactor<T> {
         }
     }
 
-    pub(super) fn lane(&self) -> &Arc<Lane> {
-        &self.lane
-    }
-
     /// Serves until nothing is left of any peer.
     pub(super) fn run(mut self) {
         loop {
-            self.adopt();
-            self.lane.step(None, &mut self.actions);
+            let started = self.lane.collect(&mut self.actions);
+            self.adopt(started);
             self.act();
             if self.is_over {
                 break;
@@ -201,7 +155,7 @@ impl<T: Transport> Reactor<T> {
 
     /// Has the engine take an event in, and does what follows.
     fn step(&mut self, event: Event) {
-        self.lane.step(Some(event), &mut self.actions);
+        self.lane.step(event, &mut self.actions);
         self.act();
     }
 
@@ -314,8 +268,8 @@ impl<T: Transport> Reactor<T> {
     }
 
     /// Takes charge of processes that were started.
-    fn adopt(&mut self) {
-        for (index, process) in self.lane.take_processes().into_iter().enumerate() {
+    fn adopt(&mut self, started: Vec<Process>) {
+        for (index, process) in started.into_iter().enumerate() {
             let Some(place) = self.processes.get_mut(index) else { return };
             let child = process.child_id();
             *place = process;
@@ -380,41 +334,9 @@ impl<T: Transport> Reactor<T> {
         match watch(pid, connection) {
             Ok(process) => {
                 self.processes[peer] = process;
-                self.lane.step(Some(Event::Started(peer, None)), &mut self.actions);
+                self.lane.step(Event::Started(peer, None), &mut self.actions);
             }
             Err(error) => tracing::warn!(peer, %error, "its process can't be watched"),
-        }
-    }
-
-    /// Does what a worker asks of the store.
-    fn ask(&self, conn: Conn, id: u64, epoch: u64, call: StoreCall) {
-        let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
-        let connection = connection.clone();
-        let tell = move |result| answer(&connection, id, result);
-        self.shared.store().call(epoch, call, Box::new(tell));
-    }
-
-    /// A worker shares a descriptor.
-    fn share(&mut self, conn: Conn, id: u64, name: SharedFd) {
-        let Some(Reading { connection, incoming, .. }) = self.connections.get_mut(&conn) else { return };
-        match incoming.take_fd() {
-            Ok(fd) => {
-                self.shared.put(name, fd);
-                answer(connection, id, Ok(Value::None));
-            }
-            Err(error) => self.lane.step(Some(Event::Garbage(conn, error)), &mut self.actions),
-        }
-    }
-
-    /// Hands a descriptor to a worker.
-    fn hand(&self, conn: Conn, id: u64, name: SharedFd) {
-        let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
-        let sent = match self.shared.copy(name) {
-            Ok(fd) => Message::Handed { id }.encode().and_then(|packet| connection.send(packet, Some(fd))),
-            Err(error) => return answer(connection, id, Err(error)),
-        };
-        if let Err(error) = sent {
-            tracing::debug!(%error, "nobody to answer");
         }
     }
 }
@@ -447,16 +369,6 @@ fn watch(pid: u32, connection: &Connection) -> io::Result<Process> {
     let process = Process::stranger(pid)?;
     // The other end is still open, so its process is alive and the id has not been used again.
     if connection.is_hung_up() { Err(io::ErrorKind::NotConnected.into()) } else { Ok(process) }
-}
-
-/// Sends an answer. That the other end is gone shows when it is listened to.
-fn answer(connection: &Connection, id: u64, result: Result<Value>) {
-    let packet = Message::Answer { id, result }.encode();
-    // A value that can't leave the process: the worker that asked is told so.
-    let packet = packet.or_else(|error| Message::Answer { id, result: Err(error) }.encode());
-    if let Err(error) = packet.and_then(|packet| connection.send(packet, None)) {
-        tracing::debug!(%error, "an answer does not go on");
-    }
 }
 
 #[cfg(test)]

@@ -8,20 +8,21 @@ use crate::reactor::Connection;
 /// Connections, each under a number that is used once.
 #[derive(Debug, Default)]
 pub(super) struct Table {
+    /// How often a slot was used before, and its connection.
     slots: Vec<(u32, Option<Arc<Connection>>)>,
+    /// Slots without a connection.
+    free: Vec<u32>,
 }
 
 impl Table {
     pub(super) fn insert(&mut self, connection: Arc<Connection>) -> Conn {
-        let slot = self.slots.iter().position(|(_, connection)| connection.is_none()).unwrap_or(self.slots.len());
-        match self.slots.get_mut(slot) {
-            None => self.slots.push((0, Some(connection))),
-            Some((generation, free)) => {
-                *generation += 1;
-                *free = Some(connection);
-            }
-        }
-        Conn { slot: slot as u32, generation: self.slots[slot].0 }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            self.slots.len() as u32 - 1
+        });
+        let (generation, place) = &mut self.slots[slot as usize];
+        *place = Some(connection);
+        Conn { slot, generation: *generation }
     }
 
     pub(super) fn find(&self, conn: Conn) -> Option<&Arc<Connection>> {
@@ -31,6 +32,29 @@ impl Table {
 
     pub(super) fn remove(&mut self, conn: Conn) -> Option<Arc<Connection>> {
         let (generation, connection) = self.slots.get_mut(conn.slot as usize)?;
-        if *generation == conn.generation { connection.take() } else { None }
+        let removed = connection.take_if(|_| *generation == conn.generation)?;
+        *generation += 1;
+        self.free.push(conn.slot);
+        Some(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::reactor::Waker;
+
+    #[test]
+    fn the_number_of_a_closed_connection_finds_no_later_one() {
+        let waker = Arc::new(Waker::new().unwrap());
+        let connect = || Arc::new(Connection::new(UnixStream::pair().unwrap().0, waker.clone()).unwrap());
+        let mut table = Table::default();
+        let [first, second] = [table.insert(connect()), table.insert(connect())];
+        assert!(table.remove(first).is_some() && table.remove(first).is_none());
+        let third = table.insert(connect());
+        assert_eq!((third.slot, table.slots.len()), (first.slot, 2));
+        assert!(table.find(first).is_none() && table.find(second).is_some() && table.find(third).is_some());
     }
 }

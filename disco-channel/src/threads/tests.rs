@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::{Notice, Reply, Signal};
-use disco_core::error::Failure;
+use disco_core::error::{ErrorKind, Failure};
 use disco_core::{Abort, Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
 use super::{ThreadEndpoint, ThreadLane};
@@ -154,6 +154,7 @@ fn notices_come_up_at_once() {
             message: "no luck".into(),
             causes: Vec::new(),
             aborted: false,
+            kind: ErrorKind::User,
         };
         endpoint.link().notify(Notice::Failed { epoch: 0, failure: Arc::new(failure) });
         obedient(worker, endpoint)

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::endpoint::ThreadEndpoint;
@@ -35,11 +36,11 @@ fn work(run: &Run, endpoint: ThreadEndpoint, exits: &Exits) {
     let ended = catch_unwind(AssertUnwindSafe(|| run(worker, endpoint)));
     let why = match ended {
         Ok(Ok(())) if exits.are_expected() => return inbox.left(here),
-        Ok(Ok(())) => "its thread ended before shutdown".to_owned(),
-        Ok(Err(error)) => format!("its thread ended: {error}"),
-        Err(panic) => format!("its thread panicked: {}", message(&*panic)),
+        Ok(Ok(())) => LossCause::ThreadEnded(None),
+        Ok(Err(error)) => LossCause::ThreadEnded(Some(error.to_string())),
+        Err(panic) => LossCause::Panicked(message(&*panic).to_owned()),
     };
-    inbox.lost(here, Error::Lost { workers: worker.to_string(), why });
+    inbox.lost(here, Error::lost(LostPeer::Workers { workers: here, node: None }, why));
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

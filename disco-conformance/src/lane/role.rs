@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::Notice;
-use disco_core::error::Failure;
+use disco_core::error::{ErrorKind, Failure};
 use disco_core::sync;
 use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Store, Value, WorkerId};
 
@@ -199,5 +199,6 @@ pub(super) fn failure(worker: WorkerId, command: u64) -> Arc<Failure> {
         message: "no luck".into(),
         causes: vec!["a cause".into()],
         aborted: false,
+        kind: ErrorKind::OutOfMemory { bytes: 1 << 40 },
     })
 }

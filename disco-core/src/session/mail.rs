@@ -257,6 +257,7 @@ mod tests {
     use futures_lite::FutureExt as _;
 
     use super::*;
+    use crate::error::{LossCause, LostPeer};
     use crate::value::Value;
 
     fn all(range: Range<u32>) -> Vec<WorkerId> {
@@ -284,7 +285,8 @@ mod tests {
     fn a_loss_that_was_known_first_is_what_waits_end_with() {
         let mail = Mail::default();
         let before = mail.expect("get", 1, all(0..1));
-        mail.lose(&Error::Lost { workers: "worker 1".into(), why: "it is gone".into() });
+        let peer = LostPeer::Workers { workers: WorkerRange::new(1..2), node: None };
+        mail.lose(&Error::lost(peer, LossCause::Other("it is gone".into())));
         let after = mail.expect("get", 2, all(0..1));
         mail.close();
         for expected in [before, after] {

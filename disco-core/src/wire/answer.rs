@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::command::{write, write_debug};
-use super::{Packet, WireError, Writer, action};
+use super::value::clip;
+use super::{Packet, WireError, Writer, action, error_kind};
 use crate::command::Command;
 use crate::error::{Failure, Result};
 use crate::id::{RegisterId, WorkerId};
@@ -77,17 +78,21 @@ pub fn decode_notice(mut packet: Packet<'_>) -> Result<Notice, WireError> {
     }
 }
 
-/// `worker, command, operation, register or none, aborted, message, cause…`
+/// Causes of a failure that cross a lane at most.
+const MAX_CAUSES: usize = 32;
+
+/// `worker, command, operation, register or none, aborted, kind (5 values), message, cause…`; texts of 64 KiB at most
 pub(super) fn failure_args(failure: &Failure) -> Vec<Value> {
     let mut args = vec![
         Value::Int(failure.worker.wire()),
         Value::Int(failure.command as i64),
-        failure.operation.as_str().into(),
+        clip(&failure.operation).into(),
         failure.register.map_or(Value::None, |register| Value::Int(register.wire())),
         Value::Bool(failure.aborted),
-        failure.message.as_str().into(),
     ];
-    args.extend(failure.causes.iter().map(|cause| Value::from(cause.as_str())));
+    args.extend(error_kind::args(&failure.kind));
+    args.push(clip(&failure.message).into());
+    args.extend(failure.causes.iter().take(MAX_CAUSES).map(|cause| Value::from(clip(cause))));
     args
 }
 
@@ -101,11 +106,12 @@ pub(super) fn decode_failure(mut packet: Packet<'_>) -> Result<Failure, WireErro
         _ => return Err(WireError::Expected("a register or none")),
     };
     let Value::Bool(aborted) = packet.value()? else { return Err(WireError::Expected("a bool")) };
+    let kind = error_kind::decode(&mut packet)?;
     let message = packet.string()?.to_string();
     let causes = packet.rest()?.into_iter().map(|cause| match cause {
         Value::Str(text) => Ok(text.to_string()),
         _ => Err(WireError::Expected("a string")),
     });
     let causes = causes.collect::<Result<_, _>>()?;
-    Ok(Failure { worker, command, operation, register, message, causes, aborted })
+    Ok(Failure { worker, command, operation, register, message, causes, aborted, kind })
 }

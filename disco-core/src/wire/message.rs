@@ -35,10 +35,9 @@ use std::sync::Arc;
 use super::answer::{decode_failure, failure_args};
 use super::command::write;
 use super::introduction::{Assignment, Hello, Join, Welcome};
-use super::question;
-use super::{Packet, StoreCall, WireError, Writer, action, progress, value};
+use super::{Packet, StoreCall, WireError, Writer, action, loss, progress, question, value};
 use crate::activity::Progress;
-use crate::error::Result;
+use crate::error::{LossCause, Result};
 use crate::id::WorkerId;
 use crate::signal::Reply;
 use crate::value::Value;
@@ -157,7 +156,7 @@ pub enum Message {
         line: Arc<[u8]>,
     },
     /// A worker is gone, and why.
-    Lost(String),
+    Lost(LossCause),
     /// The workers of a node have left, but for those named here.
     Left(String),
 }
@@ -209,7 +208,7 @@ impl Message {
             Message::Output { is_err, line } => {
                 (action::OUTPUT, vec![Value::Bool(*is_err), Value::Bytes(line.clone())])
             }
-            Message::Lost(why) => (action::LOST, vec![why.as_str().into()]),
+            Message::Lost(why) => (action::LOST, loss::args(why)),
             Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
         }
     }
@@ -259,7 +258,7 @@ impl Message {
             action::READY => Message::Ready,
             action::ALIVE => Message::Alive,
             action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },
-            action::LOST => Message::Lost(packet.string()?.to_string()),
+            action::LOST => Message::Lost(loss::decode(&mut packet)?),
             action::LEFT => Message::Left(packet.string()?.to_string()),
             number => return Err(WireError::Unknown { what: "message", number }),
         };

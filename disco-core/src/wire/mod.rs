@@ -37,8 +37,10 @@
 mod answer;
 mod command;
 mod debug;
+mod error_kind;
 mod frame;
 mod introduction;
+mod loss;
 mod message;
 mod object;
 mod packet;
@@ -59,7 +61,7 @@ pub use crate::codec::{INLINE_LIMIT, PACKET_LIMIT, Reader, WireError, Writer};
 pub use crate::store::StoreCall;
 
 /// The version of everything that goes over connections: packets, messages, the ring.
-pub const VERSION: i64 = 2;
+pub const VERSION: i64 = 3;
 
 /// First arguments: TVM's.
 mod action {

@@ -103,6 +103,14 @@ pub(super) fn duration(duration: Duration) -> Value {
     Value::Int(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
+/// Bytes of a text of an error that cross a connection at most.
+pub(super) const TEXT_LIMIT: usize = 64 << 10;
+
+/// The start of a text, [`TEXT_LIMIT`] bytes at most.
+pub(super) fn clip(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_LIMIT)]
+}
+
 /// As [`Value::Bytes`].
 pub(super) fn write_bytes(bytes: &[u8], to: &mut Writer) {
     string(to, (code::SHORT_BYTES, index::BYTES), bytes);

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::error::{Error, Failure, causes};
+use crate::error::{Error, ErrorKind, Failure, causes};
 use crate::function::BoxError;
 use crate::id::{RegisterId, WorkerId};
 
@@ -35,6 +35,7 @@ pub(super) fn describe(
         message: error.to_string(),
         causes: causes(error),
         aborted: Error::abort_cause(error).is_some(),
+        kind: if error.is::<Panicked>() { ErrorKind::Panicked } else { ErrorKind::of(error) },
     }
 }
 

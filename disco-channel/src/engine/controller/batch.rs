@@ -1,4 +1,4 @@
-//! Frames that go to all nodes with one write.
+//! Frames that go to all peers with one write. A lane with a ring has none.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use disco_core::{Frame, Result};
 
 use crate::engine::limits::CHUNK;
 
-/// Linger time of frames that nobody waits for, for each node that is to be written to and woken, and at least.
+/// Linger time of frames that nobody waits for, for each peer that is to be written to and woken, and at least.
 const LINGER: Duration = Duration::from_micros(50);
 const MIN_LINGER: Duration = Duration::from_micros(100);
 /// Bytes that do not wait for more.
-const ENOUGH: usize = 16 << 10;
+pub(crate) const ENOUGH: usize = 16 << 10;
 
 /// Frames that have not gone yet.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ pub(crate) struct Load {
 }
 
 impl Batch {
-    /// For so many nodes.
-    pub(super) fn new(nodes: usize) -> Self {
-        let linger = (LINGER * u32::try_from(nodes).unwrap_or(u32::MAX)).max(MIN_LINGER);
+    /// For so many peers.
+    pub(super) fn new(peers: usize) -> Self {
+        let linger = (LINGER * u32::try_from(peers).unwrap_or(u32::MAX)).max(MIN_LINGER);
         Self { linger, packets: Writer::default(), frames: 0, bytes: 0, sent: None, deadline: None }
     }
 

@@ -1,16 +1,17 @@
 //! How peers and the lane end.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
+use disco_core::error::{LossCause, LostPeer, Node};
 use disco_core::wire::Message;
 use disco_core::{Error, Result};
 
 use super::event::{Action, Order};
 use super::machine::{Controller, Door};
-use super::peer::{Kind, Peer};
+use super::peer::{Cause, Kind, Peer, State};
+use crate::engine::fault::{self, Fault};
 
 /// How long nodes may take to say which of their workers did not leave, and aborted processes to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -21,17 +22,35 @@ const ABANDONED: Duration = Duration::from_secs(5);
 /// controller is gone gives its workers.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// How far the lane is with its end.
+/// How far the lane is between its start and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Closing {
-    Open,
-    /// Peers have until then to leave by themselves.
-    Waiting(Option<Instant>),
-    /// They were told to leave at once, and have until then.
+pub(super) enum Phase {
+    /// Since this time peers come and start their workers.
+    Starting(Instant),
+    Running,
+    /// The session closes the lane: peers have until then to leave by themselves.
+    Closing(Option<Instant>),
+    /// Peers were told to leave at once, and have until then.
     Farewell(Instant),
-    /// The lane was dropped: they were told so, too.
+    /// The lane was dropped: processes have until then to leave.
     Abandoned(Instant),
-    Done,
+    /// No connection is open. Processes that are left are killed at this time; none: they were killed, and each that is found still is.
+    Ending {
+        kill: Option<Instant>,
+    },
+    /// Nothing is left of any peer.
+    Over,
+}
+
+/// How peers were told to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Leave {
+    /// They were not: each that ends is lost.
+    No,
+    /// Behind all commands: each that ends otherwise than by leaving is lost.
+    InOrder,
+    /// Now: the lane takes no more frames, and no peer that ends is lost.
+    AtOnce,
 }
 
 impl Controller {
@@ -49,10 +68,8 @@ impl Controller {
     }
 
     /// Closes the connection of a peer, which ends the peer if nothing else does.
-    pub(super) fn close(&mut self, index: usize, why: Option<String>, now: Instant) {
-        let peer = &mut self.peers[index];
-        peer.closed.get_or_insert((now, why));
-        if let Some(conn) = peer.conn.take() {
+    pub(super) fn close(&mut self, index: usize, cause: Cause, now: Instant) {
+        if let Some(conn) = self.peers[index].close(cause, now) {
             self.conns.remove(&conn);
             self.out.act(Action::Close(conn));
         }
@@ -61,43 +78,33 @@ impl Controller {
 
     /// Reports the end of a peer once that is clear.
     pub(super) fn report(&mut self, index: usize, now: Instant) {
-        let (kind, peer) = (self.kind, &mut self.peers[index]);
-        if !peer.is_over
-            && let Some(why) = peer.why(kind, now)
-        {
-            peer.is_over = true;
+        if let Some(why) = self.peers[index].take_end(self.kind, now) {
             self.report_end(index, why, now);
         }
-        let peer = &mut self.peers[index];
-        let has_ended = kind == Kind::Node || !peer.is_running() || peer.is_free();
-        if peer.is_over && has_ended && !std::mem::replace(&mut peer.is_gone, true) {
+        if self.peers[index].take_rest(self.kind) {
             self.go_on_closing(now);
             self.end_if_over(now);
         }
     }
 
-    fn report_end(&mut self, index: usize, why: String, now: Instant) {
+    fn report_end(&mut self, index: usize, why: LossCause, now: Instant) {
         let peer = &self.peers[index];
-        let (workers, is_silent, has_come) = (peer.workers, peer.is_silent, peer.has_come);
-        let is_fine = match self.kind {
-            Kind::Node => peer.left.is_some(),
-            Kind::Process => peer.is_clean(),
-        };
+        let (workers, is_clean) = (peer.workers, peer.is_clean(self.kind));
         let is_process = self.kind == Kind::Process;
-        // Any other node ends its workers first, and is killed only if that takes too long.
-        if is_silent && !is_process {
+        if is_process {
+            if !fault::is_planted(Fault::NotRetired) {
+                self.out.act(Action::Retire(index));
+            }
+        } else if let LossCause::Silent(_) = why {
+            // Any other node ends its workers first, and is killed only if that takes too long.
             self.kill(index);
         }
-        if is_process {
-            self.out.act(Action::Retire(index));
-        }
-        if self.starting.is_some() {
-            let hint = match is_process && !has_come {
-                true => " before it connected; does its `main` call `disco::init()` first?",
-                false => "",
-            };
-            self.give_up(&self.lost(index, format!("{why}{hint}")), now);
-        } else if self.expected || self.leaving && is_fine {
+        if let Phase::Starting(_) = self.phase {
+            self.give_up(&self.lost(index, why), now);
+        } else if self.leave == Leave::AtOnce || self.leave == Leave::InOrder && is_clean {
+            if is_process && fault::is_planted(Fault::DoubleDeparture) {
+                self.out.act(Action::Left(workers));
+            }
             self.out.act(Action::Left(workers));
         } else {
             if is_process {
@@ -111,14 +118,9 @@ impl Controller {
 
     /// The lane does not come about.
     pub(super) fn give_up(&mut self, error: &Error, now: Instant) {
-        self.starting = None;
-        self.expected = true;
-        self.out.act(Action::StopAccepting);
         self.end_admission(Some(error));
-        for index in 0..self.peers.len() {
-            if let Some(conn) = self.peers[index].conn {
-                self.out.send_as(conn, &Message::Bye(error.to_string()), Order::Last);
-            }
+        for conn in self.peers.iter().filter_map(Peer::conn) {
+            self.out.send_as(conn, &Message::Bye(error.to_string()), Order::Last);
         }
         self.out.act(Action::Started(Err(error.clone())));
         self.finish(now);
@@ -136,39 +138,40 @@ impl Controller {
     /// The session closes the lane.
     pub(super) fn begin_to_close(&mut self, limit: Duration, now: Instant) {
         let limit = now.checked_add(limit);
-        self.closing = match self.closing {
-            Closing::Open => Closing::Waiting(limit),
+        self.phase = match self.phase {
+            Phase::Starting(_) | Phase::Running => Phase::Closing(limit),
             // The lane is closed twice at once: the shorter limit counts.
-            Closing::Waiting(other) => Closing::Waiting(limit.into_iter().chain(other).min()),
+            Phase::Closing(other) => Phase::Closing(limit.into_iter().chain(other).min()),
             later => later,
         };
+        if let Phase::Ending { .. } | Phase::Over = self.phase {
+            self.let_go();
+            self.stuck = self.stuck.take().or_else(|| Some(self.stuck_workers()));
+        }
         self.has_new_timeout = true;
         self.go_on_closing(now);
     }
 
     /// Nobody has the lane any more: nodes stop their workers by themselves, processes have some time to leave.
     pub(super) fn abandon(&mut self, now: Instant) {
-        if self.is_over || self.closing == Closing::Done {
-            return;
-        }
-        self.let_go();
-        match self.kind {
-            Kind::Process if self.starting.is_none() => {
-                self.closing = Closing::Abandoned(now + ABANDONED);
-                self.has_new_timeout = true;
-            }
-            _ => {
-                self.starting = None;
-                self.out.act(Action::StopAccepting);
+        match (self.phase, self.kind) {
+            (Phase::Ending { .. } | Phase::Over, _) => {}
+            (Phase::Starting(_), _) | (_, Kind::Node) => {
+                self.let_go();
                 self.finish(now);
+            }
+            (_, Kind::Process) => {
+                self.let_go();
+                self.phase = Phase::Abandoned(now + ABANDONED);
+                self.has_new_timeout = true;
             }
         }
     }
 
     /// Goes on with what [`Event::Close`](super::Event::Close) has begun.
     pub(crate) fn go_on_closing(&mut self, now: Instant) {
-        let all_gone = self.peers.iter().all(|peer| peer.is_gone);
-        if let Closing::Waiting(until) = self.closing
+        let all_gone = self.peers.iter().all(Peer::is_gone);
+        if let Phase::Closing(until) = self.phase
             && (all_gone || until.is_some_and(|until| now >= until))
         {
             self.let_go();
@@ -178,35 +181,31 @@ impl Controller {
                 // Whoever waits on a peer that is stuck is not stuck itself.
                 Kind::Process => Message::Abort { epoch: u64::MAX, cause: cause.into() },
             });
-            self.closing = Closing::Farewell(now + grace);
+            self.phase = Phase::Farewell(now + grace);
         }
-        match self.closing {
-            Closing::Farewell(until) if all_gone || now >= until => {
-                self.closing = Closing::Done;
-                self.stuck = Some((0..self.peers.len()).flat_map(|index| self.stuck_of(index)).collect());
+        match self.phase {
+            Phase::Farewell(until) if all_gone || now >= until => {
+                self.stuck = Some(self.stuck_workers());
                 self.finish(now);
             }
-            Closing::Abandoned(until) if now >= until => {
-                self.closing = Closing::Done;
-                self.finish(now);
-            }
+            Phase::Abandoned(until) if now >= until => self.finish(now),
             _ => {}
         }
     }
 
-    pub(super) fn closing_timeout(&self) -> Option<Instant> {
-        let leave = self.childless.and_then(|since| since.checked_add(LEAVE));
-        match self.closing {
-            Closing::Waiting(until) => until,
-            Closing::Farewell(until) | Closing::Abandoned(until) => Some(until),
-            Closing::Open | Closing::Done => leave.filter(|_| !self.kills),
+    /// When the phase ends by itself.
+    pub(super) fn phase_timeout(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Starting(since) => since.checked_add(self.start),
+            Phase::Closing(until) | Phase::Ending { kill: until } => until,
+            Phase::Farewell(until) | Phase::Abandoned(until) => Some(until),
+            Phase::Running | Phase::Over => None,
         }
     }
 
     /// Tells all peers to leave, now.
     fn let_go(&mut self) {
-        self.closed = true;
-        self.expected = true;
+        self.leave = Leave::AtOnce;
         self.tell_all(&Message::Shutdown);
     }
 
@@ -215,22 +214,18 @@ impl Controller {
             Ok(packet) => packet.into(),
             Err(error) => return tracing::error!(%error, %message, "can't be sent"),
         };
-        let conns = self.peers.iter().filter_map(|peer| peer.conn);
+        let conns = self.peers.iter().filter_map(Peer::conn);
         conns.for_each(|conn| self.out.write(conn, packet.clone(), Order::Urgent));
     }
 
-    /// Ends what is left: closes the connections to nodes, kills processes.
+    /// Ends what is left: closes connections, kills processes; those of nodes end by themselves first.
     fn finish(&mut self, now: Instant) {
-        self.expected = true;
+        self.leave = Leave::AtOnce;
+        self.out.act(Action::StopAccepting);
         self.end_admission(None);
-        if self.kind == Kind::Process {
-            self.kills = true;
-            (0..self.peers.len()).for_each(|index| self.kill(index));
-        }
-        let starts = self.peers.iter().any(|peer| !peer.has_come);
-        if self.kind == Kind::Node || starts {
-            (0..self.peers.len()).for_each(|index| self.close(index, None, now));
-        }
+        self.phase = Phase::Ending { kill: Some(if self.kind == Kind::Process { now } else { now + LEAVE }) };
+        self.kill_if_due(now);
+        (0..self.peers.len()).for_each(|index| self.close(index, Cause::Unknown, now));
         self.end_if_over(now);
     }
 
@@ -241,65 +236,83 @@ impl Controller {
         }
     }
 
+    fn kill_if_due(&mut self, now: Instant) {
+        if let Phase::Ending { kill: Some(at) } = self.phase
+            && now >= at
+        {
+            self.phase = Phase::Ending { kill: None };
+            (0..self.peers.len()).for_each(|index| self.kill(index));
+        }
+    }
+
     /// Ends the lane once nothing is left of any peer.
     pub(super) fn end_if_over(&mut self, now: Instant) {
-        if self.is_over || self.door.is_some() || !self.peers.iter().all(|peer| peer.is_gone) {
+        self.kill_if_due(now);
+        if self.phase == Phase::Over || self.door.is_some() || !self.peers.iter().all(Peer::is_gone) {
             return;
         }
-        if self.peers.iter().any(Peer::is_running) && self.kind == Kind::Node {
-            let since = *self.childless.get_or_insert(now);
-            if now.saturating_duration_since(since) >= LEAVE && !self.kills {
-                self.kills = true;
-                (0..self.peers.len()).for_each(|index| self.kill(index));
+        let has_children = self.kind == Kind::Node && self.peers.iter().any(Peer::is_running);
+        if has_children && !fault::is_planted(Fault::ChildrenLeft) {
+            if !matches!(self.phase, Phase::Ending { .. }) {
+                self.phase = Phase::Ending { kill: Some(now + LEAVE) };
             }
             return;
         }
-        self.is_over = true;
+        self.phase = Phase::Over;
         self.out.act(Action::Over);
     }
 
     /// No action is carried out any more but those that follow from this: all peers are lost, and stop.
     pub(super) fn break_off(&mut self, why: &str, now: Instant) {
         self.out.actions.clear();
-        if self.starting.take().is_some() {
+        if let Phase::Starting(_) = self.phase {
             self.out.act(Action::Started(Err(Error::invalid(why))));
         }
         self.end_admission(None);
         for index in 0..self.peers.len() {
-            let lost = self.lost(index, why.to_owned());
+            let lost = self.lost(index, LossCause::Other(why.to_owned()));
             let peer = &mut self.peers[index];
-            if !peer.is_over {
+            if !matches!(peer.state, State::Reported(_) | State::Gone(_)) {
                 let workers = peer.workers;
-                self.out.act(if self.expected { Action::Left(workers) } else { Action::Lost(workers, lost) });
+                let is_expected = self.leave == Leave::AtOnce;
+                self.out.act(if is_expected { Action::Left(workers) } else { Action::Lost(workers, lost) });
             }
-            self.out.actions.extend(peer.conn.take().map(Action::Close));
-            (peer.is_over, peer.is_gone) = (true, true);
+            self.out.actions.extend(peer.conn().map(Action::Close));
+            peer.state = State::Gone(peer.cause().cloned().unwrap_or(Cause::Unknown));
         }
-        self.is_over = true;
         self.go_on_closing(now);
-        self.out.act(Action::Over);
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            self.out.act(Action::Over);
+        }
     }
 
     /// The error of a peer that is lost.
-    fn lost(&self, index: usize, why: String) -> Error {
-        let Peer { name, workers, .. } = &self.peers[index];
-        let Range { start, end } = workers.indices();
-        let workers = match (self.kind, workers.len()) {
-            (Kind::Process, _) => name.clone(),
-            (Kind::Node, 1) => format!("{name} with worker {start}"),
-            (Kind::Node, _) => format!("{name} with workers {start} to {}", end - 1),
+    fn lost(&self, index: usize, why: LossCause) -> Error {
+        let workers = self.peers[index].workers;
+        let peer = match self.kind {
+            Kind::Process => LostPeer::Workers { workers, node: None },
+            Kind::Node => LostPeer::Node { node: self.node(index), workers },
         };
-        Error::Lost { workers, why }
+        Error::lost(peer, why)
     }
 
-    /// Workers of a peer that did not leave, and what they are doing.
-    fn stuck_of(&self, index: usize) -> Vec<String> {
-        let Peer { name, workers, left, is_gone, progress, .. } = &self.peers[index];
-        let why = match (self.kind, left) {
-            (Kind::Node, Some(stuck)) if stuck.is_empty() => return Vec::new(),
-            (Kind::Node, Some(stuck)) => return vec![stuck.clone()],
-            _ if *is_gone => return Vec::new(),
-            (Kind::Node, None) => format!("{name} does not answer"),
+    /// The node that a peer is.
+    pub(super) fn node(&self, index: usize) -> Node {
+        Node::new(index as u32 + 1, self.peers[index].name.clone())
+    }
+
+    /// Workers that did not leave, and what they are doing.
+    fn stuck_workers(&self) -> Vec<String> {
+        self.peers.iter().flat_map(|peer| self.stuck_of(peer)).collect()
+    }
+
+    fn stuck_of(&self, peer: &Peer) -> Vec<String> {
+        let Peer { name, workers, progress, .. } = peer;
+        let why = match (self.kind, peer.cause()) {
+            (Kind::Node, Some(Cause::Left(stuck))) if !stuck.is_empty() => return vec![stuck.clone()],
+            _ if peer.is_gone() => return Vec::new(),
+            (Kind::Node, _) => format!("{name} does not answer"),
             (Kind::Process, _) => "killed".to_owned(),
         };
         workers.iter().zip(progress).map(|(worker, progress)| format!("{worker} ({progress}; {why})")).collect()
@@ -310,10 +323,10 @@ impl Controller {
     /// # Errors
     /// `lane` is closed or full.
     pub(crate) fn check(&self, lane: impl FnOnce() -> String) -> Result<()> {
-        match self.closed {
-            true => Err(Error::Closed(lane())),
-            false if self.room() == 0 => Err(Error::invalid(format!("{}: is full", lane()))),
-            false => Ok(()),
+        match self.leave {
+            Leave::AtOnce => Err(Error::Closed(lane())),
+            _ if self.room() == 0 => Err(Error::invalid(format!("{}: is full", lane()))),
+            _ => Ok(()),
         }
     }
 }

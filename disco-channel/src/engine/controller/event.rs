@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::channel::{Notice, Reply, Signal};
+use disco_core::error::LossCause;
 use disco_core::link::SharedFd;
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
@@ -52,7 +53,7 @@ pub(crate) enum Event {
     /// The process of a peer has ended; how is known of children. What it had sent was heard before.
     Ended(usize, Option<ExitStatus>),
     /// A peer can't go on, and why.
-    Accused(usize, String),
+    Accused(usize, LossCause),
     /// Something goes to all peers ahead of frames.
     Signal(Signal),
     /// The lane is to end: peers have so long to leave by themselves.

@@ -3,16 +3,16 @@
 use std::time::Instant;
 
 use disco_core::channel::Notice;
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
+use super::closing::Leave;
 use super::event::{Action, Conn};
 use super::machine::Controller;
-use super::peer::Kind;
-
-/// What a peer says last; why, if it does not just leave.
-struct Farewell(Option<String>);
+use super::peer::{Cause, Kind, State};
+use crate::engine::fault::{self, Fault};
 
 impl Controller {
     /// A peer says something.
@@ -20,12 +20,13 @@ impl Controller {
         self.peers[index].liveness.heard(now);
         match self.hear_peer(index, conn, message) {
             Ok(None) => {}
-            Ok(Some(Farewell(why))) => self.close(index, why, now),
-            Err(error) => self.close(index, Some(format!("it sent garbage: {error}")), now),
+            Ok(Some(cause)) => self.close(index, cause, now),
+            Err(error) => self.close(index, Cause::Known(garbage(&error)), now),
         }
     }
 
-    fn hear_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Farewell>> {
+    /// Returns why the peer ends, if this message is its last one.
+    fn hear_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Cause>> {
         let (kind, peer) = (self.kind, &mut self.peers[index]);
         let worker = peer.workers.first();
         match message {
@@ -39,14 +40,11 @@ impl Controller {
                 return Err(Error::invalid(format!("a question in epoch {epoch}, which nobody has begun")));
             }
             Message::Ask { id, epoch, call } => self.out.act(Action::Ask { conn, id, epoch, call }),
-            Message::Bye(why) => return Ok(Some(Farewell(Some(why)))),
+            Message::Bye(why) => return Ok(Some(Cause::Known(LossCause::Said(why)))),
             Message::Alive if kind == Kind::Node => {}
             Message::Ready if kind == Kind::Node => {
-                peer.is_ready = true;
-                if self.starting.is_some() && self.peers.iter().all(|peer| peer.is_ready) {
-                    self.starting = None;
-                    self.out.act(Action::Started(Ok(())));
-                }
+                peer.state = State::Ready(conn);
+                self.start_if_ready();
             }
             Message::From { worker, message } if kind == Kind::Node => {
                 if !peer.workers.contains(worker) {
@@ -54,11 +52,8 @@ impl Controller {
                 }
                 self.hear_node(index, worker, *message)?;
             }
-            Message::Left(stuck) if kind == Kind::Node => {
-                peer.left.get_or_insert(stuck);
-                return Ok(Some(Farewell(None)));
-            }
-            message if kind == Kind::Process => return self.hear_process(index, conn, worker, message),
+            Message::Left(stuck) if kind == Kind::Node => return Ok(Some(Cause::Left(stuck))),
+            message if kind == Kind::Process => return self.hear_process(conn, worker, message),
             other => return Err(Error::invalid(other.to_string())),
         }
         Ok(None)
@@ -68,26 +63,25 @@ impl Controller {
     fn hear_node(&mut self, index: usize, worker: WorkerId, message: Message) -> Result<()> {
         match message {
             Message::Output { is_err, line } => {
-                self.out.act(Action::Output { from: format!("node {} {worker}", index + 1), is_err, line });
+                let from = format!("node {} {worker}", index + 1);
+                if fault::is_planted(Fault::DoubleOutput) {
+                    self.out.act(Action::Output { from: from.clone(), is_err, line: line.clone() });
+                }
+                self.out.act(Action::Output { from, is_err, line });
             }
+            Message::Lost(_) if fault::is_planted(Fault::LossIgnored) => {}
             Message::Lost(why) => {
-                let why = format!("on {}: {why}", self.peers[index].name);
-                self.out.act(Action::Lost(WorkerRange::one(worker), Error::Lost { workers: worker.to_string(), why }));
+                let (workers, node) = (WorkerRange::one(worker), Some(self.node(index)));
+                self.out.act(Action::Lost(workers, Error::lost(LostPeer::Workers { workers, node }, why)));
             }
-            Message::Shutdown if self.expected || self.leaving => self.out.act(Action::Left(WorkerRange::one(worker))),
+            Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(WorkerRange::one(worker))),
             message => self.hear_worker(worker, message)?,
         }
         Ok(())
     }
 
     /// What only the process of a worker says.
-    fn hear_process(
-        &mut self,
-        index: usize,
-        conn: Conn,
-        worker: WorkerId,
-        message: Message,
-    ) -> Result<Option<Farewell>> {
+    fn hear_process(&mut self, conn: Conn, worker: WorkerId, message: Message) -> Result<Option<Cause>> {
         match message {
             Message::Share { name, .. } | Message::Unshare(name)
                 if SharedFd::from_bits(name).owner() != Some(worker) =>
@@ -99,10 +93,7 @@ impl Controller {
             Message::Receive { id, name } => {
                 self.out.act(Action::Receive { conn, id, name: SharedFd::from_bits(name) });
             }
-            Message::Shutdown => {
-                self.peers[index].left = Some(String::new());
-                return Ok(Some(Farewell(None)));
-            }
+            Message::Shutdown => return Ok(Some(Cause::Left(String::new()))),
             message => self.hear_worker(worker, message)?,
         }
         Ok(None)
@@ -119,7 +110,10 @@ impl Controller {
             Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {
                 return Err(Error::invalid(format!("a failure of {}", failure.worker)));
             }
-            Message::Reply { seq, reply } => self.out.act(Action::Reply { worker, seq, reply }),
+            Message::Reply { seq, reply } => {
+                let seq = seq + u64::from(fault::is_planted(Fault::StrayReply));
+                self.out.act(Action::Reply { worker, seq, reply });
+            }
             Message::Notice(packet) => {
                 let notice = wire::decode_notice(Packet::split(&packet)?.0)?;
                 let is_possible = match &notice {
@@ -135,4 +129,9 @@ impl Controller {
         }
         Ok(())
     }
+}
+
+/// The peer broke the protocol.
+pub(super) fn garbage(error: &Error) -> LossCause {
+    LossCause::Garbage(format!("it sent garbage: {error}"))
 }

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Assignment, Message, Welcome};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::admission::{Joined, NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
-use super::closing::Closing;
+use super::closing::{Leave, Phase};
 use super::event::{Action, Conn, Event, Order, Origin, Write};
+use super::hear::garbage;
 use super::outbox::Outbox;
-use super::peer::{Kind, Peer, Process};
+use super::peer::{Cause, Kind, Peer, Process, State};
 use crate::engine::fault::{self, Fault};
 use crate::engine::limits::PACKET;
 use crate::engine::{Attention, Liveness};
@@ -32,7 +34,7 @@ pub(crate) enum Terms {
 pub(crate) struct Controller {
     pub(super) kind: Kind,
     told: Told,
-    start: Duration,
+    pub(super) start: Duration,
     pub(super) workers: WorkerRange,
     /// Until all peers have come, or it is clear that they won't.
     pub(super) door: Option<Door>,
@@ -45,22 +47,10 @@ pub(crate) struct Controller {
     pub(super) out: Outbox,
     /// The latest epoch that a worker can be in.
     pub(super) epoch: u64,
-    /// Since when the lane starts, until it has, or has failed to.
-    pub(super) starting: Option<Instant>,
-    /// Peers were sent a shutdown behind their other commands.
-    pub(super) leaving: bool,
-    /// That peers end is no loss.
-    pub(super) expected: bool,
-    /// Takes no more frames.
-    pub(super) closed: bool,
-    pub(super) closing: Closing,
+    pub(super) phase: Phase,
+    pub(super) leave: Leave,
     /// The end of workers that did not leave, and of what they did, once the lane is closed.
     pub(super) stuck: Option<Vec<String>>,
-    /// Processes are killed as soon as they are known.
-    pub(super) kills: bool,
-    /// Since when only processes of nodes are left.
-    pub(super) childless: Option<Instant>,
-    pub(super) is_over: bool,
     /// There is an earlier timeout than the one known.
     pub(super) has_new_timeout: bool,
 }
@@ -82,55 +72,42 @@ enum Told {
 impl Controller {
     /// A lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let lane = match terms {
+        let (kind, workers, per_peer, start, heartbeat, silence, door, told) = match terms {
             Terms::Nodes(terms, told) => {
-                let (workers, start, silence) = (told.workers, told.start, told.silence);
-                let liveness = Liveness::new(told.heartbeat, silence, now);
-                let members = workers.chunks(terms.per_node);
-                let nodes = Nodes::new(terms);
-                let peer = |(index, members)| Peer::new(members, nodes.name(index, None), liveness.clone());
-                let peers = members.enumerate().map(peer).collect();
-                let told = Told::Assignment(told);
-                Self { workers, start, peers, ..Self::bare(Kind::Node, Door::Nodes(nodes), told, silence, now) }
+                let Assignment { workers, start, heartbeat, silence, .. } = told;
+                let (per_node, door) = (terms.per_node, Door::Nodes(Nodes::new(terms)));
+                (Kind::Node, workers, per_node, start, heartbeat, silence, door, Told::Assignment(told))
             }
             Terms::Processes { workers, token, welcome, start, silence } => {
-                let liveness = Liveness::new(Duration::MAX, silence, now);
-                let peer = |members: WorkerRange| {
-                    let name = members.first().to_string();
-                    Peer::new(members, name, liveness.clone())
-                };
-                let peers = workers.chunks(1).map(peer).collect();
-                let (door, told) = (Door::Processes(Processes::new(token)), Told::Welcome(welcome));
-                Self { workers, start, peers, ..Self::bare(Kind::Process, door, told, silence, now) }
+                let door = Door::Processes(Processes::new(token));
+                (Kind::Process, workers, 1, start, Duration::MAX, silence, door, Told::Welcome(welcome))
             }
         };
-        Self { batch: Batch::new(lane.peers.len()), ..lane }
-    }
-
-    /// A lane without peers.
-    fn bare(kind: Kind, door: Door, told: Told, silence: Duration, now: Instant) -> Self {
+        let liveness = Liveness::new(heartbeat, silence, now);
+        let peer = |(index, members): (usize, WorkerRange)| {
+            let name = match &door {
+                Door::Nodes(nodes) => nodes.name(index, None),
+                Door::Processes(_) => members.first().to_string(),
+            };
+            Peer::new(members, name, liveness.clone())
+        };
+        let peers: Vec<Peer> = workers.chunks(per_peer).enumerate().map(peer).collect();
         Self {
             kind,
             told,
-            start: Duration::ZERO,
-            workers: WorkerRange::new(0..0),
+            start,
+            workers,
             door: Some(door),
-            batch: Batch::new(0),
+            batch: Batch::new(peers.len()),
+            peers,
             held_until: None,
-            peers: Vec::new(),
             conns: BTreeMap::new(),
             attention: Attention::new(silence, now),
             out: Outbox::default(),
             epoch: 0,
-            starting: Some(now),
-            leaving: false,
-            expected: false,
-            closed: false,
-            closing: Closing::Open,
+            phase: Phase::Starting(now),
+            leave: Leave::No,
             stuck: None,
-            kills: false,
-            childless: None,
-            is_over: false,
             has_new_timeout: false,
         }
     }
@@ -142,7 +119,7 @@ impl Controller {
             event,
             Event::Signal(_) | Event::Close(_) | Event::Dropped | Event::Full(..) | Event::Accused(..)
         );
-        if is_heard && self.attention.look(now) {
+        if is_heard && self.attention.look(now) && !fault::is_planted(Fault::NoExcuse) {
             self.peers.iter_mut().for_each(|peer| peer.liveness.excuse(now));
             if let Some(Door::Nodes(nodes)) = &mut self.door {
                 nodes.excuse(now);
@@ -166,23 +143,30 @@ impl Controller {
                 }
             }
             Event::Garbage(conn, error) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, Some(format!("it sent garbage: {error}")), now),
+                Some(index) => self.close(*index, Cause::Known(garbage(&error)), now),
                 None => self.lose(conn, error, now),
             },
             Event::Hung(conn, why) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, why, now),
+                Some(index) => self.close(
+                    *index,
+                    why.map_or(Cause::Unknown, |why| Cause::Known(LossCause::ConnectionFailed(why))),
+                    now,
+                ),
                 None => {
                     let why = why.map_or_else(|| "it left without a word".into(), |why| format!("it left: {why}"));
                     self.lose(conn, Error::invalid(why), now);
                 }
             },
-            Event::Full(conn, unread) => match self.conns.get(&conn) {
-                Some(index) => self.close(*index, Some(format!("it has left {unread} bytes unread")), now),
-                None => self.lose(conn, Error::invalid(format!("it has left {unread} bytes unread")), now),
-            },
+            Event::Full(conn, unread) => {
+                let why = LossCause::Unread(unread);
+                match self.conns.get(&conn) {
+                    Some(index) => self.close(*index, Cause::Known(why), now),
+                    None => self.lose(conn, Error::invalid(why.to_string()), now),
+                }
+            }
             Event::Started(index, child) => {
                 self.peers[index].process = child.map_or(Process::Stranger, Process::Child);
-                if self.kills {
+                if self.phase == (Phase::Ending { kill: None }) {
                     self.kill(index);
                 }
             }
@@ -190,11 +174,11 @@ impl Controller {
                 self.peers[index].process = Process::Ended(status);
                 // Nothing comes of a process that has ended, whichever process may hold its end of the connection.
                 if self.kind == Kind::Process {
-                    self.close(index, None, now);
+                    self.close(index, Cause::Unknown, now);
                 }
                 self.end_if_over(now);
             }
-            Event::Accused(index, why) => self.close(index, Some(why), now),
+            Event::Accused(index, why) => self.close(index, Cause::Known(why), now),
             Event::Signal(signal) => self.signal(signal),
             Event::Close(limit) => self.begin_to_close(limit, now),
             Event::Dropped => self.abandon(now),
@@ -221,17 +205,16 @@ impl Controller {
 
     /// When [`Event::Timer`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        if self.is_over {
+        if self.phase == Phase::Over {
             return None;
         }
         let door = self.door.as_ref().and_then(|door| match door {
             Door::Nodes(nodes) => nodes.next_timeout(),
             Door::Processes(processes) => processes.next_timeout(),
         });
-        let start = self.starting.and_then(|since| since.checked_add(self.start));
         let peers = self.peers.iter().filter_map(Peer::next_timeout);
         let (batch, attention) = (self.batch.deadline(), self.attention.next_timeout());
-        let others = [door, start, batch, self.held_until, self.closing_timeout(), attention];
+        let others = [door, batch, self.held_until, self.phase_timeout(), attention];
         peers.chain(others.into_iter().flatten()).min()
     }
 
@@ -250,7 +233,7 @@ impl Controller {
 
     /// The connection of a peer.
     pub(crate) fn conn(&self, peer: usize) -> Option<Conn> {
-        self.peers.get(peer)?.conn
+        self.peers.get(peer)?.conn()
     }
 
     /// What a worker is doing.
@@ -321,15 +304,14 @@ impl Controller {
             return;
         };
         // They are to say what is wrong before this end gives up.
-        let since = self.starting.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        let left = assignment.start.saturating_sub(since);
+        let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
         for (index, Joined { conn, join, .. }) in joined.into_iter().enumerate() {
             let peer = &mut self.peers[index];
             peer.name = nodes.name(index, Some(&join.name));
             let (node, workers) = (index as u32 + 1, peer.workers);
             let assignment = Assignment { node, workers, start: left, ..assignment.clone() };
-            self.seat(index, conn, now);
+            self.seat(index, State::Joined(conn), conn, now);
             self.out.send(conn, &Message::Assign(assignment));
         }
         self.out.act(Action::StopAccepting);
@@ -356,7 +338,8 @@ impl Controller {
         let is_its = |peer: &&Peer| pid.is_some_and(|pid| peer.process == Process::Child(pid));
         match worker.or(self.peers.iter().find(is_its).map(|peer| peer.workers.first())) {
             Some(worker) => {
-                let lost = Error::Lost { workers: worker.to_string(), why: error.to_string() };
+                let peer = LostPeer::Workers { workers: worker.into(), node: None };
+                let lost = Error::lost(peer, LossCause::Refused(error.to_string()));
                 self.give_up(&lost, now);
             }
             None => tracing::warn!(pid, %error, "a stranger was sent away"),
@@ -366,9 +349,9 @@ impl Controller {
     /// The peer of a worker that has not come yet.
     fn seat_for(&self, worker: WorkerId) -> Result<usize> {
         let (index, _) = self.place(worker).ok_or_else(|| Error::invalid(format!("this lane has no {worker}")))?;
-        match self.peers[index].has_come {
-            true => Err(Error::invalid(format!("{worker} is here already"))),
-            false => Ok(index),
+        match self.peers[index].state {
+            State::Expected => Ok(index),
+            _ => Err(Error::invalid(format!("{worker} is here already"))),
         }
     }
 
@@ -379,22 +362,28 @@ impl Controller {
         }
         let order = if welcome.ring.is_some() { Order::WithRing } else { Order::Urgent };
         self.out.send_as(conn, &Message::Welcome(welcome), order);
-        self.seat(index, conn, now);
+        self.seat(index, State::Ready(conn), conn, now);
         if let (Process::Unknown, Some(pid)) = (self.peers[index].process, pid) {
             self.out.act(Action::Watch { peer: index, pid, conn });
         }
-        if self.peers.iter().all(|peer| peer.has_come) {
+        self.start_if_ready();
+    }
+
+    /// The lane has come about once all workers of all peers have started.
+    pub(super) fn start_if_ready(&mut self) {
+        let is_ready = self.peers.iter().all(|peer| matches!(peer.state, State::Ready(_)));
+        if is_ready && let Phase::Starting(_) = self.phase {
             self.out.act(Action::StopAccepting);
             self.end_admission(None);
-            self.starting = None;
+            self.phase = Phase::Running;
             self.out.act(Action::Started(Ok(())));
         }
     }
 
     /// A connection is that of a peer from now on.
-    fn seat(&mut self, index: usize, conn: Conn, now: Instant) {
+    fn seat(&mut self, index: usize, state: State, conn: Conn, now: Instant) {
         let peer = &mut self.peers[index];
-        (peer.conn, peer.has_come) = (Some(conn), true);
+        peer.state = state;
         peer.liveness.excuse(now);
         peer.liveness.said(now);
         self.conns.insert(conn, index);
@@ -424,7 +413,7 @@ impl Controller {
         }
         for index in 0..self.peers.len() {
             let peer = &mut self.peers[index];
-            let Some(conn) = peer.conn.filter(|_| peer.closed.is_none()) else {
+            let Some(conn) = peer.conn() else {
                 self.report(index, now);
                 continue;
             };
@@ -435,11 +424,12 @@ impl Controller {
                 }
             }
             if let Some(limit) = peer.liveness.is_silent(now) {
-                peer.is_silent = true;
-                self.close(index, Some(format!("it has said nothing for {limit:?}")), now);
+                self.close(index, Cause::Known(LossCause::Silent(limit)), now);
             }
         }
-        if self.starting.is_some_and(|since| now.saturating_duration_since(since) >= self.start) {
+        if let Phase::Starting(_) = self.phase
+            && self.phase_timeout().is_some_and(|end| now >= end)
+        {
             self.give_up(&self.late(), now);
         }
         self.go_on_closing(now);
@@ -453,8 +443,10 @@ impl Controller {
         };
         let state = match &self.door {
             Some(Door::Nodes(nodes)) => nodes.missing(),
-            Some(Door::Processes(_)) => format!("{} did not connect", missing(|peer| !peer.has_come)),
-            None => format!("{} did not start all workers", missing(|peer| !peer.is_ready)),
+            Some(Door::Processes(_)) => {
+                format!("{} did not connect", missing(|peer| matches!(peer.state, State::Expected)))
+            }
+            None => format!("{} did not start all workers", missing(|peer| !matches!(peer.state, State::Ready(_)))),
         };
         Error::Deadline { operation: "start".into(), after: self.start, state }
     }

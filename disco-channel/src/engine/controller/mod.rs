@@ -1,11 +1,11 @@
 //! The controller's end of a lane to worker processes or nodes, each of which is a peer.
 //!
 //! ```text
-//!             connection ──▶ admission ──▶ peer ──────────────────────▶ over ──▶ gone
-//!                            (limited in    (HELLO or JOIN taken;        (its end    (nothing is left
-//!                            number and     silence, credit, progress)   was          of it)
-//!                            time)          lost, left or start failed   reported)
-//!   frames ──▶ batch ─────────────────────▶ each peer's connection, or the ring
+//!  connection ──▶ admission ──▶ peer ─────────────────▶ closed ────────▶ reported ───────▶ gone
+//!                 (limited in    (HELLO or JOIN taken;   (its process     (lost, left, or   (nothing is
+//!                 number and     silence, credit,        may tell why)    the start fails)  left of it)
+//!                 time)          progress)
+//!  frames ──▶ batch ───────────▶ each peer's connection, or the ring
 //! ```
 //!
 //! A lane starts: it admits connections until each peer has come, and for nodes until each is ready. Then it runs until it is closed
@@ -25,6 +25,6 @@ mod submit;
 mod tests;
 
 pub(crate) use admission::NodeTerms;
-pub(crate) use batch::pack;
+pub(crate) use batch::{ENOUGH, pack};
 pub(crate) use event::{Action, Conn, Event, Order, Origin, Write};
 pub(crate) use machine::{Controller, Terms};

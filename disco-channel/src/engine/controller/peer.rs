@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use disco_core::WorkerRange;
 use disco_core::activity::Progress;
+use disco_core::error::{LossCause, ProcessEnd};
 
 use super::event::Conn;
 use crate::engine::Liveness;
 use crate::engine::credit::Credit;
+use crate::engine::fault::{self, Fault};
 
 /// How long after its connection was closed a worker's process may take to end, until the worker is reported without its status.
 const STATUS: Duration = Duration::from_millis(500);
@@ -42,44 +44,58 @@ pub(super) struct Peer {
     /// What it is called, once it has come.
     pub(super) name: String,
     pub(super) process: Process,
-    /// Its connection, while that is open.
-    pub(super) conn: Option<Conn>,
-    pub(super) has_come: bool,
-    /// All its workers have started.
-    pub(super) is_ready: bool,
+    pub(super) state: State,
     pub(super) liveness: Liveness,
     pub(super) credit: Credit,
     pub(super) progress: Vec<Progress>,
-    /// Its workers have left, but for those named here.
-    pub(super) left: Option<String>,
-    /// It was given up because it was silent: it may be frozen, and then does not end by itself.
-    pub(super) is_silent: bool,
-    /// When its connection was closed, or it was clear that there will be none; and why, if that is known.
-    pub(super) closed: Option<(Instant, Option<String>)>,
+}
+
+/// How far a peer is between its start and its end.
+#[derive(Debug)]
+pub(super) enum State {
+    /// It has not come.
+    Expected,
+    /// It has come, and not all its workers have started.
+    Joined(Conn),
+    /// All its workers have started.
+    Ready(Conn),
+    /// Its connection was closed at this time, or it was clear that there would be none.
+    Closed(Instant, Cause),
     /// Its end was reported.
-    pub(super) is_over: bool,
-    /// Nothing is left of it.
-    pub(super) is_gone: bool,
+    Reported(Cause),
+    /// Its end was reported, and nothing is left of it.
+    Gone(Cause),
+}
+
+/// Why the connection of a peer is closed.
+#[derive(Clone, Debug)]
+pub(super) enum Cause {
+    /// It never had one.
+    Absent,
+    /// Its workers have left, but for those named here.
+    Left(String),
+    /// Its process may tell why.
+    Unknown,
+    Known(LossCause),
 }
 
 impl Peer {
     pub(super) fn new(workers: WorkerRange, name: String, liveness: Liveness) -> Self {
         let progress = vec![Progress::default(); workers.len()];
-        Self {
-            workers,
-            name,
-            process: Process::Unknown,
-            conn: None,
-            has_come: false,
-            is_ready: false,
-            liveness,
-            credit: Credit::default(),
-            progress,
-            left: None,
-            is_silent: false,
-            closed: None,
-            is_over: false,
-            is_gone: false,
+        let (process, state, credit) = (Process::Unknown, State::Expected, Credit::default());
+        Self { workers, name, process, state, liveness, credit, progress }
+    }
+
+    /// Its connection, while that is open.
+    pub(super) fn conn(&self) -> Option<Conn> {
+        if let State::Joined(conn) | State::Ready(conn) = self.state { Some(conn) } else { None }
+    }
+
+    /// Why its connection is closed.
+    pub(super) fn cause(&self) -> Option<&Cause> {
+        match &self.state {
+            State::Expected | State::Joined(_) | State::Ready(_) => None,
+            State::Closed(_, cause) | State::Reported(cause) | State::Gone(cause) => Some(cause),
         }
     }
 
@@ -87,40 +103,77 @@ impl Peer {
         matches!(self.process, Process::Child(_) | Process::Stranger)
     }
 
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.state, State::Gone(_))
+    }
+
     /// Whether it has left and its process does not concern this lane: another program has started it, and may have plans for it.
     pub(super) fn is_free(&self) -> bool {
-        self.left.is_some() && self.process == Process::Stranger
+        matches!(self.cause(), Some(Cause::Left(_))) && self.process == Process::Stranger
     }
 
-    /// Whether its process ended as a worker does that was told to leave.
-    pub(super) fn is_clean(&self) -> bool {
-        let is_silent = self.closed.as_ref().is_none_or(|(_, why)| why.is_none());
+    /// Whether it ended as a peer does that was told to leave.
+    pub(super) fn is_clean(&self, kind: Kind) -> bool {
         let succeeded = |status: ExitStatus| status.success();
-        is_silent && if let Process::Ended(Some(status)) = self.process { succeeded(status) } else { true }
+        match self.cause() {
+            Some(Cause::Left(_)) if kind == Kind::Node => true,
+            Some(Cause::Left(_) | Cause::Absent | Cause::Unknown) if kind == Kind::Process => {
+                if let Process::Ended(Some(status)) = self.process { succeeded(status) } else { true }
+            }
+            _ => false,
+        }
     }
 
-    /// Why it is gone, once that is clear. A node is gone with its connection.
-    pub(super) fn why(&self, kind: Kind, now: Instant) -> Option<String> {
-        let (since, why) = self.closed.as_ref()?;
-        let is_late = now.saturating_duration_since(*since) >= STATUS;
-        let has_ended = kind == Kind::Node || !self.is_running() || self.is_free();
-        if !has_ended && why.is_none() && !is_late {
-            return None;
+    /// Its connection is closed, or there will be none. Returns the connection if it was open.
+    pub(super) fn close(&mut self, cause: Cause, now: Instant) -> Option<Conn> {
+        let (conn, cause) = match (&self.state, cause) {
+            (State::Expected, Cause::Unknown) => (None, Cause::Absent),
+            (State::Expected | State::Joined(_) | State::Ready(_), cause) => (self.conn(), cause),
+            _ => return None,
+        };
+        self.state = State::Closed(now, cause);
+        conn
+    }
+
+    /// Why it is gone, once that is clear, to be reported now.
+    pub(super) fn take_end(&mut self, kind: Kind, now: Instant) -> Option<LossCause> {
+        let State::Closed(since, cause) = &self.state else { return None };
+        let is_late = now.saturating_duration_since(*since) >= STATUS || fault::is_planted(Fault::NoStatus);
+        let why = match (cause, self.process) {
+            (Cause::Known(why), _) => why.clone(),
+            _ if !self.has_ended(kind) && !is_late => return None,
+            (_, Process::Ended(status)) if kind == Kind::Process => {
+                let end = status.map_or(ProcessEnd::Unknown, ProcessEnd::from);
+                LossCause::ProcessEnded { end, connected: !matches!(cause, Cause::Absent) }
+            }
+            _ => LossCause::ConnectionClosed,
+        };
+        self.state = State::Reported(cause.clone());
+        Some(why)
+    }
+
+    /// Whether its end was reported and now nothing is left of it.
+    pub(super) fn take_rest(&mut self, kind: Kind) -> bool {
+        match &self.state {
+            State::Reported(cause) if self.has_ended(kind) => {
+                self.state = State::Gone(cause.clone());
+                true
+            }
+            _ => false,
         }
-        Some(match (why, self.process) {
-            (Some(why), _) => why.clone(),
-            (None, Process::Ended(Some(status))) if kind == Kind::Process => format!("its process ended: {status}"),
-            (None, Process::Ended(None)) if kind == Kind::Process => "its process ended".to_owned(),
-            (None, _) => "its connection was closed".to_owned(),
-        })
+    }
+
+    /// Whether nothing is left of it but its connection. A node is gone with that.
+    fn has_ended(&self, kind: Kind) -> bool {
+        kind == Kind::Node || !self.is_running() || self.is_free()
     }
 
     /// When there is something to look at next.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        match &self.closed {
-            None => self.conn.and_then(|_| self.liveness.next_timeout()),
-            Some(_) if self.is_over => None,
-            Some((since, _)) => since.checked_add(STATUS),
+        match &self.state {
+            State::Joined(_) | State::Ready(_) => self.liveness.next_timeout(),
+            State::Closed(since, _) => since.checked_add(STATUS),
+            State::Expected | State::Reported(_) | State::Gone(_) => None,
         }
     }
 }

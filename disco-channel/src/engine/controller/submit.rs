@@ -1,14 +1,15 @@
 //! Frames, on their way down.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::{Command, Frame, Result};
 
 use super::batch::Load;
+use super::closing::Leave;
 use super::event::Order;
 use super::machine::Controller;
 use crate::engine::credit::CAPACITY;
+use crate::shared_ring::Whom;
 
 /// The largest frame that peers get that it does not concern.
 const SMALL: usize = 4 << 10;
@@ -18,14 +19,14 @@ const HELD_LIMIT: Duration = Duration::from_millis(200);
 impl Controller {
     /// Frames that would be taken now: as many as the slowest peer has credit for.
     pub(crate) fn room(&self) -> usize {
-        let here = self.peers.iter().filter(|peer| !peer.is_gone);
+        let here = self.peers.iter().filter(|peer| !peer.is_gone());
         here.map(|peer| peer.credit.left(self.batch.size())).min().unwrap_or(CAPACITY) as usize
     }
 
     /// A command goes.
     pub(crate) fn note(&mut self, command: &Command) {
         match command {
-            Command::Shutdown => self.leaving = true,
+            Command::Shutdown => self.leave = self.leave.max(Leave::InOrder),
             Command::Recover { epoch } => self.epoch = self.epoch.max(*epoch),
             _ => {}
         }
@@ -49,18 +50,14 @@ impl Controller {
                 let rest = (frame.bytes()?.len() > SMALL).then(|| frame.without_command());
                 self.submit_to((frame, packed), rest.as_ref(), peer, now)
             }
-            Command::SyncAll | Command::Shutdown | Command::Recover { .. } => {
-                let load = self.take(frame, packed, now)?;
-                load.iter().for_each(|load| self.load_all(load));
-                Ok(())
-            }
-            // A batch would be full with it.
-            _ if packed.is_some() => {
-                let load = self.take(frame, packed, now)?;
-                load.iter().for_each(|load| self.load_all(load));
-                Ok(())
-            }
-            _ => {
+            command => {
+                let is_awaited = matches!(command, Command::SyncAll | Command::Shutdown | Command::Recover { .. });
+                // A batch would be full with a large frame.
+                if is_awaited || packed.is_some() {
+                    let load = self.take(frame, packed, now)?;
+                    load.iter().for_each(|load| self.load_all(load));
+                    return Ok(());
+                }
                 self.add(frame, now)?;
                 if self.batch.is_due(now) {
                     self.go(now);
@@ -72,18 +69,20 @@ impl Controller {
         }
     }
 
-    /// Sends a packet with one frame, of so many bytes, to a peer or to all.
-    pub(crate) fn post(&mut self, packet: &Arc<[u8]>, bytes: usize, to: Option<usize>) {
-        let load = Load { packets: packet.clone(), frames: 1, bytes };
-        let peers = to.map_or(0..self.peers.len(), |peer| peer..peer + 1);
-        peers.for_each(|index| self.load(index, &load, Order::Last));
+    /// Passes a large frame on to those whom its record in the ring concerns.
+    pub(crate) fn post(&mut self, load: &Load, whom: Whom) {
+        match whom {
+            Whom::All => self.load_all(load),
+            Whom::One(index) => self.load(index, load, Order::Last),
+            Whom::Nobody => {}
+        }
     }
 
     /// Passes on what has lingered.
     pub(super) fn linger(&mut self, now: Instant) {
         if let Some(load) = self.batch.expire(now)
             // Else peers were told to leave, ahead of it.
-            && !self.closed
+            && self.leave < Leave::AtOnce
         {
             self.load_all(&load);
         }
@@ -156,7 +155,7 @@ impl Controller {
     fn load(&mut self, index: usize, load: &Load, order: Order) {
         let peer = &mut self.peers[index];
         peer.credit.use_up(load.frames, load.bytes);
-        if let Some(conn) = peer.conn {
+        if let Some(conn) = peer.conn() {
             self.out.write(conn, load.packets.clone(), order);
         }
     }

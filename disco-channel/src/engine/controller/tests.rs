@@ -451,6 +451,29 @@ fn signals_go_to_all_peers_and_a_shutdown_closes_the_lane() {
 }
 
 #[test]
+fn a_frame_between_the_end_of_a_worker_and_the_report_of_its_loss_goes_to_the_other_workers() {
+    let mut bench = Bench::working();
+    bench.on(Event::Hung(conn(1), None));
+    bench.engine.submit(&frame(1, Command::SyncAll), bench.now).unwrap();
+    bench.drain();
+    assert_eq!((bench.heard(0), bench.heard(1)), (vec!["Frame".to_owned()], Vec::new()));
+    assert!(bench.done().is_empty());
+    bench.pass(500 * MS);
+    assert!(bench.done().contains(&"worker 1 lost: its connection was closed".to_owned()));
+}
+
+#[test]
+fn a_process_that_ends_while_others_are_still_to_come_fails_the_start() {
+    let mut bench = Bench::processes();
+    bench.hello(0, 0);
+    bench.on(Event::Hung(conn(0), None));
+    bench.hello(1, 1);
+    assert!(bench.done().is_empty(), "why worker 0 ended is not known yet");
+    bench.on(Event::Ended(0, Some(ExitStatus::from_raw(9))));
+    assert_eq!(bench.done()[1], "failed: worker 0 lost: its process ended: signal: 9 (SIGKILL)");
+}
+
+#[test]
 fn all_peers_are_lost_when_the_thread_that_serves_them_is_gone() {
     let mut bench = Bench::running(2);
     bench.say(0, Message::Left(String::new()));

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use disco_core::error::LossCause;
 use disco_core::wire::Message;
 use disco_core::{Error, WorkerId};
 
@@ -39,7 +40,7 @@ pub(crate) enum Action {
     /// The controller has taken the member: WELCOME or ASSIGN.
     Taken(Box<Message>),
     /// This attempt has failed; another one may not.
-    Retry(String),
+    Retry(LossCause),
     /// The controller refuses the member.
     Refused(Error),
 }
@@ -76,7 +77,7 @@ impl Joining {
             // A worker process has one limit for the whole answer.
             Event::Heard if self.worker.is_none() => self.liveness.heard(now),
             Event::Said(message) => self.hear(message),
-            Event::Closed => self.fail("it closed the connection".into()),
+            Event::Closed => self.fail(LossCause::ConnectionClosed),
             Event::Failed(error) => self.end(Action::Refused(error)),
             Event::Timeout => self.look_at_time(now),
             _ => {}
@@ -90,9 +91,9 @@ impl Joining {
                 return self.end(Action::Taken(Box::new(taken)));
             }
             (Message::Bye(why), Some(worker)) => Error::invalid(format!("the controller refuses {worker}: {why}")),
-            (Message::Bye(why), None) => lost(format!("it refuses this node: {why}")),
+            (Message::Bye(why), None) => lost(LossCause::Refused(why)),
             (other, Some(_)) => Error::invalid(format!("the controller says {other:?} before welcome")),
-            (other, None) => lost(format!("it says {other} before it assigns")),
+            (other, None) => lost(LossCause::Garbage(format!("it says {other} before it assigns"))),
         };
         self.end(Action::Refused(refused));
     }
@@ -100,8 +101,8 @@ impl Joining {
     fn look_at_time(&mut self, now: Instant) {
         if let Some(limit) = self.liveness.is_silent(now) {
             return self.fail(match self.worker {
-                Some(_) => "it did not answer".into(),
-                None => format!("it has said nothing for {limit:?}"),
+                Some(_) => LossCause::Other("it did not answer".into()),
+                None => LossCause::Silent(limit),
             });
         }
         if self.worker.is_none() && now.saturating_duration_since(self.since) >= QUIET && self.is_quiet {
@@ -115,7 +116,7 @@ impl Joining {
     }
 
     /// The attempt fails: a node may make another one, a worker process may not.
-    fn fail(&mut self, why: String) {
+    fn fail(&mut self, why: LossCause) {
         self.end(match self.worker {
             Some(_) => Action::Refused(lost(why)),
             None => Action::Retry(why),

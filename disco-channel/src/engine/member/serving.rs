@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{self, Assignment, Message};
 use disco_core::{Command, Error, Frame, Result, Value, WorkerRange};
 
@@ -203,9 +204,9 @@ impl Member {
             Event::Heard => self.liveness.heard(now),
             Event::Said(message) => self.hear(message, now)?,
             Event::Closed if self.is_leaving() => self.dismiss(),
-            Event::Closed => return Err(self.gone("it closed the connection", "is gone")),
+            Event::Closed => return Err(self.gone(LossCause::ConnectionClosed, "is gone")),
             Event::Failed(error) => return Err(error),
-            Event::Full(unread) => return Err(lost(format!("it has left {unread} bytes unread"))),
+            Event::Full(unread) => return Err(lost(LossCause::Unread(unread))),
             Event::Room(room) => self.pass_on(room),
             Event::Progress(index, progress) => self.report(index, progress, now),
             Event::Started(started) => {
@@ -247,17 +248,22 @@ impl Member {
                 self.dismiss();
                 return Ok(());
             }
-            (Message::Bye(why), _) => return Err(self.gone(&format!("it says: {why}"), &format!("says: {why}"))),
-            (other, _) => return Err(self.gone(&format!("it says {other}"), &format!("says {other:?}"))),
+            (Message::Bye(why), _) => {
+                let worker = format!("says: {why}");
+                return Err(self.gone(LossCause::Said(why), &worker));
+            }
+            (other, _) => {
+                return Err(self.gone(LossCause::Garbage(format!("it says {other}")), &format!("says {other:?}")));
+            }
         };
         self.actions.push_back(action);
         Ok(())
     }
 
     /// The controller is of no use, as a node puts it and as a worker does.
-    fn gone(&self, node: &str, worker: &str) -> Error {
+    fn gone(&self, node: LossCause, worker: &str) -> Error {
         match self.kind {
-            Kind::Node(_) => lost(node.to_owned()),
+            Kind::Node(_) => lost(node),
             Kind::Worker { .. } => Error::invalid(format!("the controller {worker}")),
         }
     }
@@ -319,7 +325,7 @@ impl Member {
 
     fn look_at_time(&mut self, now: Instant) -> Result<()> {
         if let Some(limit) = self.liveness.is_silent(now) {
-            return Err(lost(format!("it has said nothing for {limit:?}")));
+            return Err(lost(LossCause::Silent(limit)));
         }
         let is_worker = matches!(self.kind, Kind::Worker { .. });
         if now.saturating_duration_since(self.looked) >= self.look_interval || is_worker && self.liveness.must_say(now)
@@ -392,6 +398,6 @@ impl Member {
 }
 
 /// The controller is of no use.
-pub(crate) fn lost(why: String) -> Error {
-    Error::Lost { workers: "the controller".into(), why }
+pub(crate) fn lost(why: LossCause) -> Error {
+    Error::lost(LostPeer::Controller, why)
 }

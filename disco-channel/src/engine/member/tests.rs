@@ -172,9 +172,9 @@ fn a_member_joins_until_it_is_taken_refused_or_the_time_is_over() {
 
     let bye = || Event::Said(Message::Bye("full".into()));
     assert_eq!(after(&mut join(), bye(), now)[1], "the controller lost: it refuses this node: full");
-    assert_eq!(after(&mut join(), Event::Closed, now)[1], "Retry(\"it closed the connection\")");
+    assert_eq!(after(&mut join(), Event::Closed, now)[1], "Retry(ConnectionClosed)");
     let silent = after(&mut join(), Event::Timeout, now + 10 * SECOND);
-    assert_eq!(silent[1], "Retry(\"it has said nothing for 10s\")");
+    assert_eq!(silent[1], "Retry(Silent(10s))");
     assert_eq!(after(&mut hello(), bye(), now)[1], "the controller refuses worker 1: full");
     assert_eq!(after(&mut hello(), Event::Closed, now)[1], "the controller lost: it closed the connection");
     let mut slow = hello();

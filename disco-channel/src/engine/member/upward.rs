@@ -1,7 +1,7 @@
 //! What the workers of a node say, as the node passes it on.
 
 use disco_core::WorkerId;
-use disco_core::error::Error;
+use disco_core::error::{Error, LossCause};
 use disco_core::wire::Message;
 
 use crate::engine::fault::{self, Fault};
@@ -30,8 +30,8 @@ pub(crate) fn left(worker: WorkerId) -> (Message, Priority) {
 /// A worker is lost.
 pub(crate) fn lost(worker: WorkerId, why: &Error) -> (Message, Priority) {
     let why = match why {
-        Error::Lost { why, .. } => why.clone(),
-        other => other.to_string(),
+        Error::Lost(loss) => loss.cause.clone(),
+        other => LossCause::Other(other.to_string()),
     };
     (from(worker, Message::Lost(why)), Priority::Urgent)
 }

@@ -1,15 +1,22 @@
 //! What the plan does to machines and connections: freezes, cuts, garbage, strangers.
 
-use disco_core::wire::{Hello, Join, Message};
-use disco_core::{WorkerId, function};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 
+use disco_core::wire::{Hello, Join, Message};
+use disco_core::{Error, WorkerId, function};
+
+use super::host::Host;
 use super::lead::{messages, token};
 use super::link::{Arrival, Side};
 use super::plan::{Harm, Kind};
 use super::world::{At, SECOND, What, World};
 use crate::engine::controller::{Event, Order};
+use crate::engine::member::upward;
 use crate::handshake::{GREETING, Guest, Request, VERDICT};
 
+/// The longest time for which ends may do nothing without being taken for lost.
+const HARMLESS: At = 3 * SECOND;
 /// Limit for silence.
 const SILENCE: At = 5 * SECOND;
 /// Microseconds for 64 KiB over a slow connection.
@@ -21,7 +28,7 @@ impl World {
     /// Whether an end does nothing at the moment.
     pub(super) fn is_frozen(&self, end: Option<usize>) -> bool {
         match end {
-            None => self.lead.frozen,
+            None => self.lead.frozen || self.lead.stalled,
             Some(host) => self.hosts.get(host).is_some_and(|host| host.frozen),
         }
     }
@@ -36,10 +43,13 @@ impl World {
 
     /// An end goes on.
     pub(super) fn thaw(&mut self, end: Option<usize>) {
+        if self.now < self.suspended {
+            return self.at(self.suspended - self.now, What::Thaw(end));
+        }
         self.show(|| format!("{end:?} goes on"));
         let (side, deferred) = match end {
             None => {
-                self.lead.frozen = false;
+                (self.lead.frozen, self.lead.stalled) = (false, false);
                 (Side::Controller, std::mem::take(&mut self.lead.deferred))
             }
             Some(host) => {
@@ -55,18 +65,73 @@ impl World {
         deferred.into_iter().for_each(|what| self.at(0, what));
     }
 
+    /// The reactor thread goes on, unless its machine is frozen.
+    pub(super) fn go_on_reacting(&mut self) {
+        if self.lead.stalled && !self.lead.frozen {
+            self.thaw(None);
+            self.lead_acts();
+        }
+    }
+
+    /// An end does nothing for so long.
+    fn freeze(&mut self, end: Option<usize>, time: At) {
+        match end {
+            None => self.lead.frozen = true,
+            Some(host) => self.hosts[host].frozen = true,
+        }
+        self.at(time, What::Thaw(end));
+    }
+
+    /// An end, or all of them, do nothing for so long: more than some time in all ends hosts. Not if no end goes on meanwhile, and
+    /// worker processes never take their controller for lost.
+    fn count_pause(&mut self, end: Option<usize>, time: At, is_alone: bool) {
+        let is_controller = end.is_none();
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
+            if end.is_none_or(|end| end == index) {
+                host.paused += time;
+                host.paused_alone |= is_alone && (!is_controller || self.plan.kind == Kind::Nodes);
+            }
+            host.is_harmed |= host.paused_alone && host.paused > HARMLESS;
+        }
+        self.lead.is_harmed |= is_controller && time > 2 * SECOND;
+    }
+
     /// Something is done to an end or to a link.
     pub(super) fn harm(&mut self, harm: Harm) {
         self.show(|| format!("harm: {harm:?}"));
-        if let Harm::Freeze(_, time) = harm {
+        if let Harm::Freeze(_, time) | Harm::Stall(time) | Harm::Suspend(time) = harm {
             // Silence counts anew for an end that goes on.
             self.frozen += time + SILENCE;
         }
         let link = |world: &Self, host: usize| world.hosts[host].link.filter(|_| !world.hosts[host].is_done());
         match harm {
             Harm::Kill(host) => {
-                self.must_be_lost(host);
+                self.must_end(host, 9);
                 self.kill(host);
+            }
+            Harm::Exit(host, code) if self.hosts[host].is_serving() => {
+                self.must_end(host, i32::from(code) << 8);
+                self.leave_host(host);
+            }
+            Harm::Exit(..) => {}
+            Harm::LoseWorker(host) if self.hosts[host].is_serving() => self.lose_worker(host),
+            Harm::LoseWorker(_) => {}
+            Harm::Stall(time) => {
+                if !self.is_frozen(None) {
+                    self.lead.stalled = true;
+                    self.count_pause(None, time, true);
+                    self.at(time, What::GoOn);
+                }
+            }
+            Harm::Suspend(time) => {
+                self.count_pause(None, time, false);
+                self.suspended = self.suspended.max(self.now + time);
+                for end in (0..self.hosts.len()).map(Some).chain([None]) {
+                    if !self.is_frozen(end) || end.is_none() && !self.lead.frozen {
+                        self.freeze(end, time);
+                    }
+                }
             }
             Harm::Restart(host) if !self.hosts[host].is_taken && !self.hosts[host].is_done() => self.restart(host),
             Harm::Restart(_) => {}
@@ -74,17 +139,8 @@ impl World {
                 if self.is_frozen(end) {
                     return;
                 }
-                match end {
-                    None => {
-                        self.lead.frozen = true;
-                        self.lead.is_harmed |= time > 2 * SECOND;
-                    }
-                    Some(host) => {
-                        self.hosts[host].frozen = true;
-                        self.hosts[host].is_harmed |= time > 2 * SECOND;
-                    }
-                }
-                self.at(time, What::Thaw(end));
+                self.count_pause(end, time, true);
+                self.freeze(end, time);
             }
             Harm::Reset(host) => {
                 if let Some(link) = link(self, host) {
@@ -116,6 +172,29 @@ impl World {
             }
             Harm::Stranger(manner) => self.send_stranger(manner),
         }
+    }
+
+    /// The process of a host ends with this status, in a way that its loss tells of.
+    fn must_end(&mut self, host: usize, status: i32) {
+        let is_first = !self.hosts[host].is_harmed && self.plan.kind == Kind::Processes;
+        self.must_be_lost(host);
+        if !self.hosts[host].is_done() {
+            let status = ExitStatus::from_raw(status);
+            (self.hosts[host].status, self.hosts[host].tells_status) = (status, is_first);
+        }
+    }
+
+    /// A worker of a node ends, which the node's lane reports.
+    fn lose_worker(&mut self, host: usize) {
+        let Host { workers, lost, .. } = &mut self.hosts[host];
+        let Some(worker) = workers.first_mut().filter(|worker| !worker.has_left) else { return };
+        worker.end();
+        let id = worker.id;
+        *lost = Some(id);
+        let (message, priority) = upward::lost(id, &Error::invalid("its process ended"));
+        self.host_says(host, &message, priority);
+        self.host_must_be_noticed(host);
+        self.end_if_left(host);
     }
 
     /// Both ends see that a connection is cut.

@@ -1,5 +1,8 @@
 //! A machine with a member's engine: a node with workers, or a worker process. This is the driver of the engine.
 
+use std::collections::VecDeque;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,8 +44,20 @@ pub(super) struct Host {
     awaits: bool,
     /// Frames that the member has passed on, and their bytes.
     pub(super) passed: (u64, u64),
+    /// Frames in the ring, for this host to read; none: a large frame that comes over the connection.
+    pub(super) ring: VecDeque<Option<Arc<Frame>>>,
     /// The plan has done something to it that may end it.
     pub(super) is_harmed: bool,
+    /// For how long it or the controller did nothing, and whether either did so alone.
+    pub(super) paused: At,
+    pub(super) paused_alone: bool,
+    /// Its worker that ended alone.
+    pub(super) lost: Option<WorkerId>,
+    /// How its process ends, and whether the loss of the worker tells so.
+    pub(super) status: ExitStatus,
+    pub(super) tells_status: bool,
+    /// The controller knows that its process has ended.
+    pub(super) is_reaped: bool,
     /// When that was, the last time.
     pub(super) harmed: At,
     /// It was told what it is to be.
@@ -78,7 +93,14 @@ impl Host {
             told_to_leave: false,
             awaits: false,
             passed: (0, 0),
+            ring: VecDeque::new(),
             is_harmed: false,
+            paused: 0,
+            paused_alone: false,
+            lost: None,
+            status: ExitStatus::default(),
+            tells_status: false,
+            is_reaped: false,
             harmed: 0,
             is_taken: false,
             result: None,
@@ -295,7 +317,6 @@ impl World {
                 self.host_says(index, &Message::Shutdown, Priority::Last);
                 self.tell_host(index, Event::Left(String::new()));
                 self.leave_host(index);
-                self.at(2_000, What::Ended(index));
             }
         }
     }
@@ -335,7 +356,14 @@ impl World {
         if let Some(link) = self.hosts[index].link.take() {
             self.close_link(link, Side::Member, false);
         }
-        self.hosts[index].end(Ok(()));
+        self.end_host(index, Ok(()));
+    }
+
+    fn end_host(&mut self, index: usize, result: Result<()>) {
+        self.hosts[index].end(result);
+        if self.plan.has_processes() {
+            self.at(2_000, What::Ended(index));
+        }
     }
 
     /// The process of a host is killed.
@@ -346,10 +374,8 @@ impl World {
         if let Some(link) = self.hosts[index].link.take() {
             self.close_link(link, Side::Member, true);
         }
-        self.hosts[index].end(Err(disco_core::Error::invalid("killed")));
-        if self.plan.kind == Kind::Processes {
-            self.at(1_000, What::Ended(index));
-        }
+        self.hosts[index].status = ExitStatus::from_raw(9);
+        self.end_host(index, Err(disco_core::Error::invalid("killed")));
     }
 
     /// The node's program is started again, and joins as the same node.

@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disco_core::store::{MemoryStore, SharedStore};
-use disco_core::wire::{Assignment, Message, Packet, Welcome};
+use disco_core::wire::{Assignment, Message, Packet, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Frame, Result, Value, WorkerRange, World as Size};
 
@@ -16,7 +14,8 @@ use super::link::{Arrival, Link, Side};
 use super::plan::{Kind, Plan};
 use super::session::Session;
 use super::world::{At, What, World};
-use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
+use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack};
+use crate::shared_ring::Whom;
 use crate::token::Token;
 
 /// What the members of the session know.
@@ -25,19 +24,26 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
 const START: Duration = Duration::from_secs(30);
 
+/// Records that the ring takes.
+const RECORDS: usize = 64;
+/// Bytes of a frame that goes through it.
+const INLINE: usize = 64 << 10;
+
 /// The answer to a question: its connection and number.
 type Answer = (Conn, u64, Result<Value>);
 
 /// The controller's machine.
 pub(super) struct Lead {
     engine: Controller,
-    kind: Kind,
     pub(super) conns: BTreeMap<Conn, usize>,
     /// Connections over which messages come.
     listens: BTreeSet<Conn>,
     accepts: bool,
     timer: Option<At>,
     pub(super) frozen: bool,
+    /// The reactor thread does nothing.
+    pub(super) stalled: bool,
+    pub(super) ring: Ring,
     pub(super) deferred: Vec<What>,
     pub(super) store: Arc<MemoryStore>,
     answers: Arc<Mutex<Vec<Answer>>>,
@@ -51,6 +57,31 @@ pub(super) struct Lead {
     is_dropped: bool,
     /// Frames that went to all hosts, and their bytes.
     pub(super) posted: (u64, u64),
+}
+
+/// The ring to worker processes: records written, and read by each that is not retired.
+pub(super) struct Ring {
+    written: u64,
+    readers: Vec<Option<u64>>,
+}
+
+impl Ring {
+    fn room(&self) -> usize {
+        let slowest = self.readers.iter().flatten().min();
+        slowest.map_or(usize::MAX, |slowest| RECORDS - (self.written - slowest) as usize)
+    }
+
+    /// Whether a reader is waited for.
+    pub(super) fn has(&self, reader: usize) -> bool {
+        self.readers.get(reader).is_some_and(Option::is_some)
+    }
+
+    /// A reader takes a record. Returns whether it has to say so.
+    pub(super) fn advance(&mut self, reader: usize) -> bool {
+        let Some(read) = &mut self.readers[reader] else { return false };
+        *read += 1;
+        (*read).is_multiple_of(RECORDS as u64 / 4)
+    }
 }
 
 /// A token.
@@ -98,19 +129,22 @@ impl Lead {
                 Terms::Nodes(terms, assignment)
             }
             Kind::Processes => {
-                let welcome = Welcome { config, ring: None, heartbeat: HEARTBEAT };
+                let place = RingPlace { reader: 0, readers: plan.hosts, capacity: RECORDS };
+                let ring = plan.has_ring.then_some(place);
+                let welcome = Welcome { config, ring, heartbeat: HEARTBEAT };
                 let token = SECRET.as_bytes().into();
                 Terms::Processes { workers, token, welcome, start: START, silence: SILENCE }
             }
         };
         Self {
             engine: Controller::new(terms, now),
-            kind: plan.kind,
             conns: BTreeMap::new(),
             listens: BTreeSet::new(),
             accepts: true,
             timer: None,
             frozen: false,
+            stalled: false,
+            ring: Ring { written: 0, readers: vec![Some(0); if plan.has_ring { plan.hosts } else { 0 }] },
             deferred: Vec::new(),
             store: Arc::default(),
             answers: Arc::default(),
@@ -124,7 +158,7 @@ impl Lead {
     }
 
     pub(super) fn room(&self) -> usize {
-        self.engine.room()
+        self.engine.room().min(self.ring.room())
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -145,7 +179,7 @@ impl Lead {
 impl World {
     /// Everything begins.
     pub(super) fn begin(&mut self) {
-        if self.plan.kind == Kind::Processes {
+        if self.plan.has_processes() {
             for index in 0..self.hosts.len() {
                 self.tell_lead(Event::Started(index, Some(100 + index as u32)));
             }
@@ -196,6 +230,9 @@ impl World {
     /// A thread of the program has called the lane: it writes, and wakes the reactor only if the engine says so.
     fn lead_was_called(&mut self) {
         self.lead_writes();
+        if self.lead.stalled {
+            return;
+        }
         if self.lead.engine.take_wake() {
             return self.lead_acts();
         }
@@ -218,29 +255,45 @@ impl World {
     }
 
     pub(super) fn lead_hears_end(&mut self, host: usize) {
-        self.tell_lead(Event::Ended(host, Some(ExitStatus::from_raw(0))));
+        self.hosts[host].is_reaped = true;
+        self.tell_lead(Event::Ended(host, Some(self.hosts[host].status)));
     }
 
     /// A frame goes to all members.
-    pub(super) fn lead_sends(&mut self, frame: &Frame) {
+    pub(super) fn lead_sends(&mut self, frame: &Arc<Frame>) {
         let now = self.instant();
-        let sent = match self.lead.kind {
-            Kind::Nodes => {
-                self.lead.engine.note(frame.command());
-                self.lead.engine.submit(frame, now)
-            }
-            Kind::Processes => frame.bytes().and_then(|bytes| {
-                self.lead.engine.note(frame.command());
-                let packet = Message::Frame { seq: frame.seq(), bytes: bytes.into() }.encode()?;
-                self.lead.engine.post(&packet.into(), bytes.len(), None);
+        let size = match frame.bytes() {
+            Ok(bytes) => bytes.len(),
+            Err(error) => return self.breach(format!("a frame does not go: {error}")),
+        };
+        self.lead.engine.note(frame.command());
+        let is_inline = self.plan.has_ring && size <= INLINE;
+        let sent = match (self.plan.has_ring, pack(frame)) {
+            (true, _) if is_inline => Ok(()),
+            (true, Ok(Some(load))) => {
+                self.lead.engine.post(&load, Whom::All);
                 Ok(())
-            }),
+            }
+            _ => self.lead.engine.submit(frame, now),
         };
         if let Err(error) = sent {
             self.breach(format!("a frame does not go: {error}"));
         }
-        let bytes = frame.bytes().map_or(0, <[u8]>::len);
-        self.lead.posted = (self.lead.posted.0 + 1, self.lead.posted.1 + bytes as u64);
+        if !is_inline {
+            self.lead.posted = (self.lead.posted.0 + 1, self.lead.posted.1 + size as u64);
+        }
+        if self.plan.has_ring {
+            self.lead.ring.written += 1;
+            let frame = is_inline.then(|| frame.clone());
+            for host in 0..self.hosts.len() {
+                let ring = &mut self.hosts[host].ring;
+                ring.push_back(frame.clone());
+                if ring.len() == 1 {
+                    let delay = self.random.of(1..50);
+                    self.at(delay, What::Woken(host));
+                }
+            }
+        }
         self.lead_was_called();
     }
 
@@ -249,14 +302,16 @@ impl World {
             let Some(link) = self.lead.conns.get(&write.conn).copied() else { continue };
             if !self.write(link, Side::Member, &write.bytes, write.order) {
                 let (now, unread) = (self.instant(), self.links[link].backlog(Side::Member));
-                self.lead.is_harmed = true;
+                if let Some(host) = self.hosts.get_mut(self.links[link].host) {
+                    host.is_harmed = true;
+                }
                 self.lead.engine.handle(Event::Full(write.conn, unread), now);
             }
         }
     }
 
     /// Does what the engine wants, as the reactor thread.
-    fn lead_acts(&mut self) {
+    pub(super) fn lead_acts(&mut self) {
         self.lead.is_acting = true;
         loop {
             self.lead_writes();
@@ -297,6 +352,8 @@ impl World {
             }
             Action::Flush => (0..self.links.len()).for_each(|link| self.pump(link, Side::Member)),
             Action::StopAccepting => self.lead.accepts = false,
+            Action::Output { from, line, .. } => self.output(from, &line),
+            Action::Retire(host) => self.lead.ring.readers.iter_mut().skip(host).take(1).for_each(|it| *it = None),
             Action::Kill(host) => {
                 self.show(|| format!("host {host} is killed"));
                 self.hosts[host].frozen = false;

@@ -36,6 +36,14 @@ pub(super) enum Harm {
     HalfOpen(usize),
     /// Nothing passes in one direction any more.
     OneWay(usize, bool),
+    /// A node reports one of its workers as lost.
+    LoseWorker(usize),
+    /// A worker process exits by itself, with this status.
+    Exit(usize, u8),
+    /// The reactor thread of the controller does nothing for so long, while other threads go on.
+    Stall(At),
+    /// All machines do nothing for so long.
+    Suspend(At),
     /// The host sends bytes that are no message.
     Garbage(usize),
     /// The connection is 100 times slower from now on.
@@ -50,6 +58,10 @@ pub(super) struct Plan {
     pub(super) kind: Kind,
     pub(super) hosts: usize,
     pub(super) per_host: usize,
+    /// Commands go through a ring in shared memory.
+    pub(super) has_ring: bool,
+    /// The session has started the processes of nodes.
+    pub(super) has_children: bool,
     /// Commands that the session gives, at least.
     pub(super) steps: u64,
     /// Commands that are given at once, now and then.
@@ -76,6 +88,8 @@ impl Plan {
             kind,
             hosts,
             per_host: if kind == Kind::Nodes { random.of(1..4) as usize } else { 1 },
+            has_ring: kind == Kind::Processes && random.percent(60),
+            has_children: kind == Kind::Nodes && random.percent(40),
             steps: random.of(1..30),
             burst: if is_flood { 2500 } else { random.of(1..60) },
             pause: [1_000, 100_000, 2 * SECOND][random.of(0..3) as usize],
@@ -98,6 +112,8 @@ impl Plan {
             kind: Kind::Nodes,
             hosts,
             per_host: 8,
+            has_ring: false,
+            has_children: false,
             steps,
             burst: 1_000,
             pause: 0,
@@ -115,6 +131,11 @@ impl Plan {
         self.hosts * self.per_host
     }
 
+    /// Whether the controller learns how the processes of hosts end.
+    pub(super) fn has_processes(&self) -> bool {
+        self.kind == Kind::Processes || self.has_children
+    }
+
     /// Whether a host says which node it is; else it gets a place by its name.
     pub(super) fn names_itself(&self, host: usize) -> bool {
         self.named >> (host % 64) & 1 == 1
@@ -124,9 +145,9 @@ impl Plan {
         let host = random.of(0..self.hosts as u64) as usize;
         let when = if random.percent(30) { random.of(0..500_000) } else { random.of(0..15 * SECOND) };
         let long = random.of(100_000..12 * SECOND);
-        let harm = match random.of(0..11) {
+        let harm = match random.of(0..15) {
             0 => Harm::Kill(host),
-            1 if self.kind == Kind::Nodes && when < 500_000 && self.names_itself(host) => Harm::Restart(host),
+            1 if !self.has_processes() && when < 500_000 && self.names_itself(host) => Harm::Restart(host),
             2 => Harm::Freeze(Some(host), long),
             3 => Harm::Freeze(None, long),
             4 => Harm::Reset(host),
@@ -135,6 +156,10 @@ impl Plan {
             6 if self.kind == Kind::Nodes => Harm::OneWay(host, random.percent(50)),
             7 => Harm::Garbage(host),
             8 => Harm::Slow(host),
+            9 if self.per_host > 1 => Harm::LoseWorker(host),
+            10 if self.kind == Kind::Processes => Harm::Exit(host, random.of(0..3) as u8),
+            11 => Harm::Stall(long),
+            12 => Harm::Suspend(long),
             _ => Harm::Stranger(random.of(0..4) as u8),
         };
         self.harms.push((when, harm));

@@ -1,12 +1,13 @@
 //! A session in small: what `disco_core::session` does with a lane, and what it may expect of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::store::SharedStore;
 use disco_core::{Command, Error, Frame, RegisterId, WorkerId, WorkerRange};
 
-use super::plan::{Ending, Harm};
+use super::plan::{Ending, Harm, Kind};
 use super::worker::Job;
 use super::world::{At, SECOND, What, World};
 use crate::engine::controller::Event;
@@ -38,6 +39,12 @@ pub(super) struct Session {
     failure: Option<String>,
     lost: Option<String>,
     pending: BTreeMap<u64, BTreeSet<WorkerId>>,
+    /// Of which worker each reply was asked; none: of all.
+    asked: BTreeMap<u64, Option<WorkerId>>,
+    /// Lines of each worker.
+    printed: BTreeMap<String, u64>,
+    /// Workers that their nodes have reported.
+    reported: BTreeSet<WorkerId>,
     replied: BTreeSet<(u64, WorkerId)>,
     left: BTreeSet<WorkerId>,
     /// How each peer was reported to have ended.
@@ -124,18 +131,20 @@ impl World {
         let worker = WorkerId::new(random.of(0..workers) as u32);
         match random.of(0..100) {
             0..30 => Job::Work(random.of(0..3_000)).command(),
-            30..45 => {
+            30..42 => {
                 session.burst = random.of(0..self.plan.burst + 1);
                 Job::Work(0).command()
             }
-            45..65 => Job::Meet.command(),
-            65..75 => Command::SyncAll,
-            75..85 => Command::SyncWorker { worker },
-            85..90 => {
+            42..62 => Job::Meet.command(),
+            62..72 => Command::SyncAll,
+            72..82 => Command::SyncWorker { worker },
+            82..87 => {
                 Command::DebugGet { worker, register: RegisterId::new(if random.percent(20) { LARGE } else { 2 }) }
             }
-            90..98 if self.plan.failures => Job::Fail(worker.index() as u64).command(),
-            98 if self.plan.failures => Job::Hang(worker.index() as u64).command(),
+            92..99 if self.plan.failures => Job::Fail(worker.index() as u64).command(),
+            99 if self.plan.failures => Job::Hang(worker.index() as u64).command(),
+            87..90 => Job::Print.command(),
+            90..92 => Job::Load(random.of(10..300)).command(),
             _ => Job::Work(0).command(),
         }
     }
@@ -151,10 +160,12 @@ impl World {
             _ => BTreeSet::new(),
         };
         if !from.is_empty() {
+            let only = if let Command::SyncAll = command { None } else { from.first().copied() };
+            session.asked.insert(seq, only);
             session.pending.insert(seq, from);
         }
         self.show(|| format!("command {seq}: {command:?}"));
-        self.lead_sends(&Frame::new(seq, [], command));
+        self.lead_sends(&Arc::new(Frame::new(seq, [], command)));
         self.check_credit();
     }
 
@@ -187,13 +198,14 @@ impl World {
         if !session.replied.insert((seq, worker)) {
             return self.breach(format!("{worker} replies to command {seq} twice"));
         }
+        if session.asked.get(&seq).is_none_or(|only| only.is_some_and(|only| only != worker)) {
+            return self.breach(format!("{worker} replies to command {seq}, and was not asked"));
+        }
         let Some(missing) = session.pending.get_mut(&seq) else {
             // The wait has ended with the session.
             return;
         };
-        if !missing.remove(&worker) {
-            return self.breach(format!("{worker} replies to command {seq}, and was not asked"));
-        }
+        missing.remove(&worker);
         if let Err(failure) = reply
             && failure.aborted
             && seq > session.recovered
@@ -257,9 +269,13 @@ impl World {
     pub(super) fn lost(&mut self, workers: WorkerRange, why: &Error) {
         self.show(|| format!("{why}"));
         self.end_peer(workers, "lost");
-        let host = workers.first().index() / self.plan.per_host;
-        if !self.hosts[host].is_harmed && !self.lead.is_harmed {
+        let host = &self.hosts[workers.first().index() / self.plan.per_host];
+        if !host.is_harmed && host.lost != Some(workers.first()) {
             return self.breach(format!("a loss without a reason: {why}"));
+        }
+        let status = format!("its process ended: {}", host.status);
+        if host.tells_status && !why.to_string().contains(&status) {
+            return self.breach(format!("a loss does not tell that {status}: {why}"));
         }
         let session = &mut self.lead.session;
         if session.lost.is_none() {
@@ -273,17 +289,36 @@ impl World {
         }
     }
 
-    /// All workers of a peer have ended: that is reported once.
+    /// A node reports the end of each of its workers once, and the controller the end of each peer.
     fn end_peer(&mut self, workers: WorkerRange, how: &'static str) {
-        if workers.len() < self.plan.per_host {
-            return;
+        let (first, count) = (workers.first(), workers.len());
+        let peer = first.index() / self.plan.per_host;
+        let session = &mut self.lead.session;
+        let is_of_node = match (self.plan.kind, self.plan.per_host) {
+            (Kind::Processes, _) => false,
+            // Its node says that it has left, and ends then.
+            (Kind::Nodes, 1) => how == "left" && !session.reported.contains(&first),
+            (Kind::Nodes, per_host) => count < per_host,
+        };
+        let is_fine = match is_of_node {
+            true => count == 1 && session.reported.insert(first),
+            false => count == self.plan.per_host && session.ends.insert(first, how).is_none(),
+        };
+        if !is_fine {
+            let ends = format!("{:?}", session.ends);
+            return self.breach(format!("{workers} {how} after they were reported: {ends}"));
         }
-        let is_single = self.plan.per_host == 1;
-        if let Some(before) = self.lead.session.ends.insert(workers.first(), how)
-            // A node says of its only worker that it has left, and ends then.
-            && !(is_single && before == "left" && how == "left")
-        {
-            self.breach(format!("{workers} {how} after they were reported: {before}"));
+        if !is_of_node && self.lead.ring.has(peer) {
+            self.breach(format!("the ring waits for {workers}, which {how}"));
+        }
+    }
+
+    /// A worker has printed a line.
+    pub(super) fn output(&mut self, from: String, line: &[u8]) {
+        let printed = self.lead.session.printed.entry(from.clone()).or_default();
+        *printed += 1;
+        if printed.to_string().as_bytes() != line {
+            self.breach(format!("{from} prints line {} twice or out of order", String::from_utf8_lossy(line)));
         }
     }
 
@@ -324,7 +359,13 @@ impl World {
 
     /// A host was harmed so that it must be lost.
     pub(super) fn must_be_lost(&mut self, host: usize) {
-        (self.hosts[host].is_harmed, self.hosts[host].harmed) = (true, self.now);
+        (self.hosts[host].is_harmed, self.hosts[host].tells_status) = (true, false);
+        self.host_must_be_noticed(host);
+    }
+
+    /// The loss of a host or of one of its workers has to be reported.
+    pub(super) fn host_must_be_noticed(&mut self, host: usize) {
+        self.hosts[host].harmed = self.now;
         if self.hosts[host].is_taken {
             self.at(NOTICE_LIMIT, What::Noticed(host));
         }
@@ -336,9 +377,10 @@ impl World {
         if self.now < due {
             return self.at(due - self.now, What::Noticed(host));
         }
-        let first = self.hosts[host].workers[0].id;
-        let is_excused = self.lead.is_harmed || self.lead.session.is_ending;
-        if !self.lead.session.ends.contains_key(&first) && !is_excused {
+        let Session { ends, reported, is_ending, .. } = &self.lead.session;
+        let is_noticed = ends.contains_key(&self.hosts[host].workers[0].id)
+            || self.hosts[host].lost.is_some_and(|worker| reported.contains(&worker));
+        if !is_noticed && !is_ending {
             self.breach(format!("the loss of host {host} was not noticed in {NOTICE_LIMIT} us"));
         }
     }
@@ -359,6 +401,11 @@ impl World {
     /// The lane ends in limited time.
     pub(super) fn check_over(&mut self) {
         self.over = self.now;
+        if self.plan.has_processes()
+            && let Some(host) = self.hosts.iter().position(|host| !host.is_reaped)
+        {
+            return self.breach(format!("the lane is over while the process of host {host} runs"));
+        }
         let Session { ended, close_limit, is_ending: true, .. } = self.lead.session else { return };
         let late = self.now.saturating_sub(ended + close_limit + self.frozen);
         if late > END_LIMIT {
@@ -368,7 +415,7 @@ impl World {
 
     /// Whether nothing was done to any end.
     pub(super) fn is_calm(&self) -> bool {
-        self.hosts.iter().all(|host| !host.is_harmed) && !self.lead.is_harmed
+        self.hosts.iter().all(|host| !host.is_harmed && host.lost.is_none()) && !self.lead.is_harmed
     }
 
     /// What must hold when nothing is left.
@@ -391,6 +438,11 @@ impl World {
             if let Some(error) = self.hosts.iter().find_map(|host| host.result.clone()?.err()) {
                 return self.breach(format!("a host that was not harmed ends with an error: {error}"));
             }
+        }
+        let printed: u64 = self.hosts.iter().flat_map(|host| &host.workers).map(|worker| worker.printed).sum();
+        let lines: u64 = session.printed.values().sum();
+        if is_calm && session.is_in_order && lines != printed {
+            return self.breach(format!("{lines} of {printed} lines of workers have come"));
         }
         let open: usize = self.hosts.iter().map(|host| host.questions.len()).sum();
         if is_calm && session.is_in_order && open > 0 {

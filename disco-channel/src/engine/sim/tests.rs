@@ -102,6 +102,24 @@ fn a_reply_behind_its_worker_s_departure_is_found() {
     assert!(rule.contains("after it has left"), "{rule}");
 }
 
+#[test]
+fn faults_of_the_controller_are_found() {
+    for (fault, found) in [
+        (Fault::NotRetired, "the ring waits for"),
+        (Fault::LossIgnored, "was not noticed"),
+        (Fault::DoubleOutput, "twice or out of order"),
+        (Fault::NoStatus, "does not tell that its process ended"),
+        (Fault::ChildrenLeft, "is over while the process of host"),
+        (Fault::DoubleDeparture, "after they were reported"),
+        (Fault::StrayReply, "was not asked"),
+        (Fault::NoExcuse, "without a reason"),
+    ] {
+        let (seed, rule) = runs_until_found(fault).unwrap_or_else(|| panic!("{fault:?} is not found"));
+        println!("{fault:?} is found by seed {seed}");
+        assert!(rule.contains(found), "{fault:?}: {rule}");
+    }
+}
+
 /// KiB of memory that this process has had in use at most.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

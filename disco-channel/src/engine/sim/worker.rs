@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use disco_core::abort::PerEpoch;
 use disco_core::channel::Notice;
-use disco_core::error::Failure;
+use disco_core::error::{ErrorKind, Failure};
 use disco_core::store;
 use disco_core::wire::{self, Message, StoreCall};
 use disco_core::{Command, Error, Frame, RegisterId, Result, Value, WorkerId};
@@ -36,6 +36,8 @@ pub(super) struct Worker {
     pub(super) has_left: bool,
     question: u64,
     taken: Taken,
+    /// Lines.
+    pub(super) printed: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +78,10 @@ pub(super) enum Job {
     Meet,
     /// A worker works for a minute.
     Hang(u64),
+    /// All print a line.
+    Print,
+    /// Nothing is done with so many KiB of arguments.
+    Load(u64),
 }
 
 impl Job {
@@ -85,19 +91,26 @@ impl Job {
             Job::Fail(worker) => (1, worker),
             Job::Meet => (2, 0),
             Job::Hang(worker) => (3, worker),
+            Job::Print => (4, 0),
+            Job::Load(kib) => (5, kib),
         };
-        let args = vec![Value::Int(number), Value::Int(arg as i64)];
+        let mut args = vec![Value::Int(number), Value::Int(arg as i64)];
+        if let Job::Load(kib) = self {
+            args.push(Value::from(vec![7u8; (kib as usize) << 10]));
+        }
         Command::CallPacked { register: RegisterId::new(1), function: RegisterId::new(2), args }
     }
 
     fn of(args: &[Value]) -> Option<Self> {
-        let [Value::Int(number), Value::Int(arg)] = args else { return None };
+        let [Value::Int(number), Value::Int(arg), ..] = args else { return None };
         let arg = *arg as u64;
         Some(match number {
             0 => Job::Work(arg),
             1 => Job::Fail(arg),
             2 => Job::Meet,
-            _ => Job::Hang(arg),
+            3 => Job::Hang(arg),
+            4 => Job::Print,
+            _ => Job::Load(arg),
         })
     }
 }
@@ -115,6 +128,7 @@ impl Worker {
             has_left: false,
             question: 0,
             taken: Taken::default(),
+            printed: 0,
         }
     }
 
@@ -152,7 +166,7 @@ impl World {
             }
             match std::mem::replace(&mut worker.doing, Doing::Nothing) {
                 Doing::Nothing if told_to_leave => return self.leave_lane(index, at),
-                Doing::Nothing => match worker.queue.pop_front() {
+                Doing::Nothing => match self.next_frame(index, at) {
                     Some(frame) => self.execute(index, at, &frame),
                     None => return,
                 },
@@ -169,6 +183,24 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The next frame of a worker: what is due in the ring, or came over the connection.
+    fn next_frame(&mut self, index: usize, at: usize) -> Option<Arc<Frame>> {
+        let host = &mut self.hosts[index];
+        if !self.plan.has_ring {
+            return host.workers[at].queue.pop_front();
+        }
+        let frame = match host.ring.front()? {
+            Some(frame) => frame.clone(),
+            None => host.workers[at].queue.pop_front()?,
+        };
+        host.ring.pop_front();
+        if self.lead.ring.advance(index) {
+            let (frames, bytes) = self.hosts[index].workers[at].taken.say();
+            self.host_says(index, &Message::Room { frames, bytes }, Priority::Urgent);
+        }
+        Some(frame)
     }
 
     fn execute(&mut self, index: usize, at: usize, frame: &Frame) {
@@ -188,6 +220,12 @@ impl World {
                 Some(Job::Fail(who)) if who == id.index() as u64 => {
                     let epoch = worker.epoch.epoch();
                     return self.fail(index, at, seq, false, format!("{id} fails in epoch {epoch};"));
+                }
+                // Other ways lead from the output of processes.
+                Some(Job::Print) if self.plan.kind == Kind::Nodes => {
+                    worker.printed += 1;
+                    let line = worker.printed.to_string().into_bytes().into();
+                    self.worker_says(index, at, Message::Output { is_err: false, line }, Priority::Last);
                 }
                 Some(Job::Meet) => {
                     let call = StoreCall::Add(format!("arrived {seq}").into(), 1);
@@ -298,6 +336,7 @@ impl World {
             message,
             causes: Vec::new(),
             aborted,
+            kind: if aborted { ErrorKind::Aborted } else { ErrorKind::User },
         });
         worker.poison = Some(failure.clone());
         self.finish(index, at, seq);

@@ -39,6 +39,8 @@ pub(super) struct World {
     standstill: u64,
     /// How much longer waits may take, since ends were frozen.
     pub(super) frozen: At,
+    /// Until then all ends are frozen.
+    pub(super) suspended: At,
     /// When the lane was over.
     pub(super) over: At,
 }
@@ -48,10 +50,14 @@ pub(super) struct World {
 pub(super) enum What {
     /// The next slice of a link arrives at an end.
     Arrive(usize, Side),
+    /// A host has a record in the ring.
+    Woken(usize),
     /// A host's timeout, or the controller's.
     Timer(Option<usize>),
     /// A host goes on, or the controller.
     Thaw(Option<usize>),
+    /// The controller's reactor thread goes on.
+    GoOn,
     /// A host connects.
     Connect(usize),
     /// A worker has done what it is busy with.
@@ -118,6 +124,7 @@ impl World {
             events: 0,
             standstill: 0,
             frozen: 0,
+            suspended: 0,
             over: 0,
         };
         world.begin();
@@ -147,19 +154,23 @@ impl World {
 
     fn happen(&mut self, what: What) {
         let frozen = match &what {
-            What::Timer(end) => *end,
-            What::Free(host, _) | What::Deadline(host, ..) | What::Grace(host) | What::Connect(host) => Some(*host),
-            What::Step | What::Look | What::Signal(_) => None,
-            _ => Some(usize::MAX),
+            What::Timer(end) => Some(*end),
+            What::Free(host, _) | What::Deadline(host, ..) | What::Grace(host) => Some(Some(*host)),
+            What::Connect(host) | What::Woken(host) => Some(Some(*host)),
+            What::Ended(_) => Some(None),
+            What::Step | What::Look | What::Signal(_) => Some(None).filter(|_| self.lead.frozen),
+            _ => None,
         };
-        if self.is_frozen(frozen) {
-            return self.defer(frozen, what);
+        if let Some(end) = frozen.filter(|end| self.is_frozen(*end)) {
+            return self.defer(end, what);
         }
         match what {
             What::Arrive(link, to) => self.arrive(link, to),
             What::Timer(None) => self.lead_timer(),
             What::Timer(Some(host)) => self.host_timer(host),
             What::Thaw(end) => self.thaw(end),
+            What::GoOn => self.go_on_reacting(),
+            What::Woken(host) => self.run_worker(host, 0),
             What::Connect(host) => self.connect(host),
             What::Free(host, worker) => self.free(host, worker),
             What::Deadline(host, worker, question) => self.expire(host, worker, question),

@@ -1,21 +1,20 @@
 //! The lane, as a session has it.
 
-use std::fmt;
+use std::io;
 use std::net::TcpListener;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::worker::WorkerConfig;
-use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
+use disco_core::{Error, Inbox, Result, WorkerRange};
 
 use super::announce::{Announce, Announcement};
 use super::transport::Tcp;
-use crate::engine::controller::{Controller, NodeTerms, Terms, pack};
-use crate::reactor::Waker;
-use crate::reactor::{Lane, Reactor, Served};
+use crate::engine::controller::{Controller, NodeTerms, Terms};
+use crate::reactor::{Lane, Reactor, Served, Waker};
+use crate::remote_lane::{Peers, RemoteLane, Running};
 use crate::token::Token;
 
 /// What a [`NodeLane`] is made of.
@@ -44,13 +43,9 @@ pub struct Options {
     pub silence: Duration,
 }
 
-/// The lane to workers of other nodes. Dropping it lets them go: nodes stop their workers, and nobody waits for them.
-pub struct NodeLane {
-    workers: WorkerRange,
-    options: Options,
-    shared: Arc<Shared>,
-    started: OnceLock<Served>,
-}
+/// The lane to workers of other nodes: it listens, announces where, and waits until all nodes have joined and started their workers.
+/// Dropping it lets them go: nodes stop their workers, and nobody waits for them.
+pub type NodeLane = RemoteLane<Options>;
 
 impl Options {
     /// On the loopback; workers are processes; 30 s to start, something said each second, 5 s of silence.
@@ -70,52 +65,18 @@ impl Options {
     }
 }
 
-impl NodeLane {
-    /// Makes a lane to `workers`, an equal share of which is on each node; those share the store of `shared` with the workers
-    /// of other lanes.
-    pub fn new(workers: WorkerRange, shared: Arc<Shared>, options: Options) -> Self {
-        Self { workers, options, shared, started: OnceLock::new() }
-    }
+impl Peers for Options {
+    const NAME: &'static str = "nodes";
 
-    fn started(&self) -> Result<&Served> {
-        self.started.get().ok_or_else(|| self.error("was not started"))
-    }
-
-    fn error(&self, why: &str) -> Error {
-        Error::invalid(format!("{}: {why}", self.name()))
-    }
-
-    fn name(&self) -> String {
-        format!("lane to the nodes of workers {:?}", self.workers.indices())
-    }
-
-    fn listen(&self) -> Result<TcpListener> {
-        let listen = &self.options.listen;
-        TcpListener::bind(listen).map_err(|error| Error::system(format!("can't listen on {listen}"), error))
-    }
-}
-
-impl Channel for NodeLane {
-    fn workers(&self) -> WorkerRange {
-        self.workers
-    }
-
-    /// Listens, announces where, and waits until all nodes have joined and started their workers.
-    ///
-    /// # Errors
-    /// It was started before; the workers can't be shared by the nodes; the address is taken; nodes do not
-    /// come, are another program's or can't start their workers: which, and why.
-    fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let Options { nodes, announce, names, processes, config, start, heartbeat, silence, token, .. } = &self.options;
-        let count = self.workers.len();
+    fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
+        let Self { nodes, listen, announce, names, processes, config, start, heartbeat, silence, token } = self;
+        let count = workers.len();
         if count == 0 || *nodes == 0 || !count.is_multiple_of(*nodes) {
-            return Err(self.error(&format!("{nodes} nodes can't share {count} workers")));
+            return Err(Error::invalid(format!("{nodes} nodes can't share {count} workers")));
         }
-        if self.started.get().is_some() {
-            return Err(self.error("was started before"));
-        }
-        let refused = |error: std::io::Error| Error::system(format!("{}: the system refuses it", self.name()), error);
-        let listener = self.listen()?;
+        let refused = |error: io::Error| Error::system("the system refuses a lane to nodes", error);
+        let listener = TcpListener::bind(listen);
+        let listener = listener.map_err(|error| Error::system(format!("can't listen on {listen}"), error))?;
         let address = listener.local_addr().map_err(refused)?;
         let waker = Arc::new(Waker::new().map_err(refused)?);
         let transport = Tcp::new(listener, waker.clone()).map_err(refused)?;
@@ -129,7 +90,7 @@ impl Channel for NodeLane {
         };
         let assignment = Assignment {
             node: 0,
-            workers: self.workers,
+            workers,
             processes: *processes,
             config: *config,
             heartbeat: *heartbeat,
@@ -138,7 +99,7 @@ impl Channel for NodeLane {
         };
         let engine = Controller::new(Terms::Nodes(terms, assignment), Instant::now());
         let lane = Arc::new(Lane::new(engine, waker, None));
-        let reactor = Reactor::new(lane, inbox, self.shared.clone(), *nodes, transport);
+        let reactor = Reactor::new(lane, inbox, shared, *nodes, transport);
         let served = Served::start("disco-nodes", reactor).map_err(refused)?;
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
         let served = match announce.tell(&announcement) {
@@ -148,43 +109,6 @@ impl Channel for NodeLane {
             }
             Err(error) => return Err(served.fail(error)),
         };
-        self.started.set(served).map_err(|_| self.error("was started before"))
-    }
-
-    fn crosses(&self) -> bool {
-        true
-    }
-
-    fn room(&self) -> usize {
-        self.started().map_or(0, |lane| lane.look(Controller::room))
-    }
-
-    fn send(&self, frame: &Arc<Frame>) -> Result<()> {
-        // Encoded before the lock is taken: the reactor thread needs that for heartbeats.
-        let packed = pack(frame);
-        self.started()?.with(|engine, now| {
-            engine.check(|| self.name())?;
-            engine.note(frame.command());
-            engine.submit_packed(frame, packed?, now)
-        })
-    }
-
-    fn urgent(&self, signal: Signal) -> Result<()> {
-        self.started()?.signal(signal).map_err(|why| self.error(&why))
-    }
-
-    fn progress(&self, worker: WorkerId) -> Progress {
-        self.started().map(|lane| lane.look(|engine| engine.progress(worker))).unwrap_or_default()
-    }
-
-    /// Nodes that have not left in time are told to end at once.
-    fn close(&self, limit: Duration) -> Result<()> {
-        self.started.get().map_or(Ok(()), |served| served.close(limit))
-    }
-}
-
-impl fmt::Debug for NodeLane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeLane").field("workers", &self.workers).finish_non_exhaustive()
+        Ok(Running::new(served, None))
     }
 }

@@ -1,6 +1,5 @@
 //! What goes on at a node while its workers work.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -13,18 +12,15 @@ use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
 use super::join::Joined;
 use super::upstream::Upstream;
 use crate::engine::member::serving::{Action, Event, Member};
-use crate::reactor::member as driver;
-use crate::reactor::{Connection, Incoming, Poller, Waker};
+use crate::reactor::member::{Driver, Host};
+use crate::reactor::{Incoming, Waker};
 use crate::remote_store::RemoteStore;
 
 /// Limit for what is sent last.
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Between the controller and the lane to the workers here: the driver of a [`Member`].
+/// What the node's member works on: the lane to the workers here.
 pub(super) struct Bridge {
-    member: Member,
-    connection: Arc<Connection>,
-    incoming: Incoming,
     waker: Arc<Waker>,
     store: Arc<RemoteStore>,
     upstream: Arc<Upstream>,
@@ -32,34 +28,28 @@ pub(super) struct Bridge {
     workers: WorkerRange,
     /// The lane's start and end, which other threads wait for.
     events: (Sender<Event>, Receiver<Event>),
-    poller: Poller,
 }
 
 impl Bridge {
     pub(super) fn new(
-        Joined { connection, incoming, assignment }: Joined,
         waker: Arc<Waker>,
         store: Arc<RemoteStore>,
         upstream: Arc<Upstream>,
         lane: Arc<dyn Channel>,
+        workers: WorkerRange,
     ) -> Self {
-        let member = Member::node(&assignment, lane.crosses(), Instant::now());
-        let workers = assignment.workers;
-        connection.serve(workers.len());
-        let (events, poller) = (mpsc::channel(), Poller::default());
-        Self { member, connection, incoming, waker, store, upstream, lane, workers, events, poller }
+        Self { waker, store, upstream, lane, workers, events: mpsc::channel() }
     }
 
     /// Starts the workers, and serves until they have left or the controller is gone.
-    pub(super) fn run(mut self) -> Result<()> {
+    pub(super) fn run(self, Joined { connection, incoming, assignment }: Joined) -> Result<()> {
+        connection.serve(self.workers.len());
         let (lane, inbox) = (self.lane.clone(), self.upstream.clone() as Arc<dyn Inbox>);
         self.in_background("disco-start", move || Event::Started(lane.start(inbox)))?;
-        let result = loop {
-            if let ControlFlow::Break(result) = self.step() {
-                break result;
-            }
-        };
-        self.connection.finish(FAREWELL);
+        let member = Member::node(&assignment, self.lane.crosses(), Instant::now());
+        let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self };
+        let result = driver.run();
+        driver.connection.finish(FAREWELL);
         result
     }
 
@@ -74,52 +64,21 @@ impl Bridge {
         let started = thread::Builder::new().name(name.into()).spawn(work);
         started.map(drop).map_err(|error| Error::system("a node's thread can't be started", error))
     }
+}
 
-    /// Waits for the next events, and does what follows from them. Breaks with the node's result.
-    fn step(&mut self) -> ControlFlow<Result<()>> {
-        driver::wait(&mut self.poller, Some(&self.connection), &self.waker, self.member.next_timeout());
-        let mut rounds = driver::ROUNDS;
-        loop {
-            match driver::next_event(&mut self.incoming, &self.connection, &mut rounds) {
-                // Everything that came before is passed on first.
-                None | Some(Event::Closed) => break,
-                Some(event) => self.handle(event)?,
-            }
-        }
-        while self.member.wants_room()
+impl Host for Bridge {
+    const STAYS_AWAKE: bool = true;
+
+    fn next_event(&mut self, member: &Member) -> Option<Event> {
+        if member.wants_room()
             && let room @ 1.. = self.lane.room()
         {
-            self.handle(Event::Room(room))?;
+            return Some(Event::Room(room));
         }
-        if self.connection.is_full() {
-            self.handle(Event::Full(self.connection.backlog()))?;
-        }
-        // That the controller is gone shows when it is listened to.
-        _ = self.connection.flush();
-        while let Ok(event) = self.events.1.try_recv() {
-            self.handle(event)?;
-        }
-        self.handle(Event::Timeout)?;
-        match self.incoming.is_closed() {
-            true => self.handle(Event::Closed),
-            false => ControlFlow::Continue(()),
-        }
+        self.events.1.try_recv().ok()
     }
 
-    fn handle(&mut self, event: Event) -> ControlFlow<Result<()>> {
-        self.member.handle(event, Instant::now());
-        while let Some(action) = self.member.next_action() {
-            if let Action::End(result) = action {
-                return ControlFlow::Break(result);
-            }
-            if let Err(error) = self.act(action) {
-                self.member.handle(Event::Failed(error), Instant::now());
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn act(&mut self, action: Action) -> Result<()> {
+    fn act(&mut self, action: Action, _: &mut Incoming) -> Result<Vec<Event>> {
         let Self { lane, store, upstream, .. } = self;
         match action {
             Action::Send(message) => upstream.tell(&message),
@@ -136,10 +95,8 @@ impl Bridge {
                 self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
             }
             Action::Look => {
-                let progress: Vec<_> = self.workers.iter().map(|worker| lane.progress(worker)).collect();
-                for (index, progress) in progress.into_iter().enumerate() {
-                    self.member.handle(Event::Progress(index, progress), Instant::now());
-                }
+                let progress = self.workers.iter().map(|worker| lane.progress(worker)).enumerate();
+                return Ok(progress.map(|(index, progress)| Event::Progress(index, progress)).collect());
             }
             Action::Stop { cause, limit } => {
                 upstream.end();
@@ -148,13 +105,12 @@ impl Bridge {
                     // A lane that was not started has no workers to tell.
                     _ = lane.urgent(signal);
                 }
-                let stuck = close(&**lane, limit);
-                self.member.handle(Event::Left(stuck), Instant::now());
+                return Ok(vec![Event::Left(close(&**lane, limit))]);
             }
-            // A worker process's.
+            // A worker process's, and the driver's.
             Action::Deliver { .. } | Action::Hand { .. } | Action::Kill | Action::End(_) => {}
         }
-        Ok(())
+        Ok(Vec::new())
     }
 }
 

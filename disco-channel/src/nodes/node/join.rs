@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::error::{Loss, LossCause, LostPeer};
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
 
@@ -110,7 +111,9 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
     let join = Join { name: name.to_owned(), functions };
     let assignment = assigned(options, join, &connection, &mut incoming, waker)?;
     if assignment.config.world != world {
-        return Err(Failed::ForGood(lost("it assigns a part of another world than it has proved".into())));
+        return Err(Failed::ForGood(lost(LossCause::Garbage(
+            "it assigns a part of another world than it has proved".into(),
+        ))));
     }
     Ok(Joined { connection, incoming, assignment })
 }
@@ -241,8 +244,8 @@ fn assigned(
     let show = || (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
     match driver::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => Ok(assignment),
-        Ok(other) => Err(Failed::ForGood(lost(format!("it says {other} before it assigns")))),
-        Err(why) => Err(Failed::ForNow(why)),
+        Ok(other) => Err(Failed::ForGood(lost(LossCause::Garbage(format!("it says {other} before it assigns"))))),
+        Err(why) => Err(Failed::ForNow(Loss::new(LostPeer::Controller, why).why())),
     }
 }
 

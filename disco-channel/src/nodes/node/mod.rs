@@ -52,5 +52,5 @@ where
         connection.finish(FAREWELL);
     })?;
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
-    Bridge::new(joined, waker, store, upstream, made).run()
+    Bridge::new(waker, store, upstream, made, assignment.workers).run(joined)
 }

@@ -3,7 +3,6 @@
 mod lane;
 mod launch;
 mod output;
-mod ring;
 mod transport;
 
 pub use lane::{Options, ProcessLane};

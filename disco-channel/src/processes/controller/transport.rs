@@ -10,11 +10,11 @@ use std::time::Duration;
 use rustix::net::sockopt;
 
 use super::output::Output;
-use super::ring::Ring;
 use crate::engine::controller::Origin;
 use crate::random;
 use crate::reactor::{Accepted, Transport};
 use crate::reactor::{Connection, Waker};
+use crate::remote_lane::Ring;
 
 /// The largest packet of a process that has not proved what it is: names of functions take the most of it.
 const HELLO: usize = 1 << 20;

@@ -8,8 +8,8 @@ use disco_core::wire::{self, Message};
 use disco_core::{Error, Frame, Result, WorkerId};
 
 use crate::engine::credit::Taken;
-use crate::processes::frames::{EVERYBODY, LARGE};
 use crate::reactor::Connection;
+use crate::remote_lane::frames::{EVERYBODY, LARGE};
 use crate::shared_ring::{Memory, Reader};
 
 /// The worker's side of what the controller sends.

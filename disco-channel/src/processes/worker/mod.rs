@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::error::LossCause;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
@@ -24,9 +25,9 @@ pub use self::endpoint::ProcessEndpoint;
 use self::service::Service;
 use crate::engine::limits::PACKET;
 use crate::engine::member::joining::Joining;
-use crate::engine::member::serving::Member;
+use crate::engine::member::serving::{Member, lost};
 use crate::processes::invitation::Invitation;
-use crate::reactor::member as driver;
+use crate::reactor::member::{self, Driver};
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::remote_store::RemoteStore;
 use crate::shared_ring::{Memory, Reader};
@@ -61,17 +62,11 @@ where
     let commands = Commands::new(worker, connection.clone(), reader, letterbox.clone());
     let endpoint = ProcessEndpoint { worker, connection: connection.clone(), commands, link: link.clone() };
     let served = Arc::new(AtomicBool::new(false));
-    let service = Service {
-        member: Member::worker(welcome.heartbeat, Instant::now()),
-        connection: connection.clone(),
-        incoming,
-        waker: waker.clone(),
-        letterbox,
-        link,
-        store,
-        served: served.clone(),
-    };
-    let started = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(|| service.run());
+    let host = Service { connection: connection.clone(), letterbox, link, store, served: served.clone() };
+    let member = Member::worker(welcome.heartbeat, Instant::now());
+    let mut driver = Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host };
+    let started =
+        thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || _ = driver.run());
     started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
     let result = run(worker, welcome.config, endpoint);
     // The process may go on to something else.
@@ -93,9 +88,9 @@ fn connect(invitation: &Invitation, waker: &Arc<Waker>) -> Result<Connection> {
             false => Err(io::Error::other("its socket is another user's")),
         }
     };
-    connect().map_err(|error| Error::Lost {
-        workers: "the controller".into(),
-        why: format!("{} can't connect to it: {error}", invitation.worker),
+    connect().map_err(|error| {
+        let why = format!("{} can't connect to it: {error}", invitation.worker);
+        lost(LossCause::ConnectionFailed(why))
     })
 }
 
@@ -111,10 +106,10 @@ fn introduce(
         functions: function::names().into_iter().map(str::to_owned).collect(),
     };
     let mut joining = Joining::new(Message::Hello(hello), Instant::now());
-    match driver::join(&mut joining, connection, incoming, waker, || {})? {
+    match member::join(&mut joining, connection, incoming, waker, || {})? {
         Ok(Message::Welcome(welcome)) => Ok(welcome),
         Ok(other) => Err(Error::invalid(format!("the controller says {other:?} before welcome"))),
-        Err(why) => Err(Error::Lost { workers: "the controller".into(), why }),
+        Err(why) => Err(lost(why)),
     }
 }
 

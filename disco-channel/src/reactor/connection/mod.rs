@@ -11,7 +11,7 @@ mod outgoing;
 mod tests;
 
 pub(crate) use incoming::Incoming;
-pub(crate) use outgoing::Connection;
+pub(crate) use outgoing::{Connection, Descriptor};
 
 /// What a part brings of a larger one.
 const PART: usize = 60 << 10;

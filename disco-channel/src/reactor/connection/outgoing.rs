@@ -61,8 +61,11 @@ struct Outbox {
 struct Parcel {
     bytes: Arc<[u8]>,
     sent: usize,
-    fd: Option<OwnedFd>,
+    fd: Option<Descriptor>,
 }
+
+/// A descriptor that goes along with a packet. Its owner may go on using it.
+pub(crate) type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
 impl Connection {
     /// Takes a connected socket.
@@ -86,12 +89,10 @@ impl Connection {
     ///
     /// # Errors
     /// The other end is gone, or does not read.
-    pub(crate) fn send(&self, packet: impl Into<Arc<[u8]>>, fd: Option<OwnedFd>) -> Result<()> {
+    pub(crate) fn send(&self, packet: impl Into<Arc<[u8]>>, fd: Option<Descriptor>) -> Result<()> {
         let bytes = packet.into();
-        let is_small = bytes.len() <= CHUNK;
-        let mut outbox = self.take(bytes.len())?;
-        let queue = if is_small { &mut outbox.first } else { &mut outbox.last };
-        queue.push_back(Parcel { bytes, sent: 0, fd });
+        let is_urgent = bytes.len() <= CHUNK;
+        let mut outbox = self.put(bytes, fd, is_urgent)?;
         self.go(&mut outbox)
     }
 
@@ -100,9 +101,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn send_last(&self, packet: impl Into<Arc<[u8]>>) -> Result<()> {
-        let bytes = packet.into();
-        let mut outbox = self.take(bytes.len())?;
-        outbox.last.push_back(Parcel { bytes, sent: 0, fd: None });
+        let mut outbox = self.put(packet.into(), None, false)?;
         self.go(&mut outbox)
     }
 
@@ -112,24 +111,26 @@ impl Connection {
     /// As [`Connection::send`].
     pub(crate) fn hold_last(&self, packet: impl Into<Arc<[u8]>>) -> Result<()> {
         let bytes = packet.into();
-        let mut outbox = self.take(bytes.len())?;
-        outbox.holds |= outbox.bytes == bytes.len();
-        outbox.last.push_back(Parcel { bytes, sent: 0, fd: None });
+        let size = bytes.len();
+        let mut outbox = self.put(bytes, None, false)?;
+        outbox.holds |= outbox.bytes == size;
         match outbox.last.len() < SLICES {
             true => Ok(()),
             false => self.go(&mut outbox),
         }
     }
 
-    /// Room for a packet of so many bytes.
-    fn take(&self, bytes: usize) -> Result<MutexGuard<'_, Outbox>> {
+    /// Queues a packet.
+    fn put(&self, bytes: Arc<[u8]>, fd: Option<Descriptor>, is_urgent: bool) -> Result<MutexGuard<'_, Outbox>> {
         let mut outbox = self.outbox();
-        if outbox.bytes.saturating_add(bytes) > BACKLOG + outbox.more {
+        if outbox.bytes.saturating_add(bytes.len()) > BACKLOG + outbox.more {
             outbox.is_full = true;
             self.waker.wake();
             return Err(Error::invalid(format!("the other end has left {} bytes unread", outbox.bytes)));
         }
-        outbox.bytes += bytes;
+        outbox.bytes += bytes.len();
+        let queue = if is_urgent { &mut outbox.first } else { &mut outbox.last };
+        queue.push_back(Parcel { bytes, sent: 0, fd });
         Ok(outbox)
     }
 

@@ -64,7 +64,7 @@ fn a_descriptor_comes_with_its_packet() {
     let (a, b) = pair();
     let (fd, other) = UnixStream::pair().unwrap();
     a.send(bye("none"), None).unwrap();
-    a.send(bye("one"), Some(fd.into())).unwrap();
+    a.send(bye("one"), Some(Arc::new(fd))).unwrap();
     let mut incoming = Incoming::new(1 << 20);
     while incoming.fill(&b).unwrap() {}
     incoming.next().unwrap().unwrap();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World, function};
 
@@ -252,7 +253,7 @@ impl Nodes {
         };
         if let Err(error) = wrong {
             out.refuse(joined.conn, &error);
-            return Err(Error::Lost { workers: name, why: error.to_string() });
+            return Err(Error::lost(LostPeer::Candidate(name), LossCause::Refused(error.to_string())));
         }
         if joined.request.node.is_some() {
             // One that froze and came back finds its place free.

@@ -3,22 +3,22 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use disco_core::shared_memory::Segment;
-use disco_core::{Error, Frame, Result};
+use disco_core::{Command, Error, Frame, Result, WorkerRange};
 
-use crate::processes::frames::{EVERYBODY, INLINE};
+use super::frames::{EVERYBODY, INLINE};
 use crate::shared_ring::{Garbage, Memory, Whom, Writer};
 
 /// Words of the ring: 4 MiB.
-pub(super) const CAPACITY: usize = 1 << 19;
+pub(crate) const CAPACITY: usize = 1 << 19;
 
 /// The ring of a lane: its lane writes, and its reactor thread retires and wakes readers.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     writer: Mutex<Writer>,
 }
 
 impl Ring {
     /// A ring for so many readers and its memory, if there is shared memory.
-    pub(super) fn new(readers: usize) -> Option<(Arc<Segment>, Arc<Self>)> {
+    pub(crate) fn new(readers: usize) -> Option<(Arc<Segment>, Arc<Self>)> {
         let make = || {
             let segment = Arc::new(Segment::create(8 * Memory::words(readers, CAPACITY))?);
             let memory = Memory::new(segment.clone(), readers, CAPACITY)?;
@@ -27,7 +27,7 @@ impl Ring {
         make().inspect_err(|error| tracing::warn!(%error, "commands go over sockets")).ok()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Writer> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -42,6 +42,17 @@ pub(super) fn room(writer: &mut Writer, mut accuse: impl FnMut(usize, Garbage)) 
                 accuse(reader, garbage);
             }
         }
+    }
+}
+
+/// The worker of a lane that a command concerns.
+pub(super) fn whom(command: &Command, workers: WorkerRange) -> Whom {
+    match command {
+        Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
+            workers.position(*worker).map_or(Whom::Nobody, Whom::One)
+        }
+        Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => Whom::Nobody,
+        _ => Whom::All,
     }
 }
 

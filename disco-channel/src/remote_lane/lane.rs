@@ -1,0 +1,179 @@
+//! The lane.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use disco_core::channel::{Progress, Signal};
+use disco_core::error::LossCause;
+use disco_core::link::Shared;
+use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
+
+use super::frames::{INLINE, LARGE};
+use super::ring::{self, Ring};
+use crate::engine::controller::{Controller, ENOUGH, Event, pack};
+use crate::reactor::Served;
+use crate::shared_ring::Writer;
+
+// `pack` returns each frame that is too large for the ring.
+const _: () = assert!(ENOUGH <= INLINE);
+
+/// How the peers of a lane come about: worker processes or nodes.
+pub trait Peers: Send + Sync + 'static {
+    /// What the peers are called.
+    const NAME: &'static str;
+
+    /// Brings up the peers of `workers`, which share `shared`, and waits until all are there.
+    ///
+    /// # Errors
+    /// These peers can't have as many workers; one can't be started, is another program or does not come in time: which, and why.
+    /// None is left then.
+    fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running>;
+}
+
+/// A lane to remote workers. Dropping it lets them go, and nobody waits for them.
+pub struct RemoteLane<P> {
+    workers: WorkerRange,
+    peers: P,
+    shared: Arc<Shared>,
+    running: OnceLock<Running>,
+}
+
+/// A lane that has come about.
+pub struct Running {
+    served: Served,
+    /// Through which frames go. Without it, and if they are large, they go over the connections.
+    ring: Option<Arc<Ring>>,
+}
+
+impl<P: Peers> RemoteLane<P> {
+    /// Makes a lane to `workers`, which [starts](Channel::start) as the options say; those share `shared` with the workers of other
+    /// lanes.
+    pub fn new(workers: WorkerRange, shared: Arc<Shared>, options: P) -> Self {
+        Self { workers, peers: options, shared, running: OnceLock::new() }
+    }
+
+    fn running(&self) -> Result<&Running> {
+        self.running.get().ok_or_else(|| self.error("was not started"))
+    }
+
+    fn error(&self, why: &str) -> Error {
+        Error::invalid(format!("{}: {why}", self.name()))
+    }
+
+    fn name(&self) -> String {
+        format!("lane to the {} of workers {:?}", P::NAME, self.workers.indices())
+    }
+
+    fn send_over_connections(&self, Running { served, .. }: &Running, frame: &Frame) -> Result<()> {
+        // Encoded before the lock is taken: the reactor thread needs that for heartbeats.
+        let packed = pack(frame);
+        served.with(|engine, now| {
+            engine.check(|| self.name())?;
+            engine.note(frame.command());
+            engine.submit_packed(frame, packed?, now)
+        })
+    }
+
+    fn send_by_ring(&self, running: &Running, ring: &Ring, frame: &Frame) -> Result<()> {
+        let (bytes, whom) = (frame.bytes(), ring::whom(frame.command(), self.workers));
+        let mut writer = ring.lock();
+        if running.room_in(&mut writer) == 0 {
+            running.served.look(|engine| engine.check(|| self.name()))?;
+            return Err(self.error("is full"));
+        }
+        let bytes = running.served.change(|engine| {
+            engine.check(|| self.name())?;
+            engine.note(frame.command());
+            bytes
+        })?;
+        let sent = match bytes.len() <= INLINE {
+            true => writer.send(frame.seq(), bytes, whom),
+            false => {
+                let (record, whom) = ring::placeholder(frame, whom, self.workers.len())?;
+                if let Some(load) = pack(frame)? {
+                    running.served.with(|engine, _| engine.post(&load, whom));
+                }
+                writer.send(frame.seq() | LARGE, &record, whom)
+            }
+        };
+        sent.map_err(|_| Error::invalid("the ring has no room"))
+    }
+}
+
+impl<P: Peers> Channel for RemoteLane<P> {
+    fn workers(&self) -> WorkerRange {
+        self.workers
+    }
+
+    /// Brings up the peers, and waits until all workers have come.
+    ///
+    /// # Errors
+    /// It was started before; the peers can't have as many workers; a peer can't be started, ends, is another program or does not come in
+    /// time: which, and why.
+    fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
+        let twice = || self.error("was started before");
+        if self.running.get().is_some() {
+            return Err(twice());
+        }
+        let running = self.peers.bring_up(self.workers, self.shared.clone(), inbox)?;
+        self.running.set(running).map_err(|_| twice())
+    }
+
+    fn crosses(&self) -> bool {
+        true
+    }
+
+    fn room(&self) -> usize {
+        self.running.get().map_or(0, Running::room)
+    }
+
+    fn send(&self, frame: &Arc<Frame>) -> Result<()> {
+        let running = self.running()?;
+        match &running.ring {
+            Some(ring) => self.send_by_ring(running, ring, frame),
+            None => self.send_over_connections(running, frame),
+        }
+    }
+
+    fn urgent(&self, signal: Signal) -> Result<()> {
+        self.running()?.served.signal(signal).map_err(|why| self.error(&why))
+    }
+
+    fn progress(&self, worker: WorkerId) -> Progress {
+        self.running.get().map(|it| it.served.look(|engine| engine.progress(worker))).unwrap_or_default()
+    }
+
+    /// Nodes that have not left in time are told to end at once; worker processes are killed.
+    fn close(&self, limit: Duration) -> Result<()> {
+        self.running.get().map_or(Ok(()), |running| running.served.close(limit))
+    }
+}
+
+impl Running {
+    pub(crate) fn new(served: Served, ring: Option<Arc<Ring>>) -> Self {
+        Self { served, ring }
+    }
+
+    /// Frames that would be taken now.
+    fn room(&self) -> usize {
+        let credit = self.served.look(Controller::room);
+        match &self.ring {
+            Some(ring) if credit > 0 => credit.min(self.room_in(&mut ring.lock())),
+            _ => credit,
+        }
+    }
+
+    fn room_in(&self, writer: &mut Writer) -> usize {
+        ring::room(writer, |reader, garbage| {
+            let why = LossCause::Garbage(format!("it put garbage into the ring: {}", garbage.0));
+            self.served.with(|engine, now| engine.handle(Event::Accused(reader, why), now));
+        })
+    }
+}
+
+impl<P: Peers> fmt::Debug for RemoteLane<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemoteLane").field(&P::NAME).field(&self.workers).finish()
+    }
+}

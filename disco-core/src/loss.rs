@@ -1,0 +1,259 @@
+//! Peers that are lost: which, and why.
+
+use std::fmt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use crate::id::Rank;
+use crate::worker_range::WorkerRange;
+
+/// A peer that is lost.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Which peer.
+    pub peer: LostPeer,
+    /// How the loss was noticed.
+    pub cause: LossCause,
+}
+
+/// Which peer is lost.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LostPeer {
+    /// The controller, as a worker process or a node sees it.
+    Controller,
+    /// Workers: threads or processes.
+    Workers {
+        /// Which workers.
+        workers: WorkerRange,
+        /// Their node, if it is not the controller's.
+        node: Option<Node>,
+    },
+    /// A node with all its workers.
+    Node {
+        /// Which node.
+        node: Node,
+        /// Its workers.
+        workers: WorkerRange,
+    },
+    /// A machine that was to join the session as a node: its name and address.
+    Candidate(String),
+    /// A rank of a communicator.
+    Rank(Rank),
+}
+
+/// A node of a session.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its number, from 1: the controller is on node 0.
+    pub number: u32,
+    /// Its name in texts: `node 1 (host)`.
+    pub name: String,
+}
+
+/// How a loss was noticed.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LossCause {
+    /// The peer closed its connection.
+    ConnectionClosed,
+    /// The system reports that the connection failed.
+    ConnectionFailed(String),
+    /// The process of the peer ended.
+    ProcessEnded {
+        /// How it ended.
+        end: ProcessEnd,
+        /// Whether the process had connected to its controller before.
+        connected: bool,
+    },
+    /// The thread of the worker ended before the session was shut down; the error that it ended with, if there is one.
+    ThreadEnded(Option<String>),
+    /// The thread of the worker panicked; the text of the panic.
+    Panicked(String),
+    /// Nothing came from the peer for so long.
+    Silent(Duration),
+    /// The peer broke the protocol; how.
+    Garbage(String),
+    /// The peer left so many bytes unread.
+    Unread(usize),
+    /// The peer said why it leaves.
+    Said(String),
+    /// The peer was refused when it joined, or it refuses this process; why.
+    Refused(String),
+    /// The rank dropped its communicator while others waited for it.
+    CommunicatorDropped,
+    /// Anything else.
+    Other(String),
+}
+
+/// How a process ended.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessEnd {
+    /// It exited with this code.
+    Exited(i32),
+    /// A signal ended it.
+    Signaled {
+        /// The number of the signal.
+        signal: i32,
+        /// Whether the system has written a core dump.
+        core_dumped: bool,
+    },
+    /// It ended; only the parent of a process gets to know how.
+    Unknown,
+}
+
+impl Loss {
+    /// `peer` is lost because of `cause`.
+    pub const fn new(peer: LostPeer, cause: LossCause) -> Self {
+        Self { peer, cause }
+    }
+
+    /// The workers that are lost. Empty if the peer is the controller, a candidate or a rank.
+    pub const fn workers(&self) -> WorkerRange {
+        match &self.peer {
+            LostPeer::Workers { workers, .. } | LostPeer::Node { workers, .. } => *workers,
+            LostPeer::Controller | LostPeer::Candidate(_) | LostPeer::Rank(_) => WorkerRange::new(0..0),
+        }
+    }
+
+    /// The cause in words that fit the peer.
+    pub fn why(&self) -> String {
+        match (&self.peer, &self.cause) {
+            (LostPeer::Controller, LossCause::ConnectionClosed) => "it closed the connection".to_owned(),
+            (LostPeer::Controller, LossCause::Said(why)) => format!("it says: {why}"),
+            (LostPeer::Controller, LossCause::Refused(why)) => format!("it refuses this node: {why}"),
+            (LostPeer::Workers { node: Some(node), .. }, cause) => format!("on {}: {cause}", node.name),
+            (_, cause) => cause.to_string(),
+        }
+    }
+
+    /// The node that is lost, or that the lost workers are on. None for workers of the controller's node.
+    pub const fn node(&self) -> Option<&Node> {
+        match &self.peer {
+            LostPeer::Node { node, .. } => Some(node),
+            LostPeer::Workers { node, .. } => node.as_ref(),
+            LostPeer::Controller | LostPeer::Candidate(_) | LostPeer::Rank(_) => None,
+        }
+    }
+}
+
+impl Node {
+    /// Node `number`, called `name` in texts.
+    pub fn new(number: u32, name: impl Into<String>) -> Self {
+        Self { number, name: name.into() }
+    }
+}
+
+impl From<ExitStatus> for ProcessEnd {
+    fn from(status: ExitStatus) -> Self {
+        #[cfg(unix)]
+        {
+            use std::os::unix::process::ExitStatusExt as _;
+            if let Some(signal) = status.signal() {
+                return Self::Signaled { signal, core_dumped: status.core_dumped() };
+            }
+        }
+        status.code().map_or(Self::Unknown, Self::Exited)
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} lost: {}", self.peer, self.why())
+    }
+}
+
+impl fmt::Display for LostPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LostPeer::Controller => f.write_str("the controller"),
+            LostPeer::Workers { workers, .. } => workers.fmt(f),
+            LostPeer::Node { node, workers } => write!(f, "{} with {workers}", node.name),
+            LostPeer::Candidate(name) => f.write_str(name),
+            LostPeer::Rank(rank) => rank.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LossCause::ConnectionClosed => f.write_str("its connection was closed"),
+            LossCause::ProcessEnded { end, connected } => {
+                f.write_str("its process ended")?;
+                if *end != ProcessEnd::Unknown {
+                    write!(f, ": {end}")?;
+                }
+                match connected {
+                    true => Ok(()),
+                    false => f.write_str(" before it connected; does its `main` call `disco::init()` first?"),
+                }
+            }
+            LossCause::ThreadEnded(None) => f.write_str("its thread ended before shutdown"),
+            LossCause::ThreadEnded(Some(error)) => write!(f, "its thread ended: {error}"),
+            LossCause::Panicked(text) => write!(f, "its thread panicked: {text}"),
+            LossCause::Silent(limit) => write!(f, "it has said nothing for {limit:?}"),
+            LossCause::Unread(bytes) => write!(f, "it has left {bytes} bytes unread"),
+            LossCause::CommunicatorDropped => f.write_str("its communicator was dropped while others waited for it"),
+            LossCause::ConnectionFailed(text)
+            | LossCause::Garbage(text)
+            | LossCause::Said(text)
+            | LossCause::Refused(text)
+            | LossCause::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+/// As the standard library prints an [`ExitStatus`].
+impl fmt::Display for ProcessEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            ProcessEnd::Exited(code) => write!(f, "exit status: {code}"),
+            #[cfg(unix)]
+            ProcessEnd::Signaled { signal, core_dumped } => {
+                use std::os::unix::process::ExitStatusExt as _;
+                ExitStatus::from_raw(signal & 0x7f | i32::from(core_dumped) << 7).fmt(f)
+            }
+            #[cfg(not(unix))]
+            ProcessEnd::Signaled { signal, .. } => write!(f, "signal: {signal}"),
+            ProcessEnd::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_names_the_peer_its_node_and_the_cause() {
+        let node = || Node::new(1, "node 1 (host)");
+        let text = |peer, cause| Loss::new(peer, cause).to_string();
+        let workers = WorkerRange::new(2..4);
+        let silent = || LossCause::Silent(Duration::from_secs(5));
+        assert_eq!(
+            text(LostPeer::Node { node: node(), workers }, silent()),
+            "node 1 (host) with workers 2 to 3 lost: it has said nothing for 5s"
+        );
+        let killed =
+            LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal: 9, core_dumped: false }, connected: true };
+        assert_eq!(
+            text(LostPeer::Workers { workers: WorkerRange::new(2..3), node: Some(node()) }, killed),
+            "worker 2 lost: on node 1 (host): its process ended: signal: 9 (SIGKILL)"
+        );
+        assert_eq!(text(LostPeer::Controller, LossCause::Said("no".into())), "the controller lost: it says: no");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn the_end_of_a_process_is_printed_as_by_the_standard_library() {
+        use std::os::unix::process::ExitStatusExt as _;
+        for raw in [0, 256, 3 << 8, 9, 6 | 0x80] {
+            let status = ExitStatus::from_raw(raw);
+            assert_eq!(ProcessEnd::from(status).to_string(), status.to_string());
+        }
+    }
+}

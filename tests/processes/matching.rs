@@ -1,0 +1,121 @@
+//! Programs that decide by what an error says as values, not by its text.
+
+use disco::error::{ErrorKind, LossCause, LostPeer, Memory, ProcessEnd};
+
+use disco::{Builder, Error, LaneSession, Session, SessionExt, Value, WorkerContext, WorkerId, WorkerRange, block_on};
+use rustix::process::{Pid, Signal, kill_process};
+
+crate::tests!(
+    a_program_replaces_a_session_whose_worker_was_killed,
+    a_program_reads_the_kind_of_a_worker_s_error,
+    the_kind_of_a_panic_is_known,
+);
+
+disco::register_function!("tests.fail_as_a_library", fail_as_a_library);
+disco::register_function!("tests.fail_without_memory", fail_without_memory);
+disco::register_function!("tests.fail_as_the_system", fail_as_the_system);
+
+/// The error of a vendor's library that these tests make up.
+fn fail_as_a_library(ctx: &mut WorkerContext) -> disco::Result<()> {
+    match ctx.worker() == WorkerId::new(1) {
+        true => Err(Error::Library {
+            backend: "made-up",
+            function: "madeUpAllReduce",
+            code: 5,
+            message: "invalid usage".into(),
+        }),
+        false => Ok(()),
+    }
+}
+
+fn fail_without_memory(ctx: &mut WorkerContext) -> disco::Result<()> {
+    match ctx.worker() == WorkerId::new(1) {
+        true => Err(Error::OutOfMemory { bytes: 1 << 40, memory: Memory::Host, why: None }),
+        false => Ok(()),
+    }
+}
+
+fn fail_as_the_system(ctx: &mut WorkerContext) -> std::io::Result<()> {
+    match ctx.worker() == WorkerId::new(1) {
+        true => std::fs::read("/no/such/weights").map(drop),
+        false => Ok(()),
+    }
+}
+
+/// Calls a function on all workers, and waits.
+async fn call(session: &LaneSession, name: &str) -> disco::Result<()> {
+    session.call(&session.function(name).await?, ()).await?;
+    session.sync_all().await
+}
+
+async fn pid_of(session: &LaneSession, worker: u32) -> Pid {
+    let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+    let Value::Int(pid) = session.get(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
+    Pid::from_raw(pid as i32).unwrap()
+}
+
+/// Works on a session, and starts it anew each time one of its workers was killed. Returns which were.
+async fn work(mut session: LaneSession, mut harm: impl AsyncFnMut(&LaneSession, usize)) -> Vec<WorkerRange> {
+    let mut killed = Vec::new();
+    for round in 0.. {
+        harm(&session, round).await;
+        match session.sync_all().await {
+            Ok(()) => break,
+            Err(Error::Lost(loss)) => match (&loss.peer, &loss.cause) {
+                (
+                    LostPeer::Workers { workers, node: None, .. },
+                    LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal: 9, .. }, connected: true, .. },
+                ) => {
+                    killed.push(*workers);
+                    session.shutdown().await.unwrap();
+                    session = Builder::processes(3).start().unwrap();
+                }
+                other => panic!("{other:?}"),
+            },
+            Err(other) => panic!("{other}"),
+        }
+    }
+    session.shutdown().await.unwrap();
+    killed
+}
+
+fn a_program_replaces_a_session_whose_worker_was_killed() {
+    let session = Builder::processes(3).start().unwrap();
+    let killed = block_on(work(session, async |session, round| {
+        if let Some(victim) = [2, 1].get(round) {
+            kill_process(pid_of(session, *victim).await, Signal::KILL).unwrap();
+        }
+    }));
+    assert_eq!(killed, [WorkerRange::new(2..3), WorkerRange::new(1..2)]);
+}
+
+fn a_program_reads_the_kind_of_a_worker_s_error() {
+    let library = ErrorKind::Library { backend: "made-up".into(), function: "madeUpAllReduce".into(), code: 5 };
+    let cases = [
+        ("tests.fail_as_a_library", library),
+        ("tests.fail_without_memory", ErrorKind::OutOfMemory { bytes: 1 << 40 }),
+        // ENOENT.
+        ("tests.fail_as_the_system", ErrorKind::System { code: Some(2) }),
+    ];
+    let session = Builder::processes(2).start().unwrap();
+    block_on(async {
+        for (function, kind) in cases {
+            let Err(Error::Worker(failure)) = call(&session, function).await else { panic!() };
+            assert_eq!((failure.worker, &*failure.operation, failure.aborted), (WorkerId::new(1), function, false));
+            assert_eq!((&failure.kind, Error::Worker(failure.clone()).kind()), (&kind, kind.clone()));
+            session.recover().await.unwrap();
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn the_kind_of_a_panic_is_known() {
+    let session = Builder::processes(3).start().unwrap();
+    block_on(async {
+        let panics = session.function("tests.panic").await.unwrap();
+        session.call(&panics, (2,)).await.unwrap();
+        let error = session.sync_all().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Panicked);
+        session.shutdown().await.unwrap();
+    });
+}
