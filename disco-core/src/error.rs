@@ -1,4 +1,26 @@
 //! What can go wrong, as values.
+//!
+//! A program matches errors; their texts are for people. [`Error::kind`] says what kind of error it is, wherever it happened:
+//! the kind of a worker's error crosses the lane to the controller.
+//!
+//! ```
+//! use disco_core::error::{Error, ErrorKind, LossCause, ProcessEnd};
+//!
+//! /// Whether a new session may succeed where this one has failed.
+//! fn may_succeed_again(error: &Error) -> bool {
+//!     match error {
+//!         Error::Lost(loss) => {
+//!             eprintln!("{} are lost", loss.workers());
+//!             // Linux ends a process so if the machine is out of memory.
+//!             let killed = ProcessEnd::Signaled { signal: 9, core_dumped: false };
+//!             !matches!(loss.cause, LossCause::ProcessEnded { end, .. } if end == killed)
+//!         }
+//!         other => matches!(other.kind(), ErrorKind::Deadline { .. } | ErrorKind::Library { code: 2, .. }),
+//!     }
+//! }
+//!
+//! assert!(!may_succeed_again(&Error::invalid("no such layer")));
+//! ```
 
 use std::error::Error as StdError;
 use std::fmt;

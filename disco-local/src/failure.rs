@@ -83,7 +83,7 @@ impl Failure {
 
     /// From the board; none if whoever failed did not come to say why.
     pub(crate) fn from_record(record: Option<Record>) -> Self {
-        let unknown = || Self::for_all(Error::invalid("the communicator failed, and nobody knows why"));
+        let unknown = || Self::for_all(Error::state("the communicator failed, and nobody knows why"));
         record.map_or_else(unknown, |Record { kind, witnesses, texts: [first, second] }| {
             let error = match kind {
                 ABORTED => Error::Aborted { cause: first.into() },

@@ -104,7 +104,7 @@ fn duplicate<A: Abi>(
     deadline: Duration,
 ) -> Result<Box<dyn disco_core::Communicator>> {
     if !mpi.about.is_initialized()? {
-        return Err(Error::invalid(format!("mpi: {} is not initialised: is it the program's?", mpi.about.name())));
+        return Err(Error::state(format!("mpi: {} is not initialised: is it the program's?", mpi.about.name())));
     }
     let mut comm = mpi.constants.comm_null;
     // SAFETY: the communicator is there, as the caller promises.

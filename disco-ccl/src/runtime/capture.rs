@@ -114,10 +114,10 @@ impl Runtime {
     /// Refuses an operation while the stream is captured.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the reason; the driver's own.
+    /// [`Error::State`] with the reason; the driver's own.
     pub(crate) fn refuse_in_capture(&self, operation: &str, why: &str) -> Result<()> {
         match self.is_capturing()? {
-            true => Err(Error::invalid(format!("{operation}: the stream is being captured; {why}"))),
+            true => Err(Error::state(format!("{operation}: the stream is being captured; {why}"))),
             false => Ok(()),
         }
     }

@@ -258,7 +258,7 @@ impl Controller {
     pub(super) fn break_off(&mut self, why: &str, now: Instant) {
         self.out.actions.clear();
         if self.starting.take().is_some() {
-            self.out.act(Action::Started(Err(Error::invalid(why))));
+            self.out.act(Action::Started(Err(Error::state(why))));
         }
         self.end_admission(None);
         for index in 0..self.peers.len() {
@@ -311,7 +311,7 @@ impl Controller {
     pub(crate) fn check(&self, lane: impl FnOnce() -> String) -> Result<()> {
         match self.closed {
             true => Err(Error::Closed(lane())),
-            false if self.room() == 0 => Err(Error::invalid(format!("{}: is full", lane()))),
+            false if self.room() == 0 => Err(Error::state(format!("{}: is full", lane()))),
             false => Ok(()),
         }
     }

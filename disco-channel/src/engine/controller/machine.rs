@@ -1,6 +1,7 @@
 //! The state machine: events in, writes and actions out.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -152,7 +153,7 @@ impl Controller {
         }
         match event {
             Event::Opened(conn, origin) => self.open(conn, origin, now),
-            Event::Closed(why) => self.stop_accepting(&why, now),
+            Event::Closed(why) => self.stop_accepting(why, now),
             Event::Bytes(conn, bytes) => {
                 if let Some(Door::Nodes(nodes)) = &mut self.door {
                     nodes.bytes(conn, &bytes, now, &mut self.out);
@@ -175,12 +176,12 @@ impl Controller {
                 Some(index) => self.close(*index, why.map(LossCause::ConnectionFailed), now),
                 None => {
                     let why = why.map_or_else(|| "it left without a word".into(), |why| format!("it left: {why}"));
-                    self.lose(conn, Error::invalid(why), now);
+                    self.lose(conn, Error::protocol(why), now);
                 }
             },
             Event::Full(conn, unread) => match self.conns.get(&conn) {
                 Some(index) => self.close(*index, Some(LossCause::Unread(unread)), now),
-                None => self.lose(conn, Error::invalid(LossCause::Unread(unread).to_string()), now),
+                None => self.lose(conn, Error::protocol(LossCause::Unread(unread).to_string()), now),
             },
             Event::Started(index, child) => {
                 self.peers[index].process = child.map_or(Process::Stranger, Process::Child);
@@ -280,12 +281,10 @@ impl Controller {
         }
     }
 
-    fn stop_accepting(&mut self, why: &str, now: Instant) {
+    fn stop_accepting(&mut self, why: io::Error, now: Instant) {
         match &mut self.door {
             Some(Door::Nodes(nodes)) => nodes.pause(why, now, &mut self.out),
-            Some(Door::Processes(_)) => {
-                self.give_up(&Error::invalid(format!("the lane can't accept connections: {why}")), now)
-            }
+            Some(Door::Processes(_)) => self.give_up(&Error::system("the lane can't accept connections", why), now),
             None => {}
         }
     }
@@ -368,9 +367,9 @@ impl Controller {
 
     /// The peer of a worker that has not come yet.
     fn seat_for(&self, worker: WorkerId) -> Result<usize> {
-        let (index, _) = self.place(worker).ok_or_else(|| Error::invalid(format!("this lane has no {worker}")))?;
+        let (index, _) = self.place(worker).ok_or_else(|| Error::refused(format!("this lane has no {worker}")))?;
         match self.peers[index].has_come {
-            true => Err(Error::invalid(format!("{worker} is here already"))),
+            true => Err(Error::refused(format!("{worker} is here already"))),
             false => Ok(index),
         }
     }

@@ -82,7 +82,7 @@ impl NodeLane {
     }
 
     fn error(&self, why: &str) -> Error {
-        Error::invalid(format!("{}: {why}", self.name()))
+        Error::state(format!("{}: {why}", self.name()))
     }
 
     fn name(&self) -> String {
@@ -110,7 +110,7 @@ impl Channel for NodeLane {
         let Options { nodes, announce, names, processes, config, start, heartbeat, silence, token, .. } = &self.options;
         let count = self.workers.len();
         if count == 0 || *nodes == 0 || !count.is_multiple_of(*nodes) {
-            return Err(self.error(&format!("{nodes} nodes can't share {count} workers")));
+            return Err(Error::invalid(format!("{}: {nodes} nodes can't share {count} workers", self.name())));
         }
         if self.started.get().is_some() {
             return Err(self.error("was started before"));

@@ -125,7 +125,7 @@ impl ProcessLane {
     }
 
     fn error(&self, why: &str) -> Error {
-        Error::invalid(format!("{}: {why}", self.name()))
+        Error::state(format!("{}: {why}", self.name()))
     }
 
     fn name(&self) -> String {
@@ -147,7 +147,7 @@ impl Channel for ProcessLane {
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let count = self.workers.len();
         if !(1..=MAX_READERS).contains(&count) {
-            return Err(self.error(&format!("1 to {MAX_READERS} workers are possible")));
+            return Err(Error::invalid(format!("{}: 1 to {} workers are possible", self.name(), MAX_READERS)));
         }
         if self.started.get().is_some() {
             return Err(self.error("was started before"));
@@ -190,7 +190,7 @@ impl Channel for ProcessLane {
                 writer.send(seq | LARGE, &record, whom)
             }
         };
-        sent.map_err(|_| Error::invalid("the ring has no room"))
+        sent.map_err(|_| Error::state("the ring has no room"))
     }
 
     fn urgent(&self, signal: Signal) -> Result<()> {
