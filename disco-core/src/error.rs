@@ -144,6 +144,9 @@ pub enum Error {
     /// An argument that can't be right, whoever gets it.
     #[error("{0}")]
     Invalid(String),
+    /// The machine, a device or a library lacks what the operation needs.
+    #[error("{0}")]
+    Missing(String),
     /// A peer broke the protocol.
     #[error("{0}")]
     Protocol(String),
@@ -215,6 +218,11 @@ impl Error {
         Error::State(text.into())
     }
 
+    /// An [`Error::Missing`] with this text.
+    pub fn missing(text: impl Into<String>) -> Self {
+        Error::Missing(text.into())
+    }
+
     /// An [`Error::Protocol`] with this text.
     pub fn protocol(text: impl Into<String>) -> Self {
         Error::Protocol(text.into())
@@ -237,7 +245,7 @@ impl Error {
             Error::Lost(loss) => ErrorKind::Lost { workers: loss.workers() },
             Error::Stuck { .. } => ErrorKind::Stuck,
             Error::Unsupported { backend, .. } => ErrorKind::Unsupported { backend: (*backend).into() },
-            Error::Unavailable(_) => ErrorKind::Unavailable,
+            Error::Unavailable(_) | Error::Missing(_) => ErrorKind::Unavailable,
             Error::Library { backend, function, code, .. } => {
                 ErrorKind::Library { backend: (*backend).into(), function: (*function).into(), code: *code }
             }

@@ -89,7 +89,7 @@ impl Failure {
                 ABORTED => Error::Aborted { cause: first.into() },
                 LOST => match first.parse() {
                     Ok(rank) => Error::lost(LostPeer::Rank(Rank::new(rank)), LossCause::CommunicatorDropped),
-                    Err(_) => Error::invalid(format!("the board names no lost rank: {first}")),
+                    Err(_) => Error::protocol(format!("the board names no lost rank: {first}")),
                 },
                 MISMATCH => Error::Mismatch { operation: first, detail: second },
                 _ => Error::Invalid(first),

@@ -252,7 +252,7 @@ impl Meeting {
 
     fn receive(&self, seat: &Seat<'_>, rank: usize) -> Result<OwnedFd> {
         let name = self.store.wait(&self.socket(rank), self.left())?;
-        let name = name.try_into().map_err(|_| Error::invalid("mpi: the store has no name of a socket"))?;
+        let name = name.try_into().map_err(|_| Error::protocol("mpi: the store has no name of a socket"))?;
         seat.link.receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
     }
 

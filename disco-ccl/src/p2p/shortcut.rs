@@ -157,7 +157,7 @@ impl Shortcut {
     /// The communicator's backend has none.
     pub fn of(comm: &mut dyn Communicator) -> Result<&Self> {
         let extension = comm.extension().and_then(|extension| extension.downcast_ref());
-        extension.ok_or_else(|| Error::invalid("this backend has no peer-to-peer memory: cuda_p2p has"))
+        extension.ok_or_else(|| Error::missing("this backend has no peer-to-peer memory: cuda_p2p has"))
     }
 
     /// The memory that ranks share.
@@ -165,7 +165,7 @@ impl Shortcut {
     /// # Errors
     /// Why they have none.
     pub fn workspace(&self) -> Result<&Workspace> {
-        let why = |why: &String| Error::invalid(format!("no peer-to-peer memory: {why}"));
+        let why = |why: &String| Error::missing(format!("no peer-to-peer memory: {why}"));
         self.parts.as_ref().map(|parts| &parts.workspace).map_err(why)
     }
 
