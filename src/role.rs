@@ -40,15 +40,15 @@ pub(crate) fn serve_others() {
 /// It is a worker itself, or does not call [`init`](crate::init).
 pub(crate) fn check() -> Result<()> {
     if Invitation::is_there() {
-        return Err(Error::invalid(
+        return Err(Error::state(
             "this process was started as a worker, and makes a session of processes itself: call `disco::init()` first \
              thing in `main`",
         ));
     }
     match ROLE.get() {
         Some(Role::Program) => Ok(()),
-        Some(Role::Worker) => Err(Error::invalid("a worker can't make a session of processes")),
-        None => Err(Error::invalid(
+        Some(Role::Worker) => Err(Error::state("a worker can't make a session of processes")),
+        None => Err(Error::state(
             "a session of processes starts this program again for each worker: call `disco::init()` first thing in `main`",
         )),
     }

@@ -22,7 +22,7 @@ impl CaptureCheck<'_> {
     /// to the graph.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the reason.
+    /// [`Error::State`] with the reason.
     pub(crate) fn check(&self, group: &[Op], is_scaled: bool) -> Result<()> {
         // If this query fails, the launch fails too, and reports the cause.
         if !self.runtime.is_capturing().unwrap_or(false) {
@@ -30,7 +30,7 @@ impl CaptureCheck<'_> {
         }
         let refuse = |op: &Op, why: String| {
             let kind = op.kind();
-            Err(Error::invalid(format!("{kind}: the stream is being captured; {why}")))
+            Err(Error::state(format!("{kind}: the stream is being captured; {why}")))
         };
         for op in group {
             let (needed, there) = (collective::scratch(op), self.scratch.byte_len());

@@ -33,7 +33,7 @@ impl Library {
     pub fn connect(&'static self, kind: DeviceKind, seat: Seat<'_>, at: &Rendezvous) -> Result<Communicator> {
         let runtime = Queue::of(seat.queue, kind)?.runtime().clone();
         let id = at.as_bytes().try_into().map(UniqueId);
-        let id = id.map_err(|_| Error::invalid(format!("{}: that is no place to meet", self.backend())))?;
+        let id = id.map_err(|_| Error::protocol(format!("{}: that is no place to meet", self.backend())))?;
         let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
         let handle = Handle::new(self, runtime.clone());
         seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));

@@ -62,7 +62,7 @@ impl<'c> Extension<'c> {
     pub fn shortcut(self) -> Result<&'c Shortcut> {
         let comm = self.comm.extension().and_then(|extension| extension.downcast_ref::<Ranked>());
         comm.and_then(Ranked::shortcut)
-            .ok_or_else(|| Error::invalid("this backend has no peer-to-peer memory: cuda_p2p has"))
+            .ok_or_else(|| Error::missing("this backend has no peer-to-peer memory: cuda_p2p has"))
     }
 }
 

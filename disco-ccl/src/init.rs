@@ -110,7 +110,7 @@ impl Init<'_> {
                 late.comm.take().map_or(Ok(()), |comm| self.handle.put(comm)).map(|()| true)
             }
             Err(TryRecvError::Empty) => Ok(false),
-            Err(TryRecvError::Disconnected) => Err(Error::invalid(format!("{FUNCTION}: its thread has ended"))),
+            Err(TryRecvError::Disconnected) => Err(Error::state(format!("{FUNCTION}: its thread has ended"))),
         };
         let version = library.version();
         let state = || format!("it has not returned and is left on a thread; {version} can't be told to stop");

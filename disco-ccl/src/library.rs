@@ -142,7 +142,7 @@ impl Library {
     /// Checks that the library takes several ranks on one device. `found` says which ranks are on which device.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the library is too old, or its own variable does not allow it.
+    /// [`Error::Missing`] where the library is too old, or its own variable does not allow it.
     pub(crate) fn check_sharing(&self, found: &str) -> Result<()> {
         let (library, version) = (self.vendor.library, self.version);
         let why = if version < SHARING {
@@ -159,7 +159,7 @@ impl Library {
         } else {
             return Ok(());
         };
-        Err(Error::invalid(format!("{found}, which DISCO_SHARE_DEVICES=1 allows, but {why}")))
+        Err(Error::missing(format!("{found}, which DISCO_SHARE_DEVICES=1 allows, but {why}")))
     }
 
     /// Whether communicators are blocking: launches on others cost a thread each, and `DISCO_CCL_BLOCKING` is not 0.

@@ -115,7 +115,7 @@ impl Meeting {
             self.store.set(&key, &library.unique_id()?.0)?;
         }
         let id = self.store.wait(&key, deadline)?;
-        let id = id.try_into().map_err(|_| Error::invalid("split: that is no place to meet"))?;
+        let id = id.try_into().map_err(|_| Error::protocol("split: that is no place to meet"))?;
         Ok(Some((me, members.len(), UniqueId(id))))
     }
 }

@@ -169,7 +169,7 @@ impl disco_core::Queue for Queue {
             "the driver ends a capture whose thread queries an event: poll after the capture",
         )?;
         let at = self.open.iter().position(|(open, _)| *open == event);
-        let at = at.ok_or_else(|| Error::invalid(format!("{event:?} was not recorded on this queue")))?;
+        let at = at.ok_or_else(|| Error::state(format!("{event:?} was not recorded on this queue")))?;
         // SAFETY: the mark is there.
         let passed = unsafe { self.runtime.driver().has_passed(self.open[at].1) };
         if !matches!(passed, Ok(false)) {

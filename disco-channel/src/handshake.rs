@@ -107,13 +107,13 @@ impl Host {
         let (asked, proof) = answer.split_at(ASKED);
         let refuse = |status, why: String| {
             let verdict = Some(verdict(status));
-            Judgement { request: Err(Error::invalid(why)), verdict }
+            Judgement { request: Err(Error::refused(why)), verdict }
         };
         match check_head(asked) {
             Head::Ours => {}
             Head::Version(theirs) => return refuse(WRONG_VERSION, differ(theirs)),
             Head::Strange => {
-                return Judgement { request: Err(Error::invalid("it speaks another language")), verdict: None };
+                return Judgement { request: Err(Error::protocol("it speaks another language")), verdict: None };
             }
         }
         if !is_proof(proof, token, b"disco node", &[&self.greeting, asked]) {
@@ -144,8 +144,8 @@ impl Guest {
     ) -> Result<(Self, [u8; ANSWER])> {
         match check_head(greeting) {
             Head::Ours => {}
-            Head::Version(theirs) => return Err(Error::invalid(differ(theirs))),
-            Head::Strange => return Err(Error::invalid("it is no controller of Disco")),
+            Head::Version(theirs) => return Err(Error::refused(differ(theirs))),
+            Head::Strange => return Err(Error::protocol("it is no controller of Disco")),
         }
         let mut answer = [0; ANSWER];
         answer[..HEAD].copy_from_slice(&head());
@@ -166,12 +166,12 @@ impl Guest {
         let (said, proof) = verdict.split_at(SAID);
         match word(said, 0) {
             WELCOME => {}
-            WRONG_TOKEN => return Err(Error::invalid("it has another token")),
-            WRONG_VERSION => return Err(Error::invalid(differ(word(said, 4)))),
-            status => return Err(Error::invalid(format!("it answers with status {status}"))),
+            WRONG_TOKEN => return Err(Error::refused("it has another token")),
+            WRONG_VERSION => return Err(Error::refused(differ(word(said, 4)))),
+            status => return Err(Error::protocol(format!("it answers with status {status}"))),
         }
         if !is_proof(proof, token, b"disco controller", &[&self.greeting, &self.answer, said]) {
-            return Err(Error::invalid("it does not have the token"));
+            return Err(Error::refused("it does not have the token"));
         }
         let [workers, groups, nodes] = [8, 12, 16].map(|at| word(said, at) as usize);
         World::new(workers, groups)?.on_nodes(nodes)

@@ -183,7 +183,7 @@ impl Queue for HostQueue {
     fn poll(&mut self, event: Event) -> Result<bool> {
         match self.open.iter().position(|open| *open == event) {
             Some(at) => Ok(self.open.remove(at).is_some()),
-            None => Err(Error::invalid(format!("{event:?} was not recorded on this queue"))),
+            None => Err(Error::state(format!("{event:?} was not recorded on this queue"))),
         }
     }
 

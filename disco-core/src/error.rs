@@ -1,4 +1,26 @@
 //! What can go wrong, as values.
+//!
+//! A program matches errors; their texts are for people. [`Error::kind`] says what kind of error it is, wherever it happened:
+//! the kind of a worker's error crosses the lane to the controller.
+//!
+//! ```
+//! use disco_core::error::{Error, ErrorKind, LossCause, ProcessEnd};
+//!
+//! /// Whether a new session may succeed where this one has failed.
+//! fn may_succeed_again(error: &Error) -> bool {
+//!     match error {
+//!         Error::Lost(loss) => {
+//!             eprintln!("{} are lost", loss.workers());
+//!             // Linux ends a process so if the machine is out of memory.
+//!             let killed = ProcessEnd::Signaled { signal: 9, core_dumped: false };
+//!             !matches!(loss.cause, LossCause::ProcessEnded { end, .. } if end == killed)
+//!         }
+//!         other => matches!(other.kind(), ErrorKind::Deadline { .. } | ErrorKind::Library { code: 2, .. }),
+//!     }
+//! }
+//!
+//! assert!(!may_succeed_again(&Error::invalid("no such layer")));
+//! ```
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -122,6 +144,9 @@ pub enum Error {
     /// An argument that can't be right, whoever gets it.
     #[error("{0}")]
     Invalid(String),
+    /// The machine, a device or a library lacks what the operation needs.
+    #[error("{0}")]
+    Missing(String),
     /// A peer broke the protocol.
     #[error("{0}")]
     Protocol(String),
@@ -193,6 +218,11 @@ impl Error {
         Error::State(text.into())
     }
 
+    /// An [`Error::Missing`] with this text.
+    pub fn missing(text: impl Into<String>) -> Self {
+        Error::Missing(text.into())
+    }
+
     /// An [`Error::Protocol`] with this text.
     pub fn protocol(text: impl Into<String>) -> Self {
         Error::Protocol(text.into())
@@ -215,7 +245,7 @@ impl Error {
             Error::Lost(loss) => ErrorKind::Lost { workers: loss.workers() },
             Error::Stuck { .. } => ErrorKind::Stuck,
             Error::Unsupported { backend, .. } => ErrorKind::Unsupported { backend: (*backend).into() },
-            Error::Unavailable(_) => ErrorKind::Unavailable,
+            Error::Unavailable(_) | Error::Missing(_) => ErrorKind::Unavailable,
             Error::Library { backend, function, code, .. } => {
                 ErrorKind::Library { backend: (*backend).into(), function: (*function).into(), code: *code }
             }

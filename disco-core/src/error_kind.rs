@@ -40,7 +40,7 @@ pub enum ErrorKind {
         /// The backend or the device kind.
         backend: Arc<str>,
     },
-    /// A library, backend or device is not on the machine.
+    /// A library, backend or device is not on the machine, or lacks what the operation needs.
     Unavailable,
     /// A function of a vendor's library failed.
     Library {

@@ -409,7 +409,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 34;
+const MESSAGES: usize = 35;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
@@ -472,6 +472,14 @@ fn messages() -> Vec<Message> {
         Message::Room { frames: 512, bytes: 1 << 40 },
         Message::Answer { id: 4, result: Ok(Value::Bool(true)) },
         Message::Answer { id: 5, result: Err(Error::Aborted { cause: "worker 1 failed".into() }) },
+        Message::Answer {
+            id: 5,
+            result: Err(Error::Deadline {
+                operation: "wait".into(),
+                after: Duration::from_secs(5),
+                state: "nobody came".into(),
+            }),
+        },
         Message::Handed { id: 6 },
         Message::Share { id: 7, name: 1 << 32 },
         Message::Unshare(1 << 32 | 1),

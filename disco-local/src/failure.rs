@@ -83,13 +83,13 @@ impl Failure {
 
     /// From the board; none if whoever failed did not come to say why.
     pub(crate) fn from_record(record: Option<Record>) -> Self {
-        let unknown = || Self::for_all(Error::invalid("the communicator failed, and nobody knows why"));
+        let unknown = || Self::for_all(Error::state("the communicator failed, and nobody knows why"));
         record.map_or_else(unknown, |Record { kind, witnesses, texts: [first, second] }| {
             let error = match kind {
                 ABORTED => Error::Aborted { cause: first.into() },
                 LOST => match first.parse() {
                     Ok(rank) => Error::lost(LostPeer::Rank(Rank::new(rank)), LossCause::CommunicatorDropped),
-                    Err(_) => Error::invalid(format!("the board names no lost rank: {first}")),
+                    Err(_) => Error::protocol(format!("the board names no lost rank: {first}")),
                 },
                 MISMATCH => Error::Mismatch { operation: first, detail: second },
                 _ => Error::Invalid(first),

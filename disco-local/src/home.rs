@@ -55,7 +55,7 @@ impl Home {
         match self {
             Self::Threads => Ok(ptr::with_exposed_provenance_mut(place as usize)),
             Self::Processes(site) => site.find(rank, place as usize, bytes).ok_or_else(|| {
-                Error::invalid(format!("rank {rank} published {bytes} bytes at {place:#x}, outside of its memory"))
+                Error::protocol(format!("rank {rank} published {bytes} bytes at {place:#x}, outside of its memory"))
             }),
         }
     }

@@ -151,7 +151,7 @@ impl Post {
             ENCLOSED => {
                 let mut enclosed = [0; board::ENCLOSED];
                 let room = enclosed.get_mut(..bytes);
-                let enclosed = room.ok_or_else(|| Error::invalid(format!("rank {from} encloses {bytes} bytes")))?;
+                let enclosed = room.ok_or_else(|| Error::protocol(format!("rank {from} encloses {bytes} bytes")))?;
                 board.read_enclosed(from, me, number, enclosed);
                 turn.own().write(parcel.region, enclosed)?;
                 true

@@ -44,6 +44,7 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
 pub(crate) fn during(operation: &str, error: Error) -> Error {
     match error {
         Error::Invalid(text) if !text.starts_with(operation) => Error::Invalid(format!("{operation}: {text}")),
+        Error::Protocol(text) if !text.starts_with(operation) => Error::Protocol(format!("{operation}: {text}")),
         Error::Deadline { operation: what, after, state } if what != operation => {
             Error::Deadline { operation: operation.into(), after, state: format!("{what}: {state}") }
         }
@@ -97,7 +98,7 @@ impl<'l> Meeting<'l> {
             return made.inspect_err(|error| _ = self.store.set(&self.key, error.to_string().as_bytes()));
         }
         let name = self.store.wait(&self.key, self.left())?;
-        let why = |name: Vec<u8>| Error::invalid(format!("who came first: {}", String::from_utf8_lossy(&name)));
+        let why = |name: Vec<u8>| Error::protocol(format!("who came first: {}", String::from_utf8_lossy(&name)));
         open_board(&**self.link.descriptors(), u64::from_le_bytes(name.try_into().map_err(why)?), self.left())
     }
 
@@ -115,7 +116,7 @@ impl<'l> Meeting<'l> {
         let arena = |peer: usize| match group.board.arena(peer) {
             _ if peer == rank => Ok(site.arena.segment().clone()),
             Some(name) => receive(&**self.link.descriptors(), name, self.left()).map(Arc::new),
-            None => Err(Error::invalid(format!("rank {peer} shares no memory"))),
+            None => Err(Error::protocol(format!("rank {peer} shares no memory"))),
         };
         let peer = |rank: usize| Ok(Peer { arena: arena(rank)?, process: group.board.process(rank) });
         site.set_peers((0..group.size()).map(peer).collect::<Result<_>>()?);

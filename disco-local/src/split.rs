@@ -96,7 +96,7 @@ fn take(turn: &Turn<'_>, members: &[usize], name: u64) -> Result<Arc<Group>> {
             let board = processes::open_board(&*site.descriptors, name, turn.deadline()).map_err(in_split)?;
             match board.size() == members.len() {
                 true => Ok(parent.child_on(board, Home::Processes(site.part(members)))),
-                false => Err(Error::invalid(format!("split: a board of {} ranks", board.size()))),
+                false => Err(Error::protocol(format!("split: a board of {} ranks", board.size()))),
             }
         }
     }

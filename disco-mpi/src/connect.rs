@@ -104,7 +104,7 @@ fn duplicate<A: Abi>(
     deadline: Duration,
 ) -> Result<Box<dyn disco_core::Communicator>> {
     if !mpi.about.is_initialized()? {
-        return Err(Error::invalid(format!("mpi: {} is not initialised: is it the program's?", mpi.about.name())));
+        return Err(Error::state(format!("mpi: {} is not initialised: is it the program's?", mpi.about.name())));
     }
     let mut comm = mpi.constants.comm_null;
     // SAFETY: the communicator is there, as the caller promises.
@@ -252,7 +252,7 @@ impl Meeting {
 
     fn receive(&self, seat: &Seat<'_>, rank: usize) -> Result<OwnedFd> {
         let name = self.store.wait(&self.socket(rank), self.left())?;
-        let name = name.try_into().map_err(|_| Error::invalid("mpi: the store has no name of a socket"))?;
+        let name = name.try_into().map_err(|_| Error::protocol("mpi: the store has no name of a socket"))?;
         seat.link.descriptors().receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
     }
 

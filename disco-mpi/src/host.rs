@@ -151,7 +151,7 @@ impl Host {
     /// MPI's own.
     pub fn finish(&self) -> Result<()> {
         if !leave_all() {
-            return Err(Error::invalid("mpi: a worker does not leave MPI, which is not finalised"));
+            return Err(Error::state("mpi: a worker does not leave MPI, which is not finalised"));
         }
         if is_finished() {
             // By this thread: MPI wants the one that has initialised it.

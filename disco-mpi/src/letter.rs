@@ -74,7 +74,7 @@ impl Joining {
             Some(Self { token, start, addresses: addresses.split(',').map(str::to_owned).collect() })
         };
         // Its text has a token, and is not shown.
-        parse().ok_or_else(|| Error::invalid("mpi: a letter that says where to join can't be read"))
+        parse().ok_or_else(|| Error::protocol("mpi: a letter that says where to join can't be read"))
     }
 }
 
@@ -110,7 +110,7 @@ impl Post {
             1 => Ok(Self::Letter(Letter::Invitation(text.into_owned()))),
             kind @ (2 | 3) => Ok(Self::End(kind == 2)),
             4 => Joining::read(&text).map(|joining| Self::Letter(Letter::Joining(joining))),
-            kind => Err(Error::invalid(format!("mpi: rank 0 sends a letter of kind {kind}: do all run one program?"))),
+            kind => Err(Error::protocol(format!("mpi: rank 0 sends a letter of kind {kind}: do all run one program?"))),
         }
     }
 }

@@ -212,7 +212,7 @@ impl About {
         self.check("MPI_Finalized", unsafe { (self.early.finalized)(&mut finalized) })?;
         match finalized {
             0 => Ok(initialized != 0),
-            _ => Err(Error::invalid("mpi: MPI is finalised in this process, and can't be initialised again")),
+            _ => Err(Error::state("mpi: MPI is finalised in this process, and can't be initialised again")),
         }
     }
 

@@ -19,7 +19,7 @@ disco_core::register_backend!(BACKEND);
 disco_core::register_backend!(P2P);
 
 fn links(_: &[BusId]) -> Result<Mesh> {
-    Err(Error::invalid("nobody looks for links between AMD's devices"))
+    Err(Error::missing("nobody looks for links between AMD's devices"))
 }
 
 fn check() -> Result<()> {

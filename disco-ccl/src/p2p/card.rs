@@ -44,7 +44,7 @@ impl Card {
     /// # Errors
     /// No rank of this program has written that.
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
-        Self::parse(bytes).ok_or_else(|| Error::invalid("a peer offers what no rank of this program does"))
+        Self::parse(bytes).ok_or_else(|| Error::protocol("a peer offers what no rank of this program does"))
     }
 
     /// What another process opens the memory by.

@@ -138,7 +138,7 @@ impl<'w> Lane<'w> {
     }
 
     fn peers(&self) -> Result<&'w dyn Peers> {
-        self.driver.peers().map_err(Error::invalid)
+        self.driver.peers().map_err(Error::missing)
     }
 
     fn enter(&self, operation: &str) -> Result<()> {

@@ -119,7 +119,7 @@ impl Memory {
         let all = all.ok_or_else(no_room)?;
         // It ends waits, so it is made before any.
         runtime.urgent()?;
-        let peers = runtime.driver().peers().map_err(Error::invalid)?;
+        let peers = runtime.driver().peers().map_err(Error::missing)?;
         let own = peers.alloc_shared(all)?.ok_or_else(no_room)?;
         let mut bases = vec![Base::default(); size];
         bases[rank] = Base::direct(own as usize, WordTable::default());

@@ -244,7 +244,7 @@ fn view(mesh: &Mesh, topology: &Topology) -> String {
 }
 
 fn strange() -> Error {
-    Error::invalid("a peer shows what no rank of this program does")
+    Error::protocol("a peer shows what no rank of this program does")
 }
 
 #[cfg(test)]

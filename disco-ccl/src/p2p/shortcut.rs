@@ -156,7 +156,7 @@ impl Shortcut {
     /// # Errors
     /// Why they have none.
     pub fn workspace(&self) -> Result<&Workspace> {
-        let why = |why: &String| Error::invalid(format!("no peer-to-peer memory: {why}"));
+        let why = |why: &String| Error::missing(format!("no peer-to-peer memory: {why}"));
         self.parts.as_ref().map(|parts| &parts.workspace).map_err(why)
     }
 

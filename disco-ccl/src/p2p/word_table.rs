@@ -22,7 +22,7 @@ impl WordTable {
     /// # Errors
     /// The wait is refused, and the library has no other memory for words; the driver's own.
     pub(super) fn new(driver: &dyn Driver, (rank, size): (usize, usize), shared: *const u32) -> Result<Self> {
-        let peers = driver.peers().map_err(Error::invalid)?;
+        let peers = driver.peers().map_err(Error::missing)?;
         // SAFETY: the word is part of the rank's memory, which stays until the stream is done.
         let Err(refusal) = (unsafe { peers.wait_word(shared, 0) }) else { return Ok(Self::default()) };
         let mut table = Self(vec![0; size * USED]);
@@ -76,5 +76,5 @@ fn allocate(peers: &dyn Peers, refusal: &Error) -> Result<*mut u8> {
         Ok(None) => "the library has no memory for words alone".to_owned(),
         Err(error) => error.to_string(),
     };
-    Err(Error::invalid(format!("streams do not wait for words in shared memory: {refusal}; {why}")))
+    Err(Error::missing(format!("streams do not wait for words in shared memory: {refusal}; {why}")))
 }

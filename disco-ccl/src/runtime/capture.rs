@@ -90,7 +90,7 @@ impl Runtime {
     /// has ended meanwhile.
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let functions = self.captures.functions.clone();
-        let functions = functions.map_err(|why| Error::invalid(format!("capture: graphs are not available: {why}")))?;
+        let functions = functions.map_err(|why| Error::missing(format!("capture: graphs are not available: {why}")))?;
         self.refuse_in_capture("capture", "a second capture can't begin before the first has ended")?;
         self.enter()?;
         let open = OpenCapture::begin(self, functions)?;
@@ -114,10 +114,10 @@ impl Runtime {
     /// Refuses an operation while the stream is captured.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the reason; the driver's own.
+    /// [`Error::State`] with the reason; the driver's own.
     pub(crate) fn refuse_in_capture(&self, operation: &str, why: &str) -> Result<()> {
         match self.is_capturing()? {
-            true => Err(Error::invalid(format!("{operation}: the stream is being captured; {why}"))),
+            true => Err(Error::state(format!("{operation}: the stream is being captured; {why}"))),
             false => Ok(()),
         }
     }

@@ -79,7 +79,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed. [`Error::Deadline`] and
-    /// [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::Invalid`]: the stream is being captured. The driver's own.
+    /// [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::State`]: the stream is being captured. The driver's own.
     pub fn launch(&self) -> Result<()> {
         const OPERATION: &str = "launch of a graph";
         self.0.check(OPERATION)?;

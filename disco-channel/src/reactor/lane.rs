@@ -94,7 +94,7 @@ impl Lane {
         loop {
             match state.started.take() {
                 Some(started) => return started,
-                None if state.is_over => return Err(Error::invalid("the service thread of a lane has ended")),
+                None if state.is_over => return Err(Error::state("the service thread of a lane has ended")),
                 None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }

@@ -174,7 +174,7 @@ impl<T: Transport> Reactor<T> {
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                 }
                 // As when there are too many descriptors.
-                Err(error) => return self.step(Event::Closed(error.to_string())),
+                Err(error) => return self.step(Event::Closed(error)),
             }
         }
     }

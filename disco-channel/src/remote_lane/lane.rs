@@ -58,7 +58,7 @@ impl<P: Peers> RemoteLane<P> {
     }
 
     fn error(&self, why: &str) -> Error {
-        Error::invalid(format!("{}: {why}", self.name()))
+        Error::state(format!("{}: {why}", self.name()))
     }
 
     fn name(&self) -> String {
@@ -97,7 +97,7 @@ impl<P: Peers> RemoteLane<P> {
                 writer.send(frame.seq() | LARGE, &record, whom)
             }
         };
-        sent.map_err(|_| Error::invalid("the ring has no room"))
+        sent.map_err(|_| Error::state("the ring has no room"))
     }
 }
 

@@ -78,7 +78,7 @@ mod words {
             match capacity.is_power_of_two() && bytes <= segment.byte_len() {
                 true => Ok(Self { words: segment, readers, capacity }),
                 false => {
-                    Err(Error::invalid(format!("a ring of {capacity} words for {readers} readers in {segment:?}")))
+                    Err(Error::protocol(format!("a ring of {capacity} words for {readers} readers in {segment:?}")))
                 }
             }
         }

@@ -42,7 +42,7 @@ impl ThreadLane {
     }
 
     fn error(&self, why: &str) -> Error {
-        Error::invalid(format!("{}: {why}", self.name()))
+        Error::state(format!("{}: {why}", self.name()))
     }
 
     fn name(&self) -> String {
@@ -63,7 +63,7 @@ impl Channel for ThreadLane {
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let count = self.workers.len();
         if !(1..=ring::MAX_READERS).contains(&count) {
-            return Err(self.error(&format!("1 to {} workers are possible", ring::MAX_READERS)));
+            return Err(Error::invalid(format!("{}: 1 to {} workers are possible", self.name(), ring::MAX_READERS)));
         }
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner).take();
         let run = run.ok_or_else(|| self.error("was started before"))?;

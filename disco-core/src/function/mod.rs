@@ -183,7 +183,7 @@ pub fn compare(theirs: &[String]) -> Result<()> {
         names => format!("; {what}: {}", names.join(", ")),
     };
     let (missing, unknown) = (list("it lacks", &missing), list("only it has", &unknown));
-    Err(Error::invalid(format!("it is another program: its worker functions differ{missing}{unknown}")))
+    Err(Error::refused(format!("it is another program: its worker functions differ{missing}{unknown}")))
 }
 
 /// A registered name that is at most a third different.

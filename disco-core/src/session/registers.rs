@@ -23,7 +23,7 @@ impl RegisterIds {
             return Ok(id);
         }
         if self.next == RegisterId::LIMIT {
-            return Err(Error::invalid(format!("all {} registers are in use; drop some handles", RegisterId::LIMIT)));
+            return Err(Error::state(format!("all {} registers are in use; drop some handles", RegisterId::LIMIT)));
         }
         self.next += 1;
         Ok(RegisterId::new(self.next - 1))

@@ -69,7 +69,7 @@ impl Segment {
         let (bytes, sealed) = os::size(fd.as_fd()).map_err(refuse)?;
         if bytes < at_least || !sealed {
             let not = if sealed { "" } else { ", and not sealed" };
-            return Err(Error::invalid(format!("a shared segment of {bytes} bytes where {at_least} were due{not}")));
+            return Err(Error::protocol(format!("a shared segment of {bytes} bytes where {at_least} were due{not}")));
         }
         Self::map(fd, bytes).map_err(refuse)
     }

@@ -99,7 +99,7 @@ fn bytes(value: Value) -> Result<Vec<u8>> {
 }
 
 fn strange(value: &Value) -> Error {
-    Error::invalid(format!("store: the controller answered with {}", value.kind()))
+    Error::protocol(format!("store: the controller answered with {}", value.kind()))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::value::duration;
+use super::value::{clip, duration};
 use super::{Packet, StoreCall, WireError};
 use crate::error::{Error, Result};
 use crate::value::Value;
@@ -48,6 +48,9 @@ pub(super) fn result_args(result: &Result<Value>) -> Vec<Value> {
     match result {
         Ok(value) => vec![Value::Int(0), value.clone()],
         Err(Error::Aborted { cause }) => vec![Value::Int(1), Value::Str(cause.clone())],
+        Err(Error::Deadline { operation, after, state }) => {
+            vec![Value::Int(3), clip(operation).into(), duration(*after), clip(state).into()]
+        }
         Err(other) => vec![Value::Int(2), other.to_string().into()],
     }
 }
@@ -56,6 +59,10 @@ pub(super) fn decode_result(packet: &mut Packet<'_>) -> Result<Result<Value>, Wi
     match packet.int()? {
         0 => Ok(Ok(packet.value()?)),
         1 => Ok(Err(Error::Aborted { cause: packet.string()? })),
+        3 => {
+            let (operation, after, state) = (packet.string()?, packet.duration()?, packet.string()?);
+            Ok(Err(Error::Deadline { operation: operation.to_string(), after, state: state.to_string() }))
+        }
         2 => Ok(Err(Error::invalid(packet.string()?.to_string()))),
         number => Err(WireError::Unknown { what: "result", number }),
     }

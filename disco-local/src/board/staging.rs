@@ -80,7 +80,7 @@ fn bytes(size: usize) -> usize {
 }
 
 fn too_small(size: usize) -> Error {
-    Error::invalid(format!("a shared segment that is no board of {size} ranks"))
+    Error::protocol(format!("a shared segment that is no board of {size} ranks"))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl Peers for Stream {
         let asked = unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, peer) };
         check("cuDeviceCanAccessPeer", asked.result())?;
         if can == 0 {
-            return Err(Error::invalid(format!("cuda:{} can't access the memory of cuda:{ordinal}", self.ordinal())));
+            return Err(Error::missing(format!("cuda:{} can't access the memory of cuda:{ordinal}", self.ordinal())));
         }
         // SAFETY: the driver has just given it.
         let context = check("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(peer) })?;

@@ -183,7 +183,7 @@ impl Driver for Stream {
     }
 
     fn urgent(&self) -> Result<Box<dyn Driver>> {
-        driver::check_has(driver::SHARING).map_err(Error::invalid)?;
+        driver::check_has(driver::SHARING).map_err(Error::missing)?;
         let (_, greatest) = check("cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;
         let create = |context: &Arc<CudaContext>| context.new_stream_with_priority(greatest);
         Ok(Box::new(Self::make(self.ordinal(), |context| check("cuStreamCreateWithPriority", create(context)))?))

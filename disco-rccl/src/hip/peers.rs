@@ -67,7 +67,7 @@ impl Peers for Stream {
         let own = self.ordinal;
         call!(self, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, own, ordinal))?;
         if can == 0 {
-            return Err(Error::invalid(format!("rocm:{own} can't access the memory of rocm:{ordinal}")));
+            return Err(Error::missing(format!("rocm:{own} can't access the memory of rocm:{ordinal}")));
         }
         match call!(self, "hipDeviceEnablePeerAccess", optional device_enable_peer_access(ordinal, 0)) {
             Err(Error::Library { code, .. }) if code == i64::from(ALREADY_ENABLED) => Ok(()),

@@ -40,7 +40,7 @@ macro_rules! call {
         match library.table.$function {
             // SAFETY: as below.
             Some(function) => library.check($name, unsafe { function($($arg),*) }),
-            None => Err(disco_core::Error::invalid(concat!("HIP lacks ", $name))),
+            None => Err(disco_core::Error::missing(concat!("HIP lacks ", $name))),
         }
     }};
     ($self:expr, $name:literal, $function:ident($($arg:expr),*)) => {{

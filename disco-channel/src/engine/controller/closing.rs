@@ -266,7 +266,7 @@ impl Controller {
     pub(super) fn break_off(&mut self, why: &str, now: Instant) {
         self.out.actions.clear();
         if let Phase::Starting(_) = self.phase {
-            self.out.act(Action::Started(Err(Error::invalid(why))));
+            self.out.act(Action::Started(Err(Error::state(why))));
         }
         self.end_admission(None);
         for index in 0..self.peers.len() {
@@ -325,7 +325,7 @@ impl Controller {
     pub(crate) fn check(&self, lane: impl FnOnce() -> String) -> Result<()> {
         match self.leave {
             Leave::AtOnce => Err(Error::Closed(lane())),
-            _ if self.room() == 0 => Err(Error::invalid(format!("{}: is full", lane()))),
+            _ if self.room() == 0 => Err(Error::state(format!("{}: is full", lane()))),
             _ => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
 //! What happens to a lane, and what the engine wants done about it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(crate) enum Event {
     /// A connection was accepted.
     Opened(Conn, Origin),
     /// The system accepts no connection, for now.
-    Closed(String),
+    Closed(io::Error),
     /// Bytes came before [`Action::Listen`], no more than are left of an answer of the handshake.
     Bytes(Conn, Vec<u8>),
     /// A message came.

@@ -37,7 +37,7 @@ impl Controller {
                 }
             }
             Message::Ask { epoch, .. } if epoch > self.epoch => {
-                return Err(Error::invalid(format!("a question in epoch {epoch}, which nobody has begun")));
+                return Err(Error::protocol(format!("a question in epoch {epoch}, which nobody has begun")));
             }
             Message::Ask { id, epoch, call } => self.out.act(Action::Ask { conn, id, epoch, call }),
             Message::Bye(why) => return Ok(Some(Cause::Known(LossCause::Said(why)))),
@@ -48,13 +48,13 @@ impl Controller {
             }
             Message::From { worker, message } if kind == Kind::Node => {
                 if !peer.workers.contains(worker) {
-                    return Err(Error::invalid(format!("{worker} is none of its workers")));
+                    return Err(Error::protocol(format!("{worker} is none of its workers")));
                 }
                 self.hear_node(index, worker, *message)?;
             }
             Message::Left(stuck) if kind == Kind::Node => return Ok(Some(Cause::Left(stuck))),
             message if kind == Kind::Process => return self.hear_process(conn, worker, message),
-            other => return Err(Error::invalid(other.to_string())),
+            other => return Err(Error::protocol(other.to_string())),
         }
         Ok(None)
     }
@@ -86,7 +86,7 @@ impl Controller {
             Message::Share { name, .. } | Message::Unshare(name)
                 if SharedFd::from_bits(name).owner() != Some(worker) =>
             {
-                return Err(Error::invalid(format!("another worker's name of a descriptor: {name:#x}")));
+                return Err(Error::protocol(format!("another worker's name of a descriptor: {name:#x}")));
             }
             Message::Share { id, name } => self.out.act(Action::Share { conn, id, name: SharedFd::from_bits(name) }),
             Message::Unshare(name) => self.out.act(Action::Unshare(SharedFd::from_bits(name))),
@@ -108,7 +108,7 @@ impl Controller {
                 }
             }
             Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {
-                return Err(Error::invalid(format!("a failure of {}", failure.worker)));
+                return Err(Error::protocol(format!("a failure of {}", failure.worker)));
             }
             Message::Reply { seq, reply } => {
                 let seq = seq + u64::from(fault::is_planted(Fault::StrayReply));
@@ -121,11 +121,11 @@ impl Controller {
                     _ => true,
                 };
                 if !is_possible {
-                    return Err(Error::invalid(format!("the notice of another worker or epoch: {notice}")));
+                    return Err(Error::protocol(format!("the notice of another worker or epoch: {notice}")));
                 }
                 self.out.act(Action::Notice { worker, notice });
             }
-            other => return Err(Error::invalid(other.to_string())),
+            other => return Err(Error::protocol(other.to_string())),
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The state machine: events in, writes and actions out.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -127,7 +128,7 @@ impl Controller {
         }
         match event {
             Event::Opened(conn, origin) => self.open(conn, origin, now),
-            Event::Closed(why) => self.stop_accepting(&why, now),
+            Event::Closed(why) => self.stop_accepting(why, now),
             Event::Bytes(conn, bytes) => {
                 if let Some(Door::Nodes(nodes)) = &mut self.door {
                     nodes.bytes(conn, &bytes, now, &mut self.out);
@@ -154,14 +155,14 @@ impl Controller {
                 ),
                 None => {
                     let why = why.map_or_else(|| "it left without a word".into(), |why| format!("it left: {why}"));
-                    self.lose(conn, Error::invalid(why), now);
+                    self.lose(conn, Error::protocol(why), now);
                 }
             },
             Event::Full(conn, unread) => {
                 let why = LossCause::Unread(unread);
                 match self.conns.get(&conn) {
                     Some(index) => self.close(*index, Cause::Known(why), now),
-                    None => self.lose(conn, Error::invalid(why.to_string()), now),
+                    None => self.lose(conn, Error::protocol(why.to_string()), now),
                 }
             }
             Event::Started(index, child) => {
@@ -261,12 +262,10 @@ impl Controller {
         }
     }
 
-    fn stop_accepting(&mut self, why: &str, now: Instant) {
+    fn stop_accepting(&mut self, why: io::Error, now: Instant) {
         match &mut self.door {
             Some(Door::Nodes(nodes)) => nodes.pause(why, now, &mut self.out),
-            Some(Door::Processes(_)) => {
-                self.give_up(&Error::invalid(format!("the lane can't accept connections: {why}")), now)
-            }
+            Some(Door::Processes(_)) => self.give_up(&Error::system("the lane can't accept connections", why), now),
             None => {}
         }
     }
@@ -348,10 +347,10 @@ impl Controller {
 
     /// The peer of a worker that has not come yet.
     fn seat_for(&self, worker: WorkerId) -> Result<usize> {
-        let (index, _) = self.place(worker).ok_or_else(|| Error::invalid(format!("this lane has no {worker}")))?;
+        let (index, _) = self.place(worker).ok_or_else(|| Error::refused(format!("this lane has no {worker}")))?;
         match self.peers[index].state {
             State::Expected => Ok(index),
-            _ => Err(Error::invalid(format!("{worker} is here already"))),
+            _ => Err(Error::refused(format!("{worker} is here already"))),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod joining;
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -245,7 +246,7 @@ fn strangers_have_limited_time_and_the_oldest_makes_room() {
 #[test]
 fn a_system_that_accepts_nobody_is_asked_again_later() {
     let mut bench = Bench::nodes(1);
-    bench.on(Event::Closed("too many open files".into()));
+    bench.on(Event::Closed(io::Error::other("too many open files")));
     assert!(!bench.engine.accepts());
     bench.pass(100 * MS);
     assert!(bench.engine.accepts());

@@ -90,9 +90,9 @@ impl Joining {
             (taken @ Message::Welcome(_), Some(_)) | (taken @ Message::Assign(_), None) => {
                 return self.end(Action::Taken(Box::new(taken)));
             }
-            (Message::Bye(why), Some(worker)) => Error::invalid(format!("the controller refuses {worker}: {why}")),
+            (Message::Bye(why), Some(worker)) => Error::refused(format!("the controller refuses {worker}: {why}")),
             (Message::Bye(why), None) => lost(LossCause::Refused(why)),
-            (other, Some(_)) => Error::invalid(format!("the controller says {other:?} before welcome")),
+            (other, Some(_)) => Error::protocol(format!("the controller says {other:?} before welcome")),
             (other, None) => lost(LossCause::Garbage(format!("it says {other} before it assigns"))),
         };
         self.end(Action::Refused(refused));

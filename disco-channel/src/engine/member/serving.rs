@@ -264,7 +264,7 @@ impl Member {
     fn gone(&self, node: LossCause, worker: &str) -> Error {
         match self.kind {
             Kind::Node(_) => lost(node),
-            Kind::Worker { .. } => Error::invalid(format!("the controller {worker}")),
+            Kind::Worker { .. } => Error::protocol(format!("the controller {worker}")),
         }
     }
 

@@ -107,7 +107,7 @@ impl Commands {
         };
         let (seq, bytes) = self.letterbox.take().ok_or_else(closed)?;
         if due.is_some_and(|due| due != seq) {
-            return Err(Error::invalid(format!("frame {seq} came instead of {due:?}")));
+            return Err(Error::protocol(format!("frame {seq} came instead of {due:?}")));
         }
         if self.taken.take(bytes.len()) {
             self.tell_of_room()?;
@@ -123,7 +123,7 @@ impl Commands {
                 return Ok(Due::Closed);
             }
             let taken = ring.take(&mut self.buffer);
-            match taken.map_err(|garbage| Error::invalid(format!("garbage in the ring: {}", garbage.0)))? {
+            match taken.map_err(|garbage| Error::protocol(format!("garbage in the ring: {}", garbage.0)))? {
                 Some(taken) => break taken,
                 None => ring.wait(&self.letterbox.closed),
             }
@@ -136,7 +136,7 @@ impl Commands {
             return Ok(Due::Buffer { seq, start: 0 });
         }
         let Some(whom) = self.buffer.first_chunk().map(|whom| u64::from_ne_bytes(*whom)) else {
-            return Err(Error::invalid("garbage in the ring: a large frame for nobody"));
+            return Err(Error::protocol("garbage in the ring: a large frame for nobody"));
         };
         Ok(match whom == EVERYBODY || whom == self.reader {
             true => Due::Connection(Some(seq)),

@@ -64,6 +64,6 @@ impl Descriptors for RemoteDescriptors {
     fn receive(&self, fd: SharedFd, deadline: Duration) -> Result<OwnedFd> {
         let question = |id| Message::Receive { id, name: fd.to_bits() };
         let (_, came) = self.store.ask(None, "receive", deadline, question)?;
-        came.ok_or_else(|| Error::invalid(format!("{fd:?} did not come along")))
+        came.ok_or_else(|| Error::protocol(format!("{fd:?} did not come along")))
     }
 }

@@ -108,7 +108,7 @@ fn introduce(
     let mut joining = Joining::new(Message::Hello(hello), Instant::now());
     match member::join(&mut joining, connection, incoming, waker, || {})? {
         Ok(Message::Welcome(welcome)) => Ok(welcome),
-        Ok(other) => Err(Error::invalid(format!("the controller says {other:?} before welcome"))),
+        Ok(other) => Err(Error::protocol(format!("the controller says {other:?} before welcome"))),
         Err(why) => Err(lost(why)),
     }
 }
@@ -116,7 +116,7 @@ fn introduce(
 fn open_ring(incoming: &mut Incoming, place: RingPlace) -> Result<(Memory, Reader)> {
     let RingPlace { reader, readers, capacity } = place;
     if reader >= readers {
-        return Err(Error::invalid(format!("place {reader} in a ring for {readers} readers")));
+        return Err(Error::protocol(format!("place {reader} in a ring for {readers} readers")));
     }
     let segment = Segment::open(incoming.take_fd()?, 8 * Memory::words(readers, capacity))?;
     let memory = Memory::new(Arc::new(segment), readers, capacity)?;

@@ -60,7 +60,7 @@ impl Incoming {
         self.make_room();
         let received = self.receive(connection);
         if self.fds.len() > FDS {
-            return Err(Error::invalid(format!("{} descriptors that no packet speaks of", self.fds.len())));
+            return Err(Error::protocol(format!("{} descriptors that no packet speaks of", self.fds.len())));
         }
         match received {
             Ok(0) => self.is_closed = true,
@@ -163,6 +163,6 @@ impl Incoming {
     /// # Errors
     /// There is none.
     pub(crate) fn take_fd(&mut self) -> Result<OwnedFd> {
-        self.fds.pop_front().ok_or_else(|| Error::invalid("a packet speaks of a descriptor that did not come along"))
+        self.fds.pop_front().ok_or_else(|| Error::protocol("a packet speaks of a descriptor that did not come along"))
     }
 }

@@ -126,7 +126,7 @@ impl Connection {
         if outbox.bytes.saturating_add(bytes.len()) > BACKLOG + outbox.more {
             outbox.is_full = true;
             self.waker.wake();
-            return Err(Error::invalid(format!("the other end has left {} bytes unread", outbox.bytes)));
+            return Err(Error::state(format!("the other end has left {} bytes unread", outbox.bytes)));
         }
         outbox.bytes += bytes.len();
         let queue = if is_urgent { &mut outbox.first } else { &mut outbox.last };
@@ -243,7 +243,7 @@ impl Connection {
                 Err(Errno::INTR) => {}
                 Err(errno) => {
                     outbox.is_cut = true;
-                    return Err(Error::invalid(format!("the connection is cut: {}", io::Error::from(errno))));
+                    return Err(Error::system("the connection is cut", errno));
                 }
             }
         }

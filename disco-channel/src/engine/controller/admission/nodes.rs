@@ -1,5 +1,6 @@
 //! Admission of nodes: a node proves that it knows the session's token, runs the same program and asks for a place that is free.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -93,10 +94,10 @@ impl Nodes {
     }
 
     /// The system fails to accept connections: gives up the oldest, since fewer connections may help.
-    pub(crate) fn pause(&mut self, why: &str, now: Instant, out: &mut Outbox) {
+    pub(crate) fn pause(&mut self, why: io::Error, now: Instant, out: &mut Outbox) {
         self.paused = Some(now);
         (0..GIVEN_UP).for_each(|_| self.give_up_oldest(out));
-        let error = Error::invalid(format!("the lane can't accept connections: {why}"));
+        let error = Error::system("the lane can't accept connections", why);
         self.refused.add("the system", &error, Standing::Proved, now);
     }
 
@@ -110,7 +111,7 @@ impl Nodes {
         let address = *address;
         answer.extend_from_slice(bytes);
         if !may_begin(answer) {
-            let error = Error::invalid("it speaks another language");
+            let error = Error::protocol("it speaks another language");
             return self.send_away(conn, address, &error, Standing::Stranger, now, out);
         }
         let Ok(answer) = <&[u8; ANSWER]>::try_from(&answer[..]) else { return };
@@ -151,7 +152,8 @@ impl Nodes {
                 Ok(())
             }
             (message, Some(stranger)) => {
-                let (address, error) = (stranger.address, Error::invalid(format!("it says {message} instead of join")));
+                let (address, error) =
+                    (stranger.address, Error::protocol(format!("it says {message} instead of join")));
                 self.send_away(conn, address, &error, Standing::Proved, now, out);
                 Ok(())
             }
@@ -174,7 +176,7 @@ impl Nodes {
     pub(crate) fn look(&mut self, now: Instant, out: &mut Outbox) -> Option<Vec<Joined>> {
         self.paused = self.paused.filter(|paused| now.saturating_duration_since(*paused) < PAUSE);
         while let Some((conn, Stranger { address, phase })) = self.pending.expire(now) {
-            let error = Error::invalid(format!("it has not introduced itself for {HANDSHAKE:?}"));
+            let error = Error::refused(format!("it has not introduced itself for {HANDSHAKE:?}"));
             out.act(Action::Close(conn));
             self.refused.add(&address.to_string(), &error, phase.standing(), now);
         }
@@ -247,7 +249,7 @@ impl Nodes {
         let ours = self.terms.per_node;
         let wrong = match joined.request.per_node {
             Some(theirs) if theirs as usize != ours => {
-                Err(Error::invalid(format!("it was told to have {theirs} workers, and nodes here have {ours}")))
+                Err(Error::refused(format!("it was told to have {theirs} workers, and nodes here have {ours}")))
             }
             _ => function::compare(&joined.join.functions),
         };
@@ -272,7 +274,7 @@ impl Nodes {
         };
         match refused {
             Some(why) => {
-                let error = Error::Invalid(why);
+                let error = Error::Refused(why);
                 out.refuse(joined.conn, &error);
                 self.refused.add(&name, &error, Standing::Proved, now);
             }

@@ -45,7 +45,7 @@ impl Processes {
             && let Some((conn, Stranger { pid, .. })) = self.pending.take_oldest(|it| !it.is_child)
         {
             tracing::debug!(pid, "sent away to make room");
-            out.refuse(conn, &Error::invalid(format!("it said nothing while {LIMIT} other processes connected")));
+            out.refuse(conn, &Error::refused(format!("it said nothing while {LIMIT} other processes connected")));
         }
         self.pending.push(conn, now, Stranger { pid, is_child });
     }
@@ -61,8 +61,8 @@ impl Processes {
                 }
                 Err(error) => (Some(hello.worker), error),
             },
-            Message::Hello(_) => (None, Error::invalid("its token is another session's")),
-            other => (None, Error::invalid(format!("it says {other} instead of hello"))),
+            Message::Hello(_) => (None, Error::refused("its token is another session's")),
+            other => (None, Error::protocol(format!("it says {other} instead of hello"))),
         };
         self.refuse(conn, worker, error, out)
     }
@@ -75,7 +75,7 @@ impl Processes {
     /// A connection whose time is up.
     pub(crate) fn expire(&mut self, now: Instant, out: &mut Outbox) -> Option<Verdict> {
         let (conn, Stranger { pid, .. }) = self.pending.expire(now)?;
-        let error = Error::invalid(format!("it said nothing for {HANDSHAKE:?}"));
+        let error = Error::refused(format!("it said nothing for {HANDSHAKE:?}"));
         out.refuse(conn, &error);
         Some(Verdict::Refused { pid, worker: None, error })
     }
