@@ -58,7 +58,7 @@ impl<'c> Extension<'c> {
     /// The communicator's way around its library, by memory that ranks share.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: its backend has none.
+    /// [`Error::Missing`]: its backend has none.
     pub fn shortcut(self) -> Result<&'c Shortcut> {
         let comm = self.comm.extension().and_then(|extension| extension.downcast_ref::<Ranked>());
         comm.and_then(Ranked::shortcut)

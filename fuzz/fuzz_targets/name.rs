@@ -15,8 +15,8 @@ fn check(bytes: &[u8]) -> Result<(), Error> {
     read::<Device>(text).or_else(|_| read::<DType>(text)).or_else(|_| read::<Reduction>(text))
 }
 
-fn read<T: FromStr<Err = Error> + Debug + Display + PartialEq>(text: &str) -> Result<(), Error> {
-    let value: T = text.parse()?;
+fn read<T: FromStr<Err: Into<Error> + Debug> + Debug + Display + PartialEq>(text: &str) -> Result<(), Error> {
+    let value: T = text.parse().map_err(Into::into)?;
     assert_eq!(value.to_string().parse::<T>().expect("a name that was printed can be read"), value);
     Ok(())
 }
