@@ -233,6 +233,24 @@ impl Error {
         Error::Refused(text.into())
     }
 
+    /// The variant, as a number, and the text of an error that is a text alone: so it crosses to another process.
+    pub fn as_text(&self) -> Option<(u8, &str)> {
+        Some(match self {
+            Error::Invalid(text) => (0, text),
+            Error::Missing(text) => (1, text),
+            Error::Protocol(text) => (2, text),
+            Error::Refused(text) => (3, text),
+            Error::State(text) => (4, text),
+            _ => return None,
+        })
+    }
+
+    /// The opposite of [`Error::as_text`]; none if there is no such variant.
+    pub fn from_text(variant: u8, text: impl Into<String>) -> Option<Self> {
+        let variants = [Error::Invalid, Error::Missing, Error::Protocol, Error::Refused, Error::State];
+        variants.get(usize::from(variant)).map(|variant| variant(text.into()))
+    }
+
     /// The kind of the error: what a program decides by, wherever the error happened.
     ///
     /// The kind of an [`Error::Worker`] is the kind of the worker's error.
@@ -462,6 +480,17 @@ mod tests {
         assert_eq!(kind(Error::system("no room", io::Error::other("x")).into()), ErrorKind::System { code: None });
         assert_eq!(kind(Unavailable::new("libnccl").into()), ErrorKind::Unavailable);
         assert_eq!(kind("a text".into()), ErrorKind::User);
+    }
+
+    #[test]
+    fn an_error_that_is_a_text_alone_is_made_again_of_its_number_and_text() {
+        let made =
+            [Error::invalid("a"), Error::missing("b"), Error::protocol("c"), Error::refused("d"), Error::state("e")];
+        for error in made {
+            let (variant, text) = error.as_text().unwrap();
+            assert_eq!(format!("{:?}", Error::from_text(variant, text).unwrap()), format!("{error:?}"));
+        }
+        assert!(Error::NoCommunicator.as_text().is_none() && Error::from_text(5, "f").is_none());
     }
 
     #[test]

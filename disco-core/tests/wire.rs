@@ -480,6 +480,8 @@ fn messages() -> Vec<Message> {
                 state: "nobody came".into(),
             }),
         },
+        Message::Answer { id: 5, result: Err(Error::state("not now")) },
+        Message::Answer { id: 5, result: Err(Error::system("share", std::io::Error::from_raw_os_error(24))) },
         Message::Handed { id: 6 },
         Message::Share { id: 7, name: 1 << 32 },
         Message::Unshare(1 << 32 | 1),

@@ -18,7 +18,10 @@ pub(crate) struct Failure {
 const ABORTED: u64 = 1;
 const LOST: u64 = 2;
 const MISMATCH: u64 = 3;
-const INVALID: u64 = 4;
+/// Of errors of other kinds, whose text the board has.
+const OTHER: u64 = 4;
+/// Of errors that are a text alone: this, plus the variant of [`Error::as_text`].
+const TEXT: u64 = 5;
 
 impl Failure {
     /// An abort from outside.
@@ -73,10 +76,10 @@ impl Failure {
             Error::Aborted { cause } => (ABORTED, [cause.to_string(), String::new()]),
             Error::Lost(loss) => match loss.peer {
                 LostPeer::Rank(rank) => (LOST, [rank.index().to_string(), String::new()]),
-                _ => (INVALID, [loss.to_string(), String::new()]),
+                _ => plain(&self.error),
             },
             Error::Mismatch { operation, detail } => (MISMATCH, [operation.clone(), detail.clone()]),
-            other => (INVALID, [other.to_string(), String::new()]),
+            other => plain(other),
         };
         Record { kind, witnesses: self.witnesses, texts }
     }
@@ -92,11 +95,21 @@ impl Failure {
                     Err(_) => Error::protocol(format!("the board names no lost rank: {first}")),
                 },
                 MISMATCH => Error::Mismatch { operation: first, detail: second },
-                _ => Error::Invalid(first),
+                other => {
+                    let variant = other.checked_sub(TEXT).and_then(|variant| u8::try_from(variant).ok());
+                    let error = variant.and_then(|variant| Error::from_text(variant, first.clone()));
+                    error.unwrap_or(Error::State(first))
+                }
             };
             Self { error, witnesses }
         })
     }
+}
+
+/// An error of which the board has the text alone.
+fn plain(error: &Error) -> (u64, [String; 2]) {
+    let kind = error.as_text().map_or(OTHER, |(variant, _)| TEXT + u64::from(variant));
+    (kind, [error.to_string(), String::new()])
 }
 
 #[cfg(test)]

@@ -43,12 +43,13 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
 /// The same error, from inside an operation.
 pub(crate) fn during(operation: &str, error: Error) -> Error {
     match error {
-        Error::Invalid(text) if !text.starts_with(operation) => Error::Invalid(format!("{operation}: {text}")),
-        Error::Protocol(text) if !text.starts_with(operation) => Error::Protocol(format!("{operation}: {text}")),
         Error::Deadline { operation: what, after, state } if what != operation => {
             Error::Deadline { operation: operation.into(), after, state: format!("{what}: {state}") }
         }
-        other => other,
+        other => match other.as_text().filter(|(_, text)| !text.starts_with(operation)) {
+            Some((variant, text)) => Error::from_text(variant, format!("{operation}: {text}")).unwrap_or(other),
+            None => other,
+        },
     }
 }
 
@@ -72,7 +73,7 @@ impl<'l> Meeting<'l> {
 
     fn run(&mut self, rank: usize, size: usize) -> Result<Arc<Group>> {
         let link = self.link;
-        let arena = link.arena().ok_or_else(|| Error::invalid("the link has no arena"))?;
+        let arena = link.arena().ok_or_else(|| Error::missing("the link has no arena"))?;
         let board = self.board(size)?;
         let group = Group::new(board, Home::Processes(Site::new(link.descriptors().clone(), arena.clone())));
         // Heard before anything is waited for on the board.
@@ -104,7 +105,7 @@ impl<'l> Meeting<'l> {
 
     fn make_board(&mut self, size: usize) -> Result<Board> {
         let board = Board::create(size, Presence::Awaited)?;
-        let name = self.share(board.segment().ok_or_else(|| Error::invalid("a board without a segment"))?)?;
+        let name = self.share(board.segment().ok_or_else(|| Error::state("a board without a segment"))?)?;
         self.store.set(&self.key, &name.to_le_bytes())?;
         self.is_first = true;
         Ok(board)
@@ -154,7 +155,7 @@ impl Drop for Meeting<'_> {
 /// # Errors
 /// The link refuses.
 pub(crate) fn share(descriptors: &dyn Descriptors, segment: Option<&Arc<Segment>>) -> Result<u64> {
-    let segment = segment.ok_or_else(|| Error::invalid("there is no segment to share"))?;
+    let segment = segment.ok_or_else(|| Error::state("there is no segment to share"))?;
     let fd = segment.as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| Error::system(format!("{segment:?} can't be shared"), error))?;
     descriptors.share(fd).map(SharedFd::to_bits)

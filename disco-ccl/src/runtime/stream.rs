@@ -227,7 +227,8 @@ impl Runtime {
         self.refuse_in_capture("trim", "trim memory before or after the capture")?;
         self.wait_for_peers();
         if !self.wait_all_idle(LIMIT) {
-            return Err(Error::invalid(format!("trim: work on {} is not done after {LIMIT:?}", self.device())));
+            let state = format!("work on {} is not done", self.device());
+            return Err(Error::Deadline { operation: "trim".into(), after: LIMIT, state });
         }
         self.heap.trim(self.driver(), keep)
     }

@@ -18,7 +18,7 @@ use crate::shared_ring::Writer;
 // `pack` returns each frame that is too large for the ring.
 const _: () = assert!(ENOUGH <= INLINE);
 
-/// How the peers of a lane come about: worker processes or nodes.
+/// How the peers of a lane come about: worker processes or nodes. Implemented by the options of these alone.
 pub trait Peers: Send + Sync + 'static {
     /// What the peers are called.
     const NAME: &'static str;

@@ -66,14 +66,15 @@ impl Crew {
         self.ring.close();
     }
 
-    /// Waits for at most `limit`, then joins who has left and detaches the others. Returns the indices of these.
+    /// Waits for at most `limit`, or until an earlier one of another caller, then joins who has left and detaches the others. Returns the indices of these.
     pub(super) fn dismiss(&self, limit: Duration) -> Vec<usize> {
-        self.exits.wait(Instant::now().checked_add(limit));
+        self.exits.wait_until_earliest(Instant::now().checked_add(limit));
         self.let_go();
         // Whoever waits on a peer that is stuck is not stuck itself.
         let cause = "the session shuts down".into();
         self.links.iter().for_each(|link| link.abort(u64::MAX, &cause));
-        self.exits.wait(Instant::now().checked_add(GRACE));
+        let grace = Instant::now().checked_add(GRACE);
+        self.exits.wait(|| grace);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
         for (index, thread) in threads.iter_mut().enumerate() {

@@ -1,8 +1,10 @@
 //! Who has left.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use disco_core::sync;
 use event_listener::{Event, Listener};
 
 /// The exits of a crew.
@@ -10,6 +12,8 @@ use event_listener::{Event, Listener};
 pub(super) struct Exits {
     expected: AtomicBool,
     left: Box<[AtomicBool]>,
+    /// Until when the crew may leave by itself.
+    limit: Mutex<Option<Instant>>,
     changed: Event,
 }
 
@@ -17,7 +21,7 @@ impl Exits {
     /// All are there.
     pub(super) fn new(workers: usize) -> Self {
         let left = (0..workers).map(|_| AtomicBool::new(false)).collect();
-        Self { expected: AtomicBool::new(false), left, changed: Event::new() }
+        Self { expected: AtomicBool::new(false), left, limit: Mutex::default(), changed: Event::new() }
     }
 
     /// From now on leaving is no loss.
@@ -46,14 +50,25 @@ impl Exits {
         self.left[index].load(Ordering::Acquire)
     }
 
-    /// Blocks until all have left, at most until `deadline`; for ever if there is none.
-    pub(super) fn wait(&self, deadline: Option<Instant>) {
+    /// Blocks until all have left, at most until `limit`, or an earlier one of another caller; for ever if there is none.
+    pub(super) fn wait_until_earliest(&self, limit: Option<Instant>) {
+        let earliest = || *sync::lock(&self.limit);
+        {
+            let mut known = sync::lock(&self.limit);
+            *known = known.into_iter().chain(limit).min();
+        }
+        self.changed.notify(usize::MAX);
+        self.wait(earliest);
+    }
+
+    /// Blocks until all have left, at most until `deadline`, which is asked for again whenever something changes.
+    pub(super) fn wait(&self, deadline: impl Fn() -> Option<Instant>) {
         loop {
             let changed = self.changed.listen();
             if (0..self.left.len()).all(|index| self.has_left(index)) {
                 return;
             }
-            match deadline {
+            match deadline() {
                 None => changed.wait(),
                 Some(deadline) if changed.wait_deadline(deadline).is_none() => return,
                 Some(_) => {}
@@ -70,5 +85,23 @@ struct Guard<'a> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.exits.leave(self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_earlier_limit_of_another_caller_ends_a_wait() {
+        let exits = Exits::new(1);
+        thread::scope(|scope| {
+            scope.spawn(|| exits.wait_until_earliest(None));
+            exits.wait_until_earliest(Some(Instant::now() + Duration::from_millis(10)));
+        });
+        assert!(!exits.has_left(0));
     }
 }

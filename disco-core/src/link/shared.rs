@@ -66,7 +66,7 @@ impl Shared {
     /// Nobody shared it, or there are too many descriptors.
     pub fn copy(&self, name: SharedFd) -> Result<OwnedFd> {
         let fds = self.fds();
-        let shared = fds.get(&name).ok_or_else(|| Error::invalid(format!("nobody shared {name:?}")))?;
+        let shared = fds.get(&name).ok_or_else(|| Error::state(format!("nobody shared {name:?}")))?;
         shared.try_clone().map_err(|error| Error::system(format!("{name:?} can't be duplicated"), error))
     }
 

@@ -36,13 +36,13 @@ impl Closing {
     /// one that ran. Dropping the future does not stop it.
     ///
     /// # Errors
-    /// That of the close; the system refuses a thread.
+    /// That of the close.
     pub(super) async fn run(self: &Arc<Self>, close: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         let mut close = Some(close);
         loop {
             let changed = self.changed.listen();
             if let Some(close) = close.take_if(|_| self.begin()) {
-                self.start(close)?;
+                self.start(close);
             }
             if let State::Done(result) = sync::lock(&self.state).clone() {
                 // The thread has nothing left to do. No thread of a session outlives its shutdown.
@@ -63,20 +63,25 @@ impl Closing {
         is_open
     }
 
-    fn start(self: &Arc<Self>, close: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
-        let closing = self.clone();
-        let spawned = thread::Builder::new().name("disco-close".to_owned()).spawn(move || {
-            let result = panic::catch_unwind(AssertUnwindSafe(close));
-            closing.set(State::Done(result.unwrap_or_else(|_| Err(Error::invalid("closing the lanes panicked")))));
-        });
-        match spawned {
+    fn start(self: &Arc<Self>, close: impl FnOnce() -> Result<()> + Send + 'static) {
+        let close = Arc::new(Mutex::new(Some(close)));
+        let on_thread = {
+            let (closing, close) = (self.clone(), close.clone());
+            move || closing.finish(&close)
+        };
+        match thread::Builder::new().name("disco-close".to_owned()).spawn(on_thread) {
             Ok(thread) => *sync::lock(&self.thread) = Some(thread),
             Err(error) => {
-                self.set(State::Open);
-                return Err(Error::system("no thread can be made to close the session", error));
+                tracing::warn!(%error, "the system refuses a thread: the caller closes the session itself, and blocks");
+                self.finish(&close);
             }
         }
-        Ok(())
+    }
+
+    fn finish(&self, close: &Mutex<Option<impl FnOnce() -> Result<()>>>) {
+        let close = sync::lock(close).take();
+        let result = panic::catch_unwind(AssertUnwindSafe(|| close.map_or(Ok(()), |close| close())));
+        self.set(State::Done(result.unwrap_or_else(|_| Err(Error::state("the shutdown panicked")))));
     }
 
     fn set(&self, state: State) {

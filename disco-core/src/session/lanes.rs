@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -177,7 +178,7 @@ impl LaneSession {
             handle = Some(DRef::new(register, &self.home));
             Ok(make(register))
         })?;
-        handle.ok_or_else(|| Error::invalid("no register was taken"))
+        handle.ok_or_else(|| Error::state("no register was taken"))
     }
 
     /// Submits a call; `args` are empty afterwards.
@@ -385,12 +386,14 @@ impl Session for LaneSession {
 }
 
 /// Blocks until the workers have left, for at most `limit`, and ends the waits for replies that never come. Closes all
-/// lanes, the ones that fail too.
+/// lanes, whichever fails or panics.
 fn close(lanes: &[Arc<dyn Channel>], mail: &Mail, limit: Duration) -> Result<()> {
     let start = Instant::now();
     let mut result = Ok(());
     for lane in lanes {
-        let closed = lane.close(limit.saturating_sub(start.elapsed()));
+        let close = AssertUnwindSafe(|| lane.close(limit.saturating_sub(start.elapsed())));
+        let panicked = |_| Err(Error::state(format!("the lane to {} panicked when it was closed", lane.workers())));
+        let closed = panic::catch_unwind(close).unwrap_or_else(panicked);
         result = result.and(closed.map_err(|error| match error {
             Error::Stuck { workers, .. } => Error::Stuck { workers, after: limit },
             other => other,

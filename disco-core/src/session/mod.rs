@@ -84,7 +84,8 @@ pub trait Session: Debug + Send + Sync {
     /// Ends all workers and waits for them, at most for [`Deadlines::close`]. Commands that were submitted before are executed
     /// and replies delivered, unless a lane is full: then the shutdown overtakes what is queued. Waits for replies that never
     /// come end with [`Error::Closed`](crate::Error::Closed). Concurrent calls return the same result; later calls do nothing.
-    /// A thread waits for the workers, so that the executor goes on meanwhile; the shutdown goes on when the future is dropped.
+    /// A thread waits for the workers, so that the executor goes on meanwhile; the shutdown goes on when the future is dropped,
+    /// until the session is dropped, too.
     ///
     /// # Errors
     /// [`Error::Stuck`](crate::Error::Stuck), naming workers that are still inside a function; they are detached or killed.

@@ -43,7 +43,10 @@ impl StoreCall {
     }
 }
 
-/// Only what a store or a link says of itself crosses; anything else does as its text.
+/// The variant of an error that has none of its own here, as [`Error::as_text`] counts them.
+const INVALID: u8 = 0;
+
+/// What a store or a link says of itself crosses as it is; anything else does as its text.
 pub(super) fn result_args(result: &Result<Value>) -> Vec<Value> {
     match result {
         Ok(value) => vec![Value::Int(0), value.clone()],
@@ -51,7 +54,15 @@ pub(super) fn result_args(result: &Result<Value>) -> Vec<Value> {
         Err(Error::Deadline { operation, after, state }) => {
             vec![Value::Int(3), clip(operation).into(), duration(*after), clip(state).into()]
         }
-        Err(other) => vec![Value::Int(2), other.to_string().into()],
+        Err(Error::System { operation, source }) if source.raw_os_error().is_some() => {
+            let code = source.raw_os_error().unwrap_or_default();
+            vec![Value::Int(4), Value::Int(code.into()), clip(operation).into()]
+        }
+        Err(other) => {
+            let text = other.to_string();
+            let (variant, text) = other.as_text().unwrap_or((INVALID, &text));
+            vec![Value::Int(2), Value::Int(variant.into()), clip(text).into()]
+        }
     }
 }
 
@@ -63,7 +74,17 @@ pub(super) fn decode_result(packet: &mut Packet<'_>) -> Result<Result<Value>, Wi
             let (operation, after, state) = (packet.string()?, packet.duration()?, packet.string()?);
             Ok(Err(Error::Deadline { operation: operation.to_string(), after, state: state.to_string() }))
         }
-        2 => Ok(Err(Error::invalid(packet.string()?.to_string()))),
+        2 => {
+            let (variant, text) = (packet.int()?, packet.string()?);
+            let error = u8::try_from(variant).ok().and_then(|variant| Error::from_text(variant, &*text));
+            error.map(Err).ok_or(WireError::Unknown { what: "error", number: variant })
+        }
+        4 => {
+            let (number, operation) = (packet.int()?, packet.string()?);
+            let code = i32::try_from(number);
+            let code = code.map_err(|_| WireError::Unknown { what: "error code of the system", number })?;
+            Ok(Err(Error::system(&*operation, std::io::Error::from_raw_os_error(code))))
+        }
         number => Err(WireError::Unknown { what: "result", number }),
     }
 }

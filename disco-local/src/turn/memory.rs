@@ -54,7 +54,7 @@ impl Region {
     pub(crate) fn part(self, start: usize, bytes: usize) -> Result<Self> {
         match start.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(Self { data: self.data.wrapping_add(start), bytes }),
-            _ => Err(Error::invalid(format!("{bytes} bytes at {start} are not in a region of {}", self.bytes))),
+            _ => Err(Error::protocol(format!("{bytes} bytes at {start} are not in a region of {}", self.bytes))),
         }
     }
 
@@ -229,7 +229,7 @@ fn same_size(a: Region, b: Region) -> Result<()> {
 }
 
 fn sizes_differ() -> Error {
-    Error::invalid("ranks published regions of different sizes for one operation")
+    Error::protocol("ranks published regions of different sizes for one operation")
 }
 
 /// A region of this thread's own bytes.

@@ -308,7 +308,7 @@ impl<'t> Turn<'t> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if !self.left {
-            self.withdraw(&Error::invalid(format!("{}: panicked", self.call.name())));
+            self.withdraw(&Error::state(format!("{}: panicked", self.call.name())));
         }
     }
 }

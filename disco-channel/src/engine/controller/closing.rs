@@ -225,7 +225,10 @@ impl Controller {
         self.end_admission(None);
         self.phase = Phase::Ending { kill: Some(if self.kind == Kind::Process { now } else { now + LEAVE }) };
         self.kill_if_due(now);
-        (0..self.peers.len()).for_each(|index| self.close(index, Cause::Unknown, now));
+        // What a process that ends has sent before is heard first: its connection is closed when it has ended.
+        let ends = |peer: &Peer| self.kind == Kind::Process && peer.conn().is_some() && peer.is_running();
+        let others: Vec<usize> = (0..self.peers.len()).filter(|index| !ends(&self.peers[*index])).collect();
+        others.into_iter().for_each(|index| self.close(index, Cause::Unknown, now));
         self.end_if_over(now);
     }
 

@@ -387,7 +387,7 @@ impl Member {
         self.actions.push_back(Action::SendLast(Message::Left(stuck.clone())));
         self.end(match stuck.is_empty() {
             true => result,
-            false => result.and(Err(Error::invalid(format!("these did not leave: {stuck}")))),
+            false => result.and(Err(Error::state(format!("these did not leave: {stuck}")))),
         });
     }
 
