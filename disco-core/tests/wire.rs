@@ -409,7 +409,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 35;
+const MESSAGES: usize = 37;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
