@@ -1,7 +1,6 @@
 //! Programs that decide by what an error says as values, not by its text.
 
 use disco::error::{ErrorKind, LossCause, LostPeer, Memory, ProcessEnd};
-
 use disco::{Builder, Error, LaneSession, Session, SessionExt, Value, WorkerContext, WorkerId, WorkerRange, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
