@@ -81,8 +81,9 @@ impl Crew {
             match thread.take() {
                 // What it panicked with was reported by the thread itself.
                 Some(thread) if self.exits.has_left(index) => drop(thread.join()),
-                Some(_) => stuck.push(index),
-                None => {}
+                // Also one that another caller has detached: all callers name it.
+                _ if !self.exits.has_left(index) => stuck.push(index),
+                _ => {}
             }
         }
         stuck
