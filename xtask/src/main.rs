@@ -1,11 +1,13 @@
 //! Disco's developer commands: `cargo xtask check` is the gate, `cargo xtask test` runs the tests.
 
+mod built;
 mod fuzzing;
 mod gpu;
 mod libraries;
 mod modules;
 mod run;
 mod steps;
+mod test_programs;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +37,8 @@ enum Command {
     },
     /// Fails on a cycle between the modules of a crate, which the gate does not take
     Modules,
+    /// All test programs, several at a time
+    Programs,
     /// All parts of `gpu-evidence.sh` on the test double, with small sizes and counts
     GpuRehearsal,
 }
@@ -55,6 +59,7 @@ impl Command {
         let steps = match self {
             Self::GpuBundle { folder } => return gpu::bundle(&folder),
             Self::Modules => return modules::check(),
+            Self::Programs => return test_programs::run(),
             Self::GpuRehearsal => return gpu::rehearse(),
             Self::Check => [steps::lints(), fuzzing::lints(), steps::tests(), steps::documentation()].concat(),
             Self::Test { long: false } => steps::tests(),

@@ -1,13 +1,12 @@
 //! Runs steps one after the other and says how it went.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::libraries;
 use crate::steps::Step;
+use crate::{built, libraries};
 
 /// How many of the longest steps are listed at the end.
 const LISTED: usize = 5;
@@ -37,9 +36,7 @@ pub(crate) fn all(steps: &[Step]) -> Result<()> {
 }
 
 fn cargo(step: &Step) -> Command {
-    // The cargo that runs this program, so that a toolchain chosen by the caller holds for every step.
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    let mut command = built::cargo();
     command.env(libraries::CACHE, libraries::cache());
     command.args(step.args.split_whitespace()).envs(step.env.iter().copied());
     command

@@ -3,6 +3,8 @@
 use std::env::consts::ARCH;
 use std::fmt;
 
+use crate::test_programs;
+
 /// One run of cargo.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
@@ -57,7 +59,8 @@ pub(crate) fn tests() -> Vec<Step> {
     let facades =
         facades().map(|(name, features)| step(&name, &format!("check --quiet --package disco --lib {features}")));
     let rest = [
-        step("tests, benchmarks once each", "test --quiet --workspace --all-targets --no-fail-fast"),
+        step("tests and benchmarks compile", &format!("{} --quiet", test_programs::BUILD)),
+        step("tests, benchmarks once each", "run --quiet --package xtask -- programs"),
         step("documentation tests", "test --quiet --workspace --doc"),
         step("example without a session", "run --quiet --package disco --example bare_communicator"),
         step("example that trains", "run --quiet --package disco --example digits -- --epochs 2 --workers 2"),

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{SCRIPTS, fatbin, programs, root};
+use super::{SCRIPTS, fatbin, programs};
+use crate::built::root;
 use crate::libraries::{self, run};
 
 /// The architecture whose code libraries keep: that of H100 and H200.

@@ -21,8 +21,3 @@ const SCRIPTS: [&str; 2] = ["gpu-evidence.sh", "torch_compare.py"];
 
 /// The script's parts, each for one loan of a GPU.
 const PARTS: [&str; 3] = ["1", "2", "3"];
-
-/// The root of the workspace.
-fn root() -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}

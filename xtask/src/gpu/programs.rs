@@ -1,12 +1,10 @@
 //! The programs of the kit.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use anyhow::{Context, Result};
 
-use super::root;
+use crate::built;
 
 /// A program: its name in the kit, and where cargo has put it.
 pub(crate) struct Program {
@@ -29,46 +27,21 @@ const BUILDS: [&str; 3] = [
     "test --package disco --test nccl --bench nccl --no-run",
 ];
 
-/// A line of what cargo says with `--message-format json`.
-#[derive(Deserialize)]
-struct Message {
-    executable: Option<PathBuf>,
-    target: Option<Target>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    kind: Vec<String>,
-    name: String,
-}
-
 /// Builds them.
 ///
 /// # Errors
 /// The build fails, or a program is missing.
 pub(crate) fn build(is_release: bool) -> Result<Vec<Program>> {
+    let release = if is_release { " --release" } else { "" };
     let mut built = Vec::new();
     for build in BUILDS {
-        built.extend(executables(build, is_release)?);
+        println!("== cargo {build}");
+        built.extend(built::build(&format!("{build}{release}"))?);
     }
     let find = |(name, kind, target): (&'static str, &str, &str)| {
-        let is_it = |(found, _): &&(Target, PathBuf)| found.name == target && found.kind.iter().any(|it| it == kind);
-        let (_, file) = built.iter().find(is_it).with_context(|| format!("cargo has built no {kind} {target}"))?;
-        Ok(Program { name, file: file.clone() })
+        let found = built.iter().find(|built| built.name == target && built.kind == kind);
+        let file = found.with_context(|| format!("cargo has built no {kind} {target}"))?.file.clone();
+        Ok(Program { name, file })
     };
     PROGRAMS.into_iter().map(find).collect()
-}
-
-fn executables(build: &str, is_release: bool) -> Result<Vec<(Target, PathBuf)>> {
-    println!("== cargo {build}");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root()).args(build.split(' ')).args(["--quiet", "--message-format", "json"]);
-    if is_release {
-        command.arg("--release");
-    }
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    ensure!(output.status.success(), "cargo {build}: {}", output.status);
-    let lines = String::from_utf8_lossy(&output.stdout);
-    let messages = lines.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
-    Ok(messages.filter_map(|message| Some((message.target?, message.executable?))).collect())
 }

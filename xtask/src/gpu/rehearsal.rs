@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{PARTS, programs, root};
+use super::{PARTS, programs};
+use crate::built::root;
 use crate::libraries;
 
 /// The names under which loaders look for what the double stands for.

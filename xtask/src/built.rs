@@ -1,0 +1,79 @@
+//! Programs that cargo has built, as its JSON messages name them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+/// One program.
+#[derive(Clone, Debug)]
+pub(crate) struct Built {
+    /// Kind and name of the target, such as `test` and `session`.
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    /// The folder of its package, where cargo runs tests.
+    pub(crate) folder: PathBuf,
+    pub(crate) file: PathBuf,
+    /// Whether `cargo test` runs it.
+    pub(crate) is_test: bool,
+}
+
+/// A line of `--message-format json`.
+#[derive(Deserialize)]
+struct Message {
+    executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+    profile: Option<Profile>,
+    target: Option<Target>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    name: String,
+}
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The cargo that runs this program, in the root of the workspace. A toolchain that the caller chose holds for every step.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Builds by `cargo ARGS`; `args` are parted by spaces.
+///
+/// # Errors
+/// The build fails.
+pub(crate) fn build(args: &str) -> Result<Vec<Built>> {
+    let mut command = cargo();
+    command.args(args.split_whitespace()).args(["--quiet", "--message-format", "json-render-diagnostics"]);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "cargo {args}: {}", output.status);
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let messages = lines.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
+    Ok(messages.filter_map(Message::program).collect())
+}
+
+impl Message {
+    fn program(self) -> Option<Built> {
+        let Target { kind, name } = self.target?;
+        Some(Built {
+            kind: kind.into_iter().next()?,
+            name,
+            folder: self.manifest_path?.parent()?.to_owned(),
+            file: self.executable?,
+            is_test: self.profile?.test,
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! Runs test programs, several at a time: many of them mostly wait for deadlines.
+
+use std::collections::VecDeque;
+use std::process::{Command, Output};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::built::{self, Built};
+
+/// What cargo builds; the step before builds the same, so that its time is seen.
+pub(crate) const BUILD: &str = "test --workspace --all-targets --no-run";
+
+/// Test programs that take longest, which start first.
+const FIRST: [&str; 4] = ["conformance", "nccl", "processes", "nodes"];
+
+/// Test programs that run alone, at the end: MPI libraries never stop polling while a rank waits.
+const ALONE: [&str; 1] = ["mpi"];
+
+/// How many programs with the longest times are listed at the end.
+const LISTED: usize = 8;
+
+/// A time without an end of a program, after which those that run are named.
+const SILENCE: Duration = Duration::from_secs(180);
+
+/// Builds the test programs and runs them all, also after one that fails. Prints the output of each when it ends.
+///
+/// # Errors
+/// The build fails, or a program does.
+pub(crate) fn run() -> Result<()> {
+    let mut programs: Vec<_> = built::build(BUILD)?.into_iter().filter(|program| program.is_test).collect();
+    let (count, start) = (programs.len(), Instant::now());
+    programs.sort_by_key(|program| FIRST.iter().position(|name| program.is_test_named(name)).unwrap_or(FIRST.len()));
+    let (alone, beside): (Vec<_>, Vec<_>) =
+        programs.into_iter().partition(|program| ALONE.iter().any(|name| program.is_test_named(name)));
+    let slots = thread::available_parallelism().map_or(1, usize::from);
+    let mut ended = run_on(slots, beside)?;
+    ended.extend(run_on(1, alone)?);
+    ended.sort_unstable_by_key(|(_, time, _)| std::cmp::Reverse(*time));
+    let times = ended.iter().take(LISTED).map(|(label, time, _)| format!("{label} {:.0} s", time.as_secs_f64()));
+    let times = times.collect::<Vec<_>>().join("; ");
+    println!("== {count} test programs in {:.0} s, of which {times}", start.elapsed().as_secs_f64());
+    let failed: Vec<_> = ended.iter().filter(|(.., passed)| !passed).map(|(label, ..)| label.as_str()).collect();
+    match failed.is_empty() {
+        true => Ok(()),
+        false => bail!("{} of {count} test programs failed: {}", failed.len(), failed.join(", ")),
+    }
+}
+
+/// A program, how long it ran, and whether it passed.
+type Ended = (String, Duration, bool);
+
+/// Runs programs in their order, `slots` at a time.
+fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
+    let (count, queue) = (programs.len(), Mutex::new(VecDeque::from(programs)));
+    let running = Mutex::new(Vec::new());
+    let (sender, receiver) = mpsc::channel();
+    let work = |sender: mpsc::Sender<_>| {
+        loop {
+            let Some(program) = lock(&queue).pop_front() else { break };
+            lock(&running).push(program.label());
+            let since = Instant::now();
+            let output = program.command().output();
+            lock(&running).retain(|label| *label != program.label());
+            drop(sender.send((program, since.elapsed(), output)));
+        }
+    };
+    thread::scope(|scope| {
+        for sender in (0..slots).map(|_| sender.clone()) {
+            scope.spawn(|| work(sender));
+        }
+        let mut ended = Vec::with_capacity(count);
+        while ended.len() < count {
+            match receiver.recv_timeout(SILENCE) {
+                Ok((program, time, output)) => ended.push(report(&program, time, output)?),
+                Err(RecvTimeoutError::Timeout) => println!("-- still running: {}", lock(&running).join(", ")),
+                Err(RecvTimeoutError::Disconnected) => bail!("a thread that runs test programs panicked"),
+            }
+        }
+        Ok(ended)
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Prints what a program printed, below its name.
+fn report(program: &Built, time: Duration, output: std::io::Result<Output>) -> Result<Ended> {
+    let label = program.label();
+    let output = output.with_context(|| format!("cannot run {label}"))?;
+    println!("-- {label}: {:.1} s, {}", time.as_secs_f64(), output.status);
+    print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    Ok((label, time, output.status.success()))
+}
+
+impl Built {
+    fn is_test_named(&self, name: &str) -> bool {
+        self.kind == "test" && self.name == name
+    }
+
+    /// Such as `disco-cli test nodes`.
+    fn label(&self) -> String {
+        let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        format!("{package} {} {}", self.kind, self.name)
+    }
+
+    /// As cargo starts it.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.file);
+        command.arg("--quiet").current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command
+    }
+}
