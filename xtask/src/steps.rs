@@ -37,6 +37,16 @@ pub(crate) const CRATES: [&str; 13] = [
 /// which needs another crate's.
 const FEATURES: [&str; 4] = ["local", "mpi", "nccl", "rccl"];
 
+/// Examples, and the arguments of each run. A test holds this to the folder.
+const EXAMPLES: [(&str, &str); 6] = [
+    ("bare_communicator", ""),
+    ("digits", "--epochs 2 --workers 2"),
+    ("digits", "--epochs 2 --workers 2 --session processes"),
+    ("hello", ""),
+    ("pipeline", ""),
+    ("tensor_parallel", ""),
+];
+
 /// Format, clippy and the layers of modules.
 pub(crate) fn lints() -> Vec<Step> {
     let mut steps = vec![
@@ -62,14 +72,14 @@ pub(crate) fn tests() -> Vec<Step> {
         step("tests and benchmarks compile", &format!("{} --quiet", test_programs::BUILD)),
         step("tests, benchmarks once each", "run --quiet --package xtask -- programs"),
         step("documentation tests", "test --quiet --workspace --doc"),
-        step("example without a session", "run --quiet --package disco --example bare_communicator"),
-        step("example that trains", "run --quiet --package disco --example digits -- --epochs 2 --workers 2"),
-        step(
-            "the same among processes",
-            "run --quiet --package disco --example digits -- --epochs 2 --workers 2 --session processes",
-        ),
     ];
-    alone.into_iter().chain(facades).chain(rest).collect()
+    let examples = EXAMPLES.map(|(name, args)| {
+        step(
+            format!("example {name} {args}").trim_end(),
+            &format!("run --quiet --package disco --example {name} -- {args}"),
+        )
+    });
+    alone.into_iter().chain(facades).chain(rest).chain(examples).collect()
 }
 
 /// What `cargo xtask test --long` adds.
@@ -142,7 +152,12 @@ impl fmt::Display for Step {
 
 #[cfg(test)]
 mod tests {
-    use super::{CRATES, FEATURES};
+    use std::fs;
+
+    use super::{CRATES, EXAMPLES, FEATURES};
+
+    /// Examples that other tests run: a library for a C program, and those that need a GPU or its test double.
+    const ELSEWHERE: [&str; 3] = ["c_host", "gpu_evidence", "overlap"];
 
     const MANIFEST: &str = include_str!("../../Cargo.toml");
 
@@ -165,5 +180,18 @@ mod tests {
             .filter(|name| !["default", "nccl-without-bindings"].contains(name) && !name.starts_with('#'))
             .collect();
         assert_eq!(FEATURES[..], features);
+    }
+
+    #[test]
+    fn every_example_has_a_row() {
+        let folder = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples")).unwrap();
+        let mut found: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+        found.retain(|path| path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists());
+        let mut found: Vec<_> = found.iter().map(|path| path.file_stem().unwrap().to_str().unwrap()).collect();
+        let mut rows: Vec<_> = EXAMPLES.iter().map(|(name, _)| *name).chain(ELSEWHERE).collect();
+        found.sort_unstable();
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(found, rows);
     }
 }
