@@ -117,6 +117,11 @@ pub struct UnknownDType(String);
 /// A Rust type that views the elements of a host tensor.
 ///
 /// `u8` also views `bool` and the 8-bit floats, which have no plain Rust type of their own.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no element type of a tensor",
+    label = "not an element type",
+    note = "elements are `i8` to `i64`, `u8` to `u64`, `half::f16`, `half::bf16`, `f32` and `f64`; `usize` is `u64` or `u32` as an element, and `u8` views `bool` and the 8-bit floats"
+)]
 pub trait Element: bytemuck::Pod + Send + Sync {
     /// The type that a new tensor of these elements has.
     const DTYPE: DType;

@@ -39,8 +39,11 @@ pub use crate::loss::{Loss, LossCause, LostPeer, Node, ProcessEnd};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Every failure of Disco. Cheap to clone, since a worker's first error is reported many times.
+///
+/// `{:?}` prints the text of the error and its causes, so that a program whose `main` returns [`Result`] ends with that text.
+/// `{:#?}` prints the [kind](Error::kind) as well, and the fields of [`Error::Worker`] and [`Error::Lost`].
 #[non_exhaustive]
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum Error {
     /// A command failed on a worker; says which worker, function, command and register.
     #[error("{0}")]
@@ -305,6 +308,23 @@ impl Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            let mut fields = f.debug_struct("Error");
+            fields.field("text", &self.to_string()).field("kind", &self.kind());
+            match self {
+                Error::Worker(failure) => _ = fields.field("failure", failure),
+                Error::Lost(loss) => _ = fields.field("loss", loss),
+                _ => {}
+            }
+            return fields.finish();
+        }
+        write!(f, "{self}")?;
+        causes(self).iter().try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
 impl ErrorKind {
     /// The kind of any error: that of the first error of Disco or of the system among `error` and its causes, else
     /// [`ErrorKind::User`].
@@ -469,6 +489,23 @@ mod tests {
     }
 
     #[test]
+    fn debug_prints_the_text_and_alternate_debug_the_kind_and_the_fields() {
+        let late = Error::Deadline {
+            operation: "start".into(),
+            after: Duration::from_secs(30),
+            state: "node 1 did not join".into(),
+        };
+        assert_eq!(format!("{late:?}"), "start: no end after 30s: node 1 did not join");
+        let fields = format!("{late:#?}");
+        assert!(
+            fields.starts_with("Error {\n    text: \"start: no end") && fields.contains("kind: Deadline {"),
+            "{fields}"
+        );
+        let system = Error::system("can't read `weights`", io::ErrorKind::NotFound);
+        assert_eq!(format!("{system:?}"), "can't read `weights`: entity not found");
+    }
+
+    #[test]
     fn the_kind_of_an_error_is_found_below_a_wrapping_error() {
         #[derive(Debug, thiserror::Error)]
         #[error("step failed")]
@@ -488,7 +525,7 @@ mod tests {
             [Error::invalid("a"), Error::missing("b"), Error::protocol("c"), Error::refused("d"), Error::state("e")];
         for error in made {
             let (variant, text) = error.as_text().unwrap();
-            assert_eq!(format!("{:?}", Error::from_text(variant, text).unwrap()), format!("{error:?}"));
+            assert_eq!(format!("{:#?}", Error::from_text(variant, text).unwrap()), format!("{error:#?}"));
         }
         assert!(Error::NoCommunicator.as_text().is_none() && Error::from_text(5, "f").is_none());
     }

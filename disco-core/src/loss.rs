@@ -37,8 +37,6 @@ pub enum LostPeer {
         /// Its workers.
         workers: WorkerRange,
     },
-    /// A machine that was to join the session as a node: its name and address.
-    Candidate(String),
     /// A rank of a communicator.
     Rank(Rank),
 }
@@ -111,11 +109,11 @@ impl Loss {
         Self { peer, cause }
     }
 
-    /// The workers that are lost. Empty if the peer is the controller, a candidate or a rank.
+    /// The workers that are lost. Empty if the peer is the controller or a rank.
     pub const fn workers(&self) -> WorkerRange {
         match &self.peer {
             LostPeer::Workers { workers, .. } | LostPeer::Node { workers, .. } => *workers,
-            LostPeer::Controller | LostPeer::Candidate(_) | LostPeer::Rank(_) => WorkerRange::new(0..0),
+            LostPeer::Controller | LostPeer::Rank(_) => WorkerRange::new(0..0),
         }
     }
 
@@ -135,7 +133,7 @@ impl Loss {
         match &self.peer {
             LostPeer::Node { node, .. } => Some(node),
             LostPeer::Workers { node, .. } => node.as_ref(),
-            LostPeer::Controller | LostPeer::Candidate(_) | LostPeer::Rank(_) => None,
+            LostPeer::Controller | LostPeer::Rank(_) => None,
         }
     }
 }
@@ -172,7 +170,6 @@ impl fmt::Display for LostPeer {
             LostPeer::Controller => f.write_str("the controller"),
             LostPeer::Workers { workers, .. } => workers.fmt(f),
             LostPeer::Node { node, workers } => write!(f, "{} with {workers}", node.name),
-            LostPeer::Candidate(name) => f.write_str(name),
             LostPeer::Rank(rank) => rank.fmt(f),
         }
     }

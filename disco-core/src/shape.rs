@@ -6,11 +6,28 @@ use std::sync::Arc;
 
 /// A list of extents, outermost first. Cheap to clone.
 ///
-/// As an argument it may hold any integers; a tensor's shape has none below zero and its element count fits `usize`.
+/// As an argument it may hold any integers; a tensor's shape has none below zero and its element count fits `usize`. Arrays,
+/// slices and vectors of `usize`, `i64`, `u64`, `i32` and `u32` become shapes, and one integer the shape of one axis. An
+/// extent above [`i64::MAX`] becomes [`i64::MAX`], which no memory can hold.
+///
+/// ```
+/// use disco_core::{DType, Shape, Tensor};
+///
+/// let rows = vec![1.0f32; 12].len() / 4;
+/// let tensor = Tensor::zeros(DType::F32, [rows, 4])?;
+/// assert_eq!(tensor.shape(), &Shape::from([3, 4]));
+/// assert_eq!(tensor.dims(), [3, 4]);
+/// # disco_core::Result::Ok(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Arc<[i64]>);
 
 impl Shape {
+    /// The shape without axes, of a tensor of one element.
+    pub fn scalar() -> Self {
+        Self(Arc::new([]))
+    }
+
     /// Number of elements, if no extent is negative and the product fits.
     pub fn elements(&self) -> Option<usize> {
         self.0.iter().try_fold(1usize, |product, &dim| product.checked_mul(usize::try_from(dim).ok()?))
@@ -34,23 +51,42 @@ impl Deref for Shape {
     }
 }
 
-impl From<&[i64]> for Shape {
-    fn from(dims: &[i64]) -> Self {
-        Self(dims.into())
-    }
+macro_rules! from_integers {
+    ($($int:ty),*) => {
+        $(impl From<&[$int]> for Shape {
+            fn from(dims: &[$int]) -> Self {
+                Self(dims.iter().map(|dim| i64::try_from(*dim).unwrap_or(i64::MAX)).collect())
+            }
+        }
+
+        impl From<Vec<$int>> for Shape {
+            fn from(dims: Vec<$int>) -> Self {
+                dims[..].into()
+            }
+        }
+
+        impl<const N: usize> From<[$int; N]> for Shape {
+            fn from(dims: [$int; N]) -> Self {
+                Self(Arc::new(dims.map(|dim| i64::try_from(dim).unwrap_or(i64::MAX))))
+            }
+        }
+
+        impl<const N: usize> From<&[$int; N]> for Shape {
+            fn from(dims: &[$int; N]) -> Self {
+                (*dims).into()
+            }
+        }
+
+        impl From<$int> for Shape {
+            fn from(dim: $int) -> Self {
+                [dim].into()
+            }
+        })*
+    };
 }
 
-impl From<Vec<i64>> for Shape {
-    fn from(dims: Vec<i64>) -> Self {
-        Self(dims.into())
-    }
-}
-
-impl<const N: usize> From<[i64; N]> for Shape {
-    fn from(dims: [i64; N]) -> Self {
-        Self(Arc::new(dims))
-    }
-}
+// With several types, an array of plain literals is one of `i32`.
+from_integers!(i32, u32, i64, u64, usize);
 
 impl fmt::Debug for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,15 +112,35 @@ mod tests {
     #[test]
     fn elements_refuse_negative_and_overflowing_extents() {
         assert_eq!(Shape::from([2, 3, 4]).elements(), Some(24));
-        assert_eq!(Shape::from([]).elements(), Some(1));
+        assert_eq!(Shape::scalar().elements(), Some(1));
         assert_eq!(Shape::from([5, 0]).elements(), Some(0));
         assert_eq!(Shape::from([-1, 2]).elements(), None);
         assert_eq!(Shape::from([i64::MAX, i64::MAX]).elements(), None);
     }
 
     #[test]
+    fn integers_of_every_type_become_the_same_shape() {
+        let (rows, columns) = (2usize, 3usize);
+        let shape = Shape::from([2, 3]);
+        assert_eq!([rows, columns].map(|dim| dim as i64), shape[..]);
+        let made: [Shape; 8] = [
+            [rows, columns].into(),
+            [2u64, 3].into(),
+            [2i64, 3].into(),
+            [2u32, 3].into(),
+            vec![rows, columns].into(),
+            [rows, columns][..].into(),
+            (&[rows, columns]).into(),
+            vec![2u64, 3].into(),
+        ];
+        assert!(made.iter().all(|made| *made == shape), "{made:?}");
+        assert_eq!((Shape::from(rows), Shape::from(7)), (Shape::from([2]), Shape::from([7usize])));
+        assert_eq!(Shape::from([u64::MAX]).elements(), None.or(usize::try_from(i64::MAX).ok()));
+    }
+
+    #[test]
     fn row_major_strides_count_elements() {
         assert_eq!(Shape::from([2, 3, 4]).contiguous_strides(), [12, 4, 1]);
-        assert_eq!(Shape::from([]).contiguous_strides(), [0i64; 0]);
+        assert_eq!(Shape::scalar().contiguous_strides(), [0i64; 0]);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::codec::Writer;
 use crate::device::Device;
 use crate::dtype::DType;
+use crate::error::Error;
 use crate::id::RegisterId;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -136,7 +137,11 @@ macro_rules! from {
 from! {
     i64 => Int(x) x,
     i32 => Int(x) x.into(),
+    i16 => Int(x) x.into(),
+    i8 => Int(x) x.into(),
     u32 => Int(x) x.into(),
+    u16 => Int(x) x.into(),
+    u8 => Int(x) x.into(),
     bool => Bool(x) x,
     f64 => Float(x) x,
     f32 => Float(x) x.into(),
@@ -152,9 +157,35 @@ from! {
     &Tensor => Tensor(x) x.clone(),
 }
 
+macro_rules! try_from {
+    ($($ty:ty),*) => {
+        $(
+            /// An integer that does not fit in [`Value::Int`] is an [`Error::Invalid`] with the integer in its text.
+            impl TryFrom<$ty> for Value {
+                type Error = Error;
+
+                fn try_from(int: $ty) -> Result<Self, Error> {
+                    let int_or_error = i64::try_from(int).map_err(|_| Error::invalid(format!("{int} does not fit in i64")));
+                    int_or_error.map(Value::Int)
+                }
+            }
+        )*
+    };
+}
+
+try_from!(u64, usize, isize);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unsigned_integer_that_does_not_fit_is_an_error_with_its_value() {
+        assert_eq!(Value::try_from(7usize).unwrap(), Value::Int(7));
+        assert_eq!(Value::try_from(1u64 << 62).unwrap(), Value::Int(1 << 62));
+        let error = Value::try_from(u64::MAX).unwrap_err().to_string();
+        assert_eq!(error, "18446744073709551615 does not fit in i64");
+    }
 
     #[test]
     fn a_value_is_three_words() {

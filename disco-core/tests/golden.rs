@@ -162,7 +162,7 @@ fn debug_values() -> Vec<([&'static str; 2], Value)> {
         row("debug.set.bytes.short", "debug.get.bytes.short", vec![1, 255].into()),
         row("debug.set.bytes.long", "debug.get.bytes.long", (0..10).collect::<Vec<u8>>().into()),
         row("debug.set.shape", "debug.get.shape", Shape::from([2, 3, 4]).into()),
-        row("debug.set.shape.scalar", "debug.get.shape.scalar", Shape::from([]).into()),
+        row("debug.set.shape.scalar", "debug.get.shape.scalar", Shape::scalar().into()),
         row("debug.set.tensor.f32", "debug.get.tensor.f32", tensor(DType::F32, &[2, 3], &floats)),
         row("debug.set.tensor.i64_scalar", "debug.get.tensor.i64_scalar", tensor(DType::I64, &[], &1i64.to_le_bytes())),
         row("debug.set.tensor.u8", "debug.get.tensor.u8", tensor(DType::U8, &[5], &[1, 2, 3, 4, 5])),

@@ -219,7 +219,7 @@ const DEBUG_TEXT: usize = 8 + 4 + 4 + 3 * 12 + 4 + 4 + 8;
 
 /// Reads a `DebugSet` of a debug object with this text.
 fn read_debug(outer: i32, text: &[u8]) -> Result<Value, WireError> {
-    let mut bytes = debug_set(Shape::from([]).into()).bytes().unwrap()[..DEBUG_TEXT].to_vec();
+    let mut bytes = debug_set(Shape::scalar().into()).bytes().unwrap()[..DEBUG_TEXT].to_vec();
     bytes[..8].copy_from_slice(&((DEBUG_TEXT - 8 + text.len()) as u64).to_le_bytes());
     bytes[DEBUG_TEXT - 16..DEBUG_TEXT - 12].copy_from_slice(&outer.to_le_bytes());
     bytes[DEBUG_TEXT - 8..].copy_from_slice(&(text.len() as u64).to_le_bytes());

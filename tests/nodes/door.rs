@@ -21,7 +21,7 @@ crate::tests!(
     garbage_is_refused,
     garbage_shorter_than_an_answer_is_refused_at_once,
     a_peer_that_claims_2_to_the_60_bytes_is_refused,
-    a_node_of_another_program_ends_the_start,
+    a_node_of_another_program_is_refused_and_the_start_goes_on,
     the_same_node_does_not_join_twice,
     a_node_that_there_is_not_is_refused,
     a_thousand_strangers_keep_no_node_out,
@@ -235,16 +235,20 @@ fn joined(address: SocketAddr, request: Request) -> Stranger {
     stranger
 }
 
-fn a_node_of_another_program_ends_the_start() {
-    let (error, told) = refused_alone(|address| {
+fn a_node_of_another_program_is_refused_and_the_start_goes_on() {
+    let other = |address| {
         let mut stranger = Stranger::enter(address, TOKEN, Request::default());
         let mut functions: Vec<String> = disco_core::function::names().into_iter().map(str::to_owned).collect();
         functions.retain(|name| name != "tests.pid");
         functions.push("theirs.only".into());
         stranger.say(&Message::Join(Join { name: "stranger".into(), functions }).encode().unwrap())
-    });
+    };
     let why = "it is another program: its worker functions differ; it lacks: tests.pid; only it has: theirs.only";
-    assert!(error.starts_with("stranger at 127.0.0.1:") && error.ends_with(&format!(" lost: {why}")), "{error}");
+    let told = at_the_door(other);
+    assert!(told.contains(why), "{told}");
+    let (error, told) = refused_alone(other);
+    let start = "start: no end after 1s: node 1 did not join; sent away: stranger at 127.0.0.1:";
+    assert!(error.starts_with(start) && error.ends_with(&format!(": {why}")), "{error}");
     assert!(told.contains(why), "{told}");
 }
 

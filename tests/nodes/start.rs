@@ -281,12 +281,22 @@ fn heartbeats_that_are_too_rare_are_refused() {
 }
 
 fn a_node_of_another_size_is_refused_on_both_ends() {
-    let (session, node) =
-        with(builder(2, 2), |address| node(address).env("DISCO_WORKERS_PER_NODE", "3").spawn().unwrap());
-    let (error, told) = (session.unwrap_err().to_string(), complaint(node));
+    let larger = |address| node(address).env("DISCO_WORKERS_PER_NODE", "3").spawn().unwrap();
     let why = "it was told to have 3 workers, and nodes here have 2";
-    assert!(error.contains(" at 127.0.0.1:") && error.ends_with(&format!(" lost: {why}")), "{error}");
-    assert_eq!(told, format!("disco: the controller lost: it refuses this node: {why}\n"));
+    let refusal = format!("disco: the controller lost: it refuses this node: {why}\n");
+    let (session, told) =
+        with(builder(2, 2).start_deadline(Duration::from_millis(1500)), |address| complaint(larger(address)));
+    let error = session.unwrap_err().to_string();
+    let start = "start: no end after 1.5s: node 1 did not join; sent away: ";
+    assert!(error.starts_with(start) && error.contains(" at 127.0.0.1:"), "{error}");
+    assert!(error.ends_with(&format!(": {why}")) && told == refusal, "{error}; {told}");
+    // The session takes the next node.
+    let (session, (told, good)) =
+        with(builder(2, 2), |address| (complaint(larger(address)), node(address).spawn().unwrap()));
+    let session = session.unwrap();
+    assert_eq!((told, ask(&session, "tests.pid", 2)), (refusal, i64::from(good.id())));
+    block_on(session.shutdown()).unwrap();
+    assert!(end(good).status.success());
 }
 
 fn a_node_whose_workers_can_t_start_is_named() {

@@ -4,7 +4,7 @@ use std::any::type_name;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Arg, Function, Object, Opaque};
+use super::{Arg, BoxError, Function, Object, Opaque};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -15,18 +15,46 @@ use crate::value::Value;
 ///
 /// `Option<T>` also takes none; `Rc<T>` takes a value that another worker function returned as [`Opaque`]; integers are
 /// taken if they fit, and as floats too.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be an argument of a worker function",
+    label = "not an argument of a worker function",
+    note = "an argument is an integer of 32 or 64 bits, `usize`, `f32`, `f64`, `bool`, `String`, `Arc<str>`, `Vec<u8>`, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, an `Option` of one of these, or `Rc<T>` of a value that another worker function returned as `Opaque`",
+    note = "a worker function takes owned arguments: `String` instead of `&str`, `Tensor` instead of `&Tensor`"
+)]
 pub trait FromArg: Sized {
     /// The type in words, for messages.
     fn expected() -> &'static str;
 
     /// The argument as `Self`, if it is one.
     fn from_arg(arg: Arg<'_>) -> Option<Self>;
+
+    /// An argument that is refused, in words, for messages: its kind, and what is wrong with its content.
+    fn found(arg: Arg<'_>) -> String {
+        arg.kind().into()
+    }
 }
 
 /// A type that a worker function can return.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be the result of a worker function",
+    label = "not a result of a worker function",
+    note = "a result is `()`, an integer, a float, a `bool`, a string, `Vec<u8>`, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, or an `Option` of one of these",
+    note = "a value of another type stays on its worker if the function returns `Opaque::new(value)`"
+)]
 pub trait IntoObject {
     /// The object for the register.
     fn into_object(self) -> Object;
+
+    /// As [`IntoObject::into_object`], for a type of which not every value becomes an object.
+    ///
+    /// # Errors
+    /// This value does not; the worker function fails with the error.
+    fn try_into_object(self) -> Result<Object, BoxError>
+    where
+        Self: Sized,
+    {
+        Ok(self.into_object())
+    }
 }
 
 macro_rules! from_arg {
@@ -47,11 +75,6 @@ macro_rules! from_arg {
 }
 
 from_arg! {
-    i64, "an int", Value::Int(x) => Some(*x);
-    i32, "an int of 32 bits", Value::Int(x) => (*x).try_into().ok();
-    u32, "an unsigned int of 32 bits", Value::Int(x) => (*x).try_into().ok();
-    u64, "an unsigned int", Value::Int(x) => (*x).try_into().ok();
-    usize, "an unsigned int", Value::Int(x) => (*x).try_into().ok();
     bool, "a bool", Value::Bool(x) => Some(*x);
     Arc<str>, "a string", Value::Str(x) => Some(x.clone());
     String, "a string", Value::Str(x) => Some(x.to_string());
@@ -61,6 +84,43 @@ from_arg! {
     Device, "a device", Value::Device(x) => Some(*x);
     Shape, "a shape", Value::Shape(x) => Some(x.clone());
     Tensor, "a tensor", Value::Tensor(x) => Some(x.clone());
+}
+
+macro_rules! integer_from_arg {
+    ($($ty:ident, $expected:literal;)*) => {
+        $(impl FromArg for $ty {
+            fn expected() -> &'static str {
+                $expected
+            }
+
+            fn from_arg(arg: Arg<'_>) -> Option<Self> {
+                match arg.value()? {
+                    Value::Int(x) => (*x).try_into().ok(),
+                    _ => None,
+                }
+            }
+
+            fn found(arg: Arg<'_>) -> String {
+                match arg.value() {
+                    Some(Value::Int(x)) => format!("an int: {x} does not fit in {}", stringify!($ty)),
+                    _ => arg.kind().into(),
+                }
+            }
+        })*
+    };
+}
+
+integer_from_arg! {
+    i64, "an int";
+    isize, "an int";
+    i32, "an int of 32 bits";
+    i16, "an int of 16 bits";
+    i8, "an int of 8 bits";
+    u64, "an unsigned int";
+    usize, "an unsigned int";
+    u32, "an unsigned int of 32 bits";
+    u16, "an unsigned int of 16 bits";
+    u8, "an unsigned int of 8 bits";
 }
 
 impl FromArg for f64 {
@@ -144,6 +204,10 @@ impl<T: FromArg> FromArg for Option<T> {
             _ => T::from_arg(arg).map(Some),
         }
     }
+
+    fn found(arg: Arg<'_>) -> String {
+        T::found(arg)
+    }
 }
 
 impl<T: 'static> FromArg for Rc<T> {
@@ -187,6 +251,10 @@ impl<T: IntoObject> IntoObject for Option<T> {
     fn into_object(self) -> Object {
         self.map_or(Object::Value(Value::None), T::into_object)
     }
+
+    fn try_into_object(self) -> Result<Object, BoxError> {
+        self.map_or(Ok(Object::Value(Value::None)), T::try_into_object)
+    }
 }
 
 macro_rules! into_object {
@@ -199,4 +267,42 @@ macro_rules! into_object {
     };
 }
 
-into_object!(Value, i64, i32, u32, bool, f64, f32, &str, String, Arc<str>, Vec<u8>, DType, Device, Shape, Tensor);
+macro_rules! integer_into_object {
+    ($($ty:ty),*) => {
+        $(
+            /// An integer that does not fit in `i64` makes the worker function fail.
+            impl IntoObject for $ty {
+                fn into_object(self) -> Object {
+                    Object::Value(Value::Int(i64::try_from(self).unwrap_or(i64::MAX)))
+                }
+
+                fn try_into_object(self) -> Result<Object, BoxError> {
+                    Ok(Object::Value(Value::try_from(self)?))
+                }
+            }
+        )*
+    };
+}
+
+integer_into_object!(u64, usize, isize);
+into_object!(
+    Value,
+    i64,
+    i32,
+    i16,
+    i8,
+    u32,
+    u16,
+    u8,
+    bool,
+    f64,
+    f32,
+    &str,
+    String,
+    Arc<str>,
+    Vec<u8>,
+    DType,
+    Device,
+    Shape,
+    Tensor
+);

@@ -109,32 +109,68 @@ macro_rules! register_function {
     };
 }
 
-/// A function that can be registered. `A` is the tuple of its argument types.
+/// A function with the signature of a worker function. `A` is the tuple of its argument types.
+///
+/// That the types can be arguments and a result is for [`FromArgs`] and [`IntoObject`] to say, so that the compiler names the
+/// type which can't.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no worker function",
+    label = "not a worker function",
+    note = "a worker function is `fn(&mut WorkerContext, ..) -> Result<T, E>` with up to eight arguments behind the context"
+)]
 pub trait WorkerFunction<A> {
-    /// Converts the arguments, calls, converts the result.
+    /// What it returns.
+    type Output;
+    /// What it fails with.
+    type Error;
+
+    /// Calls it.
     ///
     /// # Errors
-    /// [`Error::ArgumentCount`], [`Error::Argument`], or the function's own.
-    fn invoke(&self, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError>;
+    /// Its own.
+    fn call(&self, ctx: &mut WorkerContext, args: A) -> Result<Self::Output, Self::Error>;
 }
 
-/// [`WorkerFunction::invoke`], with the argument types inferred.
+/// A tuple of types that implement [`FromArg`]: the arguments of a worker function.
+pub trait FromArgs: Sized {
+    /// Converts the arguments of a call.
+    ///
+    /// # Errors
+    /// [`Error::ArgumentCount`] or [`Error::Argument`].
+    fn from_args(args: &Args<'_>) -> Result<Self>;
+}
+
+/// Converts the arguments, calls a worker function, converts its result.
 #[doc(hidden)]
-pub fn invoke<A, F: WorkerFunction<A>>(f: &F, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
-    f.invoke(ctx, args)
+pub fn invoke<A, F>(f: &F, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError>
+where
+    F: WorkerFunction<A>,
+    A: FromArgs,
+    F::Output: IntoObject,
+    F::Error: Into<BoxError>,
+{
+    f.call(ctx, A::from_args(args)?).map_err(F::Error::into).and_then(F::Output::try_into_object)
 }
 
 macro_rules! worker_function {
     ($($arg:ident $index:literal),*) => {
-        impl<F, R, E, $($arg: FromArg),*> WorkerFunction<($($arg,)*)> for F
+        impl<F, R, E, $($arg),*> WorkerFunction<($($arg,)*)> for F
         where
             F: Fn(&mut WorkerContext, $($arg),*) -> Result<R, E>,
-            R: IntoObject,
-            E: Into<BoxError>,
         {
-            fn invoke(&self, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+            type Output = R;
+            type Error = E;
+
+            #[allow(non_snake_case, reason = "one macro for all lengths")]
+            fn call(&self, ctx: &mut WorkerContext, ($($arg,)*): ($($arg,)*)) -> Result<R, E> {
+                self(ctx, $($arg),*)
+            }
+        }
+
+        impl<$($arg: FromArg),*> FromArgs for ($($arg,)*) {
+            fn from_args(args: &Args<'_>) -> Result<Self> {
                 args.expect(<[usize]>::len(&[$($index),*]))?;
-                self(ctx, $(args.take::<$arg>($index)?),*).map(R::into_object).map_err(E::into)
+                Ok(($(args.take::<$arg>($index)?,)*))
             }
         }
     };

@@ -15,12 +15,14 @@ pub struct Arguments {
     pub(super) values: Vec<Value>,
     /// Kept so that the session can check them, and so that none is freed before the call is submitted.
     pub(super) handles: SmallVec<[DRef; 4]>,
+    /// Why one of them can't be an argument.
+    refused: Option<Error>,
 }
 
 impl Arguments {
     /// Room for `len` arguments.
     pub fn with_capacity(len: usize) -> Self {
-        Self { values: Vec::with_capacity(len), handles: SmallVec::new() }
+        Self { values: Vec::with_capacity(len), ..Self::default() }
     }
 
     /// Appends one.
@@ -28,8 +30,16 @@ impl Arguments {
         arg.push_to(self);
     }
 
+    /// Makes the call fail with this error: for an argument that does not become a [`Value`].
+    pub fn refuse(&mut self, error: Error) {
+        self.refused.get_or_insert(error);
+    }
+
     /// Refuses handles of other sessions, and registers that no handle stands for.
     pub(super) fn check(&self, home: &Arc<Home>) -> Result<()> {
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
+        }
         self.handles.iter().try_for_each(|handle| home.check(handle))?;
         let registers = self.values.iter().filter(|value| matches!(value, Value::Register(_))).count();
         match registers == self.handles.len() {
@@ -39,13 +49,25 @@ impl Arguments {
     }
 }
 
-/// Something that can be an argument: whatever becomes a [`Value`], and handles.
+/// Something that can be an argument: whatever becomes a [`Value`], and handles. A `u64`, `usize` or `isize` that does not
+/// fit in `i64` makes the call fail.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be an argument of a call",
+    label = "not an argument of a worker function",
+    note = "an argument is an integer, a float, a `bool`, a string, bytes (`Vec<u8>`, `&[u8]`), a `Tensor` or `&Tensor`, a `Shape`, a `DType`, a `Device`, a `DRef` or `&DRef`, a `Value`, or an `Option` of one of these"
+)]
 pub trait IntoArg {
     /// Appends it.
     fn push_to(self, args: &mut Arguments);
 }
 
 /// A list of arguments: a tuple of up to eight, or [`Arguments`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no list of arguments",
+    label = "not a tuple of arguments",
+    note = "the arguments of a call are a tuple of up to eight: `()`, `(x,)`, `(&x, 2.0)`; more go into `Arguments`",
+    note = "each is an `IntoArg`"
+)]
 pub trait IntoArgs {
     /// The list.
     fn into_args(self) -> Arguments;
@@ -56,6 +78,21 @@ impl<T: Into<Value>> IntoArg for T {
         args.values.push(self.into());
     }
 }
+
+macro_rules! into_arg {
+    ($($ty:ty),*) => {
+        $(impl IntoArg for $ty {
+            fn push_to(self, args: &mut Arguments) {
+                match Value::try_from(self) {
+                    Ok(value) => args.values.push(value),
+                    Err(error) => args.refuse(Error::invalid(format!("call: argument {}: {error}", args.values.len()))),
+                }
+            }
+        })*
+    };
+}
+
+into_arg!(u64, usize, isize);
 
 impl IntoArg for &DRef {
     fn push_to(self, args: &mut Arguments) {

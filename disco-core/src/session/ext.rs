@@ -32,7 +32,13 @@ pub trait SessionExt: Session {
     fn get_as<T: FromArg>(&self, handle: &DRef, worker: WorkerId) -> impl Future<Output = Result<T>> + Send {
         async move {
             let value = self.get(handle, worker).await?;
-            let wrong = || Error::invalid(format!("get: expected {}, {worker} has {}", T::expected(), value.kind()));
+            let wrong = || {
+                Error::invalid(format!(
+                    "get: expected {}, {worker} has {}",
+                    T::expected(),
+                    T::found(Arg::Value(&value))
+                ))
+            };
             T::from_arg(Arg::Value(&value)).ok_or_else(wrong)
         }
     }

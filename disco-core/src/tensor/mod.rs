@@ -10,6 +10,9 @@
 //! code can't race with a peer. Device memory is never viewed, only copied by its [`Queue`](crate::device_api::Queue).
 
 mod dlpack;
+#[cfg(feature = "ndarray")]
+mod ndarray;
+mod slice;
 mod storage;
 mod view;
 
@@ -26,6 +29,18 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 
 /// A window on shared storage. Cloning is cheap and shares the elements.
+///
+/// ```
+/// use disco_core::Tensor;
+///
+/// let tensor = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2])?;
+/// let last_rows = tensor.slice(1..)?;
+/// assert_eq!((last_rows.dims(), last_rows.to_vec::<f32>()?), (vec![2, 2], vec![3.0, 4.0, 5.0, 6.0]));
+/// // A slice shares the elements.
+/// last_rows.view_mut::<f32>()?.fill(0.0);
+/// assert_eq!(tensor.reshape(6)?.view::<f32>()?[..3], [1.0, 2.0, 0.0]);
+/// # disco_core::Result::Ok(())
+/// ```
 #[derive(Clone)]
 pub struct Tensor(Arc<Window>);
 
@@ -74,6 +89,19 @@ impl Tensor {
         Ok(tensor)
     }
 
+    /// A host tensor that owns `elements`, without a copy. It is aligned as the vector is: to the size of one element at least,
+    /// where [`Tensor::zeros`] aligns to 64 bytes.
+    ///
+    /// # Errors
+    /// `elements` are not as many as `shape` says.
+    pub fn from_vec<T: Element>(elements: Vec<T>, shape: impl Into<Shape>) -> Result<Self> {
+        let (shape, len) = (shape.into(), elements.len());
+        if shape.elements() != Some(len) {
+            return Err(Error::invalid(format!("{len} elements do not fill {}{shape}", T::DTYPE)));
+        }
+        Self::from_storage(Storage::of_vec(elements), T::DTYPE, shape)
+    }
+
     /// A row-major tensor over all of `storage`, from its start.
     ///
     /// # Errors
@@ -120,6 +148,12 @@ impl Tensor {
     /// Extents.
     pub fn shape(&self) -> &Shape {
         &self.0.shape
+    }
+
+    /// Extents as `usize`.
+    pub fn dims(&self) -> Vec<usize> {
+        // No extent of a tensor is negative.
+        self.0.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).collect()
     }
 
     /// Strides in elements.
@@ -296,6 +330,21 @@ mod tests {
     }
 
     #[test]
+    fn a_tensor_of_a_vector_has_its_memory_and_frees_it_once() {
+        let elements = vec![1u32, 2, 3, 4, 5, 6];
+        let address = elements.as_ptr().addr();
+        let tensor = Tensor::from_vec(elements, [2, 3]).unwrap();
+        assert_eq!((tensor.data().addr(), tensor.dtype(), tensor.dims()), (address, DType::U32, vec![2, 3]));
+        tensor.view_mut::<u32>().unwrap()[5] = 7;
+        let window = tensor.window(3, [3]).unwrap();
+        drop(tensor);
+        assert_eq!(window.to_vec::<u32>().unwrap(), [4, 5, 7]);
+        assert_eq!(Tensor::from_vec(Vec::<f64>::new(), [0, 4]).unwrap().to_vec::<f64>().unwrap(), [0.0; 0]);
+        let error = Tensor::from_vec(vec![1u8, 2], [3]).unwrap_err().to_string();
+        assert_eq!(error, "2 elements do not fill u8[3]");
+    }
+
+    #[test]
     fn a_writer_excludes_readers_and_writers() {
         let tensor = Tensor::zeros(DType::I32, [4]).unwrap();
         let other = tensor.clone();
@@ -320,8 +369,8 @@ mod tests {
     #[test]
     fn impossible_shapes_are_errors() {
         assert!(Tensor::zeros(DType::F64, [-1]).is_err());
-        assert!(Tensor::zeros(DType::F64, [1 << 60, 16]).is_err());
-        assert!(Tensor::zeros(DType::U8, [1 << 62]).is_err(), "refused by the allocator, not a crash");
+        assert!(Tensor::zeros(DType::F64, [1i64 << 60, 16]).is_err());
+        assert!(Tensor::zeros(DType::U8, [1i64 << 62]).is_err(), "refused by the allocator, not a crash");
         assert_eq!(Tensor::zeros(DType::F64, [0]).unwrap().to_vec::<f64>().unwrap(), [0f64; 0]);
     }
 

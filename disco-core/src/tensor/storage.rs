@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::device::Device;
+use crate::dtype::Element;
 use crate::error::{Error, Memory, Result};
 
 /// Alignment of host storage: a cache line, and what vector code and DLPack readers like best.
@@ -43,6 +44,14 @@ impl Storage {
         let pointer = block.pointer;
         // SAFETY: the block holds `bytes` initialised bytes at `pointer` until it is dropped, which the storage does.
         Ok(unsafe { Self::from_raw(pointer, bytes, Device::CPU, Box::new(block)) })
+    }
+
+    /// The memory of a vector, without a copy.
+    pub fn of_vec<T: Element>(mut elements: Vec<T>) -> Arc<Self> {
+        let (pointer, bytes) = (elements.as_mut_ptr().cast(), size_of_val(&elements[..]));
+        // SAFETY: the vector holds `bytes` initialised bytes at `pointer` until it is dropped, which the storage does; moving
+        // the vector does not move them.
+        unsafe { Self::from_raw(pointer, bytes, Device::CPU, Box::new(elements)) }
     }
 
     /// Storage over memory that `owner` keeps alive.

@@ -13,14 +13,14 @@ use crate::error::{Error, Result};
 /// Elements of a host tensor, to read. Excludes writers while it lives.
 #[derive(Debug)]
 pub struct View<'a, T> {
-    tensor: &'a Tensor,
+    pub(super) tensor: &'a Tensor,
     elements: PhantomData<&'a [T]>,
 }
 
 /// Elements of a host tensor, to write. Excludes everybody else while it lives.
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
-    tensor: &'a Tensor,
+    pub(super) tensor: &'a Tensor,
     elements: PhantomData<&'a mut [T]>,
 }
 

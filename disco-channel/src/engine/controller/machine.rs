@@ -273,10 +273,7 @@ impl Controller {
     /// A message of a connection that is no peer.
     fn admit(&mut self, conn: Conn, message: Message, now: Instant) {
         match &mut self.door {
-            Some(Door::Nodes(nodes)) => match nodes.message(conn, message, now, &mut self.out) {
-                Ok(()) => {}
-                Err(error) => self.give_up(&error, now),
-            },
+            Some(Door::Nodes(nodes)) => nodes.message(conn, message, now, &mut self.out),
             Some(Door::Processes(processes)) => {
                 let verdict = processes.message(conn, message, &mut self.out);
                 self.judge(conn, verdict, now);

@@ -7,7 +7,7 @@ use disco_core::wire::{Hello, Join, Message};
 use disco_core::{Error, WorkerId, function};
 
 use super::host::Host;
-use super::lead::{messages, token};
+use super::lead::{SECRET, messages, token};
 use super::link::{Arrival, Side};
 use super::plan::{Harm, Kind};
 use super::world::{At, SECOND, What, World};
@@ -21,8 +21,10 @@ const HARMLESS: At = 3 * SECOND;
 const SILENCE: At = 5 * SECOND;
 /// Microseconds for 64 KiB over a slow connection.
 const SLOW_PACE: At = 60_000;
-/// What strangers know.
+/// The token that strangers know, except [`OTHER_PROGRAM`].
 const OTHER: &str = "the token of another session";
+/// The manner of a stranger with the token that runs another program.
+const OTHER_PROGRAM: usize = 4;
 
 impl World {
     /// Whether an end does nothing at the moment.
@@ -212,7 +214,8 @@ impl World {
         }
     }
 
-    /// A connection that has not the token: it sends nothing, garbage, an answer with another token, or leaves.
+    /// A connection of no member: it sends nothing, garbage or an answer with another token, leaves, or is a node of
+    /// [`OTHER_PROGRAM`].
     fn send_stranger(&mut self, manner: u8) {
         let Some(link) = self.open(self.hosts.len() + usize::from(manner)) else { return };
         match (manner, self.plan.kind) {
@@ -228,21 +231,31 @@ impl World {
         }
     }
 
+    fn manner(&self, link: usize) -> usize {
+        self.links[link].host - self.hosts.len()
+    }
+
     /// A stranger hears something: none is taken.
     pub(super) fn stranger_receives(&mut self, link: usize, what: &Arrival) {
         match what {
             Arrival::End => self.close_link(link, Side::Member, true),
             Arrival::Bytes(bytes) => {
                 if let Ok(greeting) = <&[u8; GREETING]>::try_from(&bytes[..]) {
-                    if self.links[link].host == self.hosts.len() + 2 {
-                        let nonce = self.nonce();
-                        if let Ok((_, answer)) = Guest::answer(&token(OTHER), greeting, nonce, Request::default()) {
-                            self.write(link, Side::Controller, &answer[..].into(), Order::Urgent);
-                        }
+                    let secret = match self.manner(link) {
+                        2 => OTHER,
+                        OTHER_PROGRAM => SECRET,
+                        _ => return,
+                    };
+                    let nonce = self.nonce();
+                    if let Ok((_, answer)) = Guest::answer(&token(secret), greeting, nonce, Request::default()) {
+                        self.write(link, Side::Controller, &answer[..].into(), Order::Urgent);
                     }
                 } else if bytes.len() == VERDICT {
-                    // It goes on as if the verdict were another one.
-                    let functions = function::names().into_iter().map(str::to_owned).collect();
+                    // The stranger without the token goes on as if the verdict were another one.
+                    let functions = match self.manner(link) {
+                        OTHER_PROGRAM => vec!["theirs.only".to_owned()],
+                        _ => function::names().into_iter().map(str::to_owned).collect(),
+                    };
                     let join = Message::Join(Join { name: "stranger".into(), functions });
                     if let Ok(packet) = join.encode() {
                         self.write(link, Side::Controller, &packet.into(), Order::Urgent);

@@ -160,7 +160,7 @@ impl Plan {
             10 if self.kind == Kind::Processes => Harm::Exit(host, random.of(0..3) as u8),
             11 => Harm::Stall(long),
             12 => Harm::Suspend(long),
-            _ => Harm::Stranger(random.of(0..4) as u8),
+            _ => Harm::Stranger(random.of(0..5) as u8),
         };
         self.harms.push((when, harm));
     }

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World, function};
 
@@ -130,34 +129,29 @@ impl Nodes {
     }
 
     /// A message came.
-    ///
-    /// # Errors
-    /// A node with the token is of another program or size. That ends the start: its user waits for it.
-    pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) -> Result<()> {
+    pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) {
         if let Some(index) = self.joined.iter().position(|joined| joined.conn == conn) {
             match message {
                 Message::Alive => self.joined[index].liveness.heard(now),
                 // It may come again.
                 _ => self.forget(conn, out),
             }
-            return Ok(());
+            return;
         }
         match (message, self.pending.find(conn)) {
             (Message::Join(join), Some(Stranger { address, phase: Phase::Introduction(request) })) => {
                 let (address, request) = (*address, *request);
                 self.pending.remove(conn);
                 let liveness = Liveness::new(ALIVE / 2, self.terms.silence.max(ALIVE * 5), now);
-                self.take(Joined { conn, join, address, request, liveness }, now, out)?;
+                self.take(Joined { conn, join, address, request, liveness }, now, out);
                 self.complete = self.is_complete().then_some(now);
-                Ok(())
             }
             (message, Some(stranger)) => {
                 let (address, error) =
                     (stranger.address, Error::protocol(format!("it says {message} instead of join")));
                 self.send_away(conn, address, &error, Standing::Proved, now, out);
-                Ok(())
             }
-            (_, None) => Ok(()),
+            (_, None) => {}
         }
     }
 
@@ -243,26 +237,38 @@ impl Nodes {
         }
     }
 
-    /// A node has introduced itself.
-    fn take(&mut self, joined: Joined, now: Instant, out: &mut Outbox) -> Result<()> {
+    /// Takes a node that has introduced itself, or refuses it and goes on waiting for others.
+    fn take(&mut self, joined: Joined, now: Instant, out: &mut Outbox) {
         let name = format!("{} at {}", joined.join.name, joined.address);
-        let ours = self.terms.per_node;
-        let wrong = match joined.request.per_node {
-            Some(theirs) if theirs as usize != ours => {
-                Err(Error::refused(format!("it was told to have {theirs} workers, and nodes here have {ours}")))
+        match self.check(&joined, now, out) {
+            Err(error) => {
+                out.refuse(joined.conn, &error);
+                self.refused.add(&name, &error, Standing::Proved, now);
             }
-            _ => function::compare(&joined.join.functions),
-        };
-        if let Err(error) = wrong {
-            out.refuse(joined.conn, &error);
-            return Err(Error::lost(LostPeer::Candidate(name), LossCause::Refused(error.to_string())));
+            Ok(()) => {
+                tracing::info!(node = name, "has come");
+                self.joined.push(joined);
+            }
         }
+    }
+
+    /// Compares a node with the terms of the session, and with the nodes that have joined.
+    ///
+    /// # Errors
+    /// Why the node is refused.
+    fn check(&mut self, joined: &Joined, now: Instant, out: &mut Outbox) -> Result<()> {
+        let NodeTerms { per_node, nodes, .. } = self.terms;
+        if let Some(theirs) = joined.request.per_node.filter(|theirs| *theirs as usize != per_node) {
+            return Err(Error::refused(format!(
+                "it was told to have {theirs} workers, and nodes here have {per_node}"
+            )));
+        }
+        function::compare(&joined.join.functions)?;
         if joined.request.node.is_some() {
-            // One that froze and came back finds its place free.
+            // A node that froze and came back finds its place free.
             let is_other = |it: &Joined| it.request.node != joined.request.node;
             self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE * 2);
         }
-        let nodes = self.terms.nodes;
         let taken = |id| self.joined.iter().find(|other| other.request.node == Some(id));
         let refused = match joined.request.node {
             Some(id) if !(1..=nodes as u32).contains(&id) => {
@@ -272,18 +278,7 @@ impl Nodes {
             Some(id) => taken(id).map(|other| format!("node {id} is here already: {}", other.join.name)),
             None => None,
         };
-        match refused {
-            Some(why) => {
-                let error = Error::Refused(why);
-                out.refuse(joined.conn, &error);
-                self.refused.add(&name, &error, Standing::Proved, now);
-            }
-            None => {
-                tracing::info!(node = name, "has come");
-                self.joined.push(joined);
-            }
-        }
-        Ok(())
+        refused.map_or(Ok(()), |why| Err(Error::Refused(why)))
     }
 
     /// All nodes, each in its place. Nodes without a number get the free places in the order of their names, so that the order in which

@@ -19,6 +19,32 @@ fn a_node_that_froze_while_it_waited_joins_again() {
 }
 
 #[test]
+fn a_node_that_does_not_match_the_session_is_refused_and_the_start_goes_on() {
+    let mut bench = Bench::nodes(1);
+    bench.prove(0, TOKEN, Request { node: Some(1), per_node: Some(7) });
+    bench.say(0, Message::Join(Join { name: "small".into(), functions: functions() }));
+    bench.prove(1, TOKEN, Request { node: Some(1), per_node: None });
+    bench.say(1, Message::Join(Join { name: "old".into(), functions: vec!["theirs.only".into()] }));
+    assert_eq!([bench.heard(0), bench.heard(1)], [["Bye"], ["Bye"]]);
+    bench.done();
+    bench.pass(31_000 * MS);
+    let failed = bench.done().remove(0);
+    let small =
+        "small at 127.0.0.1:1000: it was told to have 7 workers, and nodes here have 2; old at 127.0.0.1:1001: ";
+    assert!(
+        failed.starts_with(&format!("failed: start: no end after 30s: node 1 did not join; sent away: {small}")),
+        "{failed}"
+    );
+    assert!(failed.ends_with("; only it has: theirs.only"), "{failed}");
+
+    let mut bench = Bench::nodes(1);
+    bench.prove(0, TOKEN, Request { node: None, per_node: Some(7) });
+    bench.say(0, Message::Join(Join { name: "small".into(), functions: functions() }));
+    bench.join(1, None);
+    assert_eq!([bench.heard(0), bench.heard(1)], [["Bye"], ["Assign"]]);
+}
+
+#[test]
 fn a_node_that_waits_need_not_speak_as_often_as_one_that_works() {
     let mut bench = Bench::nodes_with(2, 1500 * MS);
     bench.join(0, Some(1));
