@@ -1,12 +1,15 @@
 //! `disco backends`
 
-use std::io::Write;
+use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
 use disco::{Probe, Unavailable, backend};
 use serde::Serialize;
+use terminal_size::{Width, terminal_size_of};
+
+use crate::output::json;
 
 /// List the backends of this program, and why those that can't be used here can't
 #[derive(Args)]
@@ -52,10 +55,10 @@ impl Backends {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let rows: Vec<Row> = backend::all().iter().map(|backend| Row::new(backend.name(), backend.probe())).collect();
         if self.json {
-            serde_json::to_writer_pretty(&mut *out, &rows)?;
-            writeln!(out)?;
+            json(out, &rows)?;
         } else {
-            rows.iter().try_for_each(|row| print(row, out))?;
+            let width = columns();
+            rows.iter().try_for_each(|row| print(row, width, out))?;
         }
         for name in &self.require {
             let found = backend::find(name).and_then(|backend| Ok(backend.probe()?));
@@ -65,11 +68,61 @@ impl Backends {
     }
 }
 
-fn print(row: &Row, out: &mut impl Write) -> std::io::Result<()> {
-    let Row { name, library, version, reason, .. } = row;
-    match (library, version, reason) {
-        (Some(library), Some(version), _) => writeln!(out, "{name:<8} available    {version} ({library})")?,
-        (.., reason) => writeln!(out, "{name:<8} unavailable  {}", reason.as_deref().unwrap_or("no reason given"))?,
+/// How wide lines may be: as wide as a terminal shows them, and of any width elsewhere.
+fn columns() -> usize {
+    match (io::stdout().is_terminal(), terminal_size_of(io::stdout())) {
+        (false, _) => usize::MAX,
+        (true, Some((Width(columns), _))) => columns.into(),
+        (true, None) => 80,
     }
-    row.details.iter().try_for_each(|(what, value)| writeln!(out, "{:<8} {what}: {value}", ""))
+}
+
+fn print(row: &Row, width: usize, out: &mut impl Write) -> io::Result<()> {
+    let Row { name, library, version, reason, .. } = row;
+    let first = match (library, version, reason) {
+        (Some(library), Some(version), _) => format!("{name:<8} available    {version} ({library})"),
+        (.., reason) => format!("{name:<8} unavailable  {}", reason.as_deref().unwrap_or("no reason given")),
+    };
+    wrap(&first, width, out)?;
+    row.details.iter().try_for_each(|(what, value)| wrap(&format!("{:<8} {what}: {value}", ""), width, out))
+}
+
+/// Writes a line, as several where it is too wide: broken between words, in words that are too wide themselves, and indented from the
+/// second on.
+fn wrap(line: &str, width: usize, out: &mut impl Write) -> io::Result<()> {
+    const INDENT: usize = 11;
+    let mut rest = line;
+    let mut indent = 0;
+    while rest.chars().count() > width.saturating_sub(indent) {
+        let room = width.saturating_sub(indent).max(1);
+        let end = rest.char_indices().nth(room).map_or(rest.len(), |(at, _)| at);
+        // A space right behind the room ends a word that fits. Spaces that lead are those of columns.
+        let lead = rest.len() - rest.trim_start().len();
+        let space = rest[..end + usize::from(rest[end..].starts_with(' '))].rfind(' ').filter(|at| *at > lead);
+        let (head, tail) = rest.split_at(space.unwrap_or(end));
+        writeln!(out, "{:indent$}{}", "", head.trim_end())?;
+        (rest, indent) = (tail.trim_start(), INDENT.min(width / 2));
+    }
+    writeln!(out, "{:indent$}{rest}", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrap;
+
+    fn wrapped(line: &str, width: usize) -> Vec<String> {
+        let mut out = Vec::new();
+        wrap(line, width, &mut out).unwrap();
+        String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_and_in_words_that_are_too_wide() {
+        assert_eq!(wrapped("mpi      unavailable  no MPI", usize::MAX), ["mpi      unavailable  no MPI"]);
+        assert_eq!(wrapped("mpi      unavailable  no MPI", 24), ["mpi      unavailable  no", "           MPI"]);
+        let long = wrapped(&format!("mpi      unavailable  tried /{}/lib.so", "folder".repeat(20)), 40);
+        assert!(long.iter().all(|line| line.chars().count() <= 40), "{long:?}");
+        assert_eq!(long[0], "mpi      unavailable  tried");
+        assert_eq!(long.iter().skip(1).map(|line| line.trim()).collect::<String>().len(), 20 * 6 + 8);
+    }
 }

@@ -11,20 +11,23 @@ use disco_conformance::communicator::Suite;
 use disco_conformance::{Check as Case, Harness, Outcome, Wish};
 use serde::Serialize;
 
+use crate::output::json;
+use crate::values;
+
 /// Check a backend on this machine: every operation it has on every element type, and every failure
 #[derive(Args)]
 pub(crate) struct Check {
     /// Backend of the data plane
-    #[arg(long, default_value = "local")]
+    #[arg(long, default_value = "local", value_parser = values::backends())]
     backend: String,
     /// Number of workers
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = values::workers)]
     workers: usize,
     /// Number of equal groups that the workers are split in
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = values::groups)]
     groups: usize,
     /// Where the workers live [default: processes for `mpi`, threads for others]
-    #[arg(long)]
+    #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
     /// Each worker's device, parted by commas [default: worker i takes device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
@@ -103,6 +106,7 @@ impl Check {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let world = World::new(self.workers, self.groups)?;
         backend::find(&self.backend)?.probe()?;
+        values::check_devices(&self.backend, &self.devices)?;
         let cases: Vec<Case> = Suite::checks().into_iter().filter(|case| case.name().contains(&self.filter)).collect();
         if cases.is_empty() {
             anyhow::bail!("no check has `{}` in its name", self.filter);
@@ -120,8 +124,7 @@ impl Check {
         }
         suite.close().context("the checks are done, but their sessions did not end")?;
         if self.json {
-            serde_json::to_writer_pretty(&mut *out, &report)?;
-            writeln!(out)?;
+            json(out, &report)?;
         } else {
             let Report { passed, failed, skipped, .. } = report;
             writeln!(out, "{passed} passed, {failed} failed, {skipped} skipped")?;

@@ -6,25 +6,29 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use clap::Args;
 use disco::{Builder, DRef, Session, SessionExt, SessionKind, Value, WorkerContext, WorkerId, block_on};
 use serde::Serialize;
+
+use crate::output::json;
+use crate::values;
 
 /// Measure the control plane: latency of syncs, rate of calls
 #[derive(Args)]
 pub(crate) struct Ping {
     /// Number of workers
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = values::workers)]
     workers: usize,
     /// Where the workers live
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = values::sessions())]
     session: SessionKind,
-    /// Number of nodes that share the workers, in a session of such; all are started here
-    #[arg(long, default_value_t = 2)]
-    nodes: usize,
-    /// Where workers of nodes live: threads of a node, or processes of their own
-    #[arg(long, default_value_t = SessionKind::Processes)]
-    node_workers: SessionKind,
+    /// Number of nodes that share the workers, in a session of nodes; all are started here [default: 2]
+    #[arg(long, value_parser = values::nodes)]
+    nodes: Option<usize>,
+    /// Where workers of nodes live: threads of a node, or processes of their own [default: processes]
+    #[arg(long, value_parser = values::sessions())]
+    node_workers: Option<SessionKind>,
     /// Syncs to time, and a hundredth of the calls
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -75,17 +79,23 @@ disco::register_function!("disco-cli.nop_4", nop_4);
 
 impl Ping {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        if self.session != SessionKind::Nodes {
+            ensure!(self.nodes.is_none(), "--nodes has no effect without --session nodes");
+            ensure!(self.node_workers.is_none(), "--node-workers has no effect without --session nodes");
+        }
         let start = Instant::now();
         let builder = Builder::new(self.session, self.workers);
         #[cfg(target_os = "linux")]
-        let builder = builder.over(self.nodes).node_workers(self.node_workers);
+        let builder = {
+            let workers = self.node_workers.unwrap_or(SessionKind::Processes);
+            builder.over(self.nodes.unwrap_or(2)).node_workers(workers)
+        };
         let session = builder.start()?;
         block_on(session.sync_all())?;
         let report = block_on(self.measure(&session, start.elapsed()))?;
         block_on(session.shutdown())?;
         if self.json {
-            serde_json::to_writer_pretty(&mut *out, &report)?;
-            writeln!(out)?;
+            json(out, &report)?;
         } else {
             report.print(out)?;
         }

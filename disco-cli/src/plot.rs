@@ -1,7 +1,7 @@
 //! `disco plot`
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -10,11 +10,14 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
+use crate::output::OutputFile;
 use crate::report::{Figures, Report, Row};
+use crate::values;
 
 const SIZE: (u32, u32) = (1200, 560);
-/// Told apart by all eyes, on white (Okabe and Ito, 2008).
-const COLORS: [RGBColor; 7] = [
+/// Told apart by all eyes, on white: seven of Okabe and Ito (2008), and darker ones. Their number and that of [`MARKERS`] have no common
+/// divisor, so that 60 series differ in color or marker.
+const COLORS: [RGBColor; 12] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -22,6 +25,19 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
     RGBColor(0, 0, 0),
+    RGBColor(136, 34, 85),
+    RGBColor(153, 153, 51),
+    RGBColor(51, 34, 136),
+    RGBColor(119, 119, 119),
+    RGBColor(127, 72, 20),
+];
+/// Corners of the marks on points, in pixels around them: disc, square, triangle, diamond, triangle upside down.
+const MARKERS: [&[(i32, i32)]; 5] = [
+    &[(-2, -5), (2, -5), (5, -2), (5, 2), (2, 5), (-2, 5), (-5, 2), (-5, -2)],
+    &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
+    &[(0, -5), (5, 4), (-5, 4)],
+    &[(0, -6), (5, 0), (0, 6), (-5, 0)],
+    &[(0, 5), (5, -4), (-5, -4)],
 ];
 
 /// Draw results of `disco bench --json` over each other: latency and bus bandwidth against size
@@ -30,8 +46,8 @@ pub(crate) struct Plot {
     /// Results
     #[arg(required = true, value_name = "FILE.json")]
     results: Vec<PathBuf>,
-    /// Where to draw
-    #[arg(long, value_name = "FILE.svg")]
+    /// Where to draw, as SVG
+    #[arg(long, value_name = "FILE.svg", value_parser = values::svg)]
     out: PathBuf,
 }
 
@@ -49,18 +65,18 @@ impl Plot {
                 .with_context(|| format!("{} is no result of `disco bench --json`", path.display()))
         };
         let reports: Vec<Report> = self.results.iter().map(read).collect::<anyhow::Result<_>>()?;
-        draw(&reports, &self.out)?;
+        draw(&reports, OutputFile::open(&self.out)?)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Draws results into a file.
-pub(crate) fn draw(reports: &[Report], path: &Path) -> anyhow::Result<()> {
+pub(crate) fn draw(reports: &[Report], file: OutputFile) -> anyhow::Result<()> {
     let series: Vec<Series> = reports.iter().flat_map(series).filter(|series| !series.points.is_empty()).collect();
     ensure!(!series.is_empty(), "there is nothing to draw");
     let mut picture = String::new();
     picture_of(&series, &mut picture).map_err(|error| anyhow!("can't draw: {error}"))?;
-    fs::write(path, picture).with_context(|| format!("can't write {}", path.display()))
+    file.write(picture.as_bytes())
 }
 
 /// Out of place and in place.
@@ -126,11 +142,11 @@ where
         .draw()?;
     for (index, series) in series.iter().enumerate() {
         let color = COLORS[index % COLORS.len()].stroke_width(2);
-        let points = series.points.iter().map(|(size, figures)| (*size, value(figures)));
-        chart
-            .draw_series(LineSeries::new(points, color))?
-            .label(&series.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color));
+        let points = || series.points.iter().map(|(size, figures)| (*size, value(figures)));
+        chart.draw_series(LineSeries::new(points(), color))?.label(&series.name).legend(move |(x, y)| {
+            EmptyElement::at((x, y)) + PathElement::new([(0, 0), (20, 0)], color) + mark(index, 10)
+        });
+        chart.draw_series(points().map(|point| EmptyElement::at(point) + mark(index, 0)))?;
     }
     chart
         .configure_series_labels()
@@ -139,6 +155,12 @@ where
         .border_style(BLACK.mix(0.3))
         .draw()?;
     Ok(())
+}
+
+/// The mark of a series, so many pixels to the right of its point.
+fn mark(series: usize, right: i32) -> Polygon<(i32, i32)> {
+    let corners: Vec<_> = MARKERS[series % MARKERS.len()].iter().map(|(x, y)| (x + right, *y)).collect();
+    Polygon::new(corners, COLORS[series % COLORS.len()].filled())
 }
 
 /// `64 KiB`, in whole numbers where the grid has them.

@@ -18,6 +18,9 @@ pub(crate) struct Report {
     /// One-way latency of a cache line between two threads of this program, before and after.
     pub(crate) hop_ns: [Option<u128>; 2],
     pub(crate) rows: Vec<Row>,
+    /// Mean of all bus bandwidths, in GB/s; none before the end.
+    #[serde(default)]
+    pub(crate) avg_busbw: Option<f64>,
 }
 
 /// One size.
@@ -42,8 +45,8 @@ pub(crate) struct Figures {
     /// Size over time, in GB/s.
     pub(crate) algbw: f64,
     pub(crate) busbw: f64,
-    /// Wrong elements, over all ranks.
-    pub(crate) wrong: u64,
+    /// Wrong elements, over all ranks; none where nobody looked.
+    pub(crate) wrong: Option<u64>,
 }
 
 impl Report {
@@ -67,11 +70,26 @@ impl Report {
 
     pub(crate) fn print_footer(&self, out: &mut impl Write) -> io::Result<()> {
         print_hop(self.hop_ns[1], out)?;
-        writeln!(out, "# wrong elements: {}", self.wrong())
+        writeln!(out, "# Avg bus bandwidth    : {:.4}", self.avg_busbw.unwrap_or_default())?;
+        match self.wrong() {
+            Some(wrong) => writeln!(out, "# wrong elements: {wrong}"),
+            None => writeln!(out, "# wrong elements: not checked"),
+        }
     }
 
-    pub(crate) fn wrong(&self) -> u64 {
-        self.rows.iter().map(|row| row.out_of_place.wrong + row.in_place.map_or(0, |figures| figures.wrong)).sum()
+    /// Wrong elements of all rows; none where nobody looked.
+    pub(crate) fn wrong(&self) -> Option<u64> {
+        self.figures().map(|figures| figures.wrong).sum()
+    }
+
+    /// The mean bus bandwidth of all rows, out of place and in place, as nccl-tests count it.
+    pub(crate) fn mean_busbw(&self) -> f64 {
+        let (sum, count) = self.figures().fold((0.0, 0.0), |(sum, count), figures| (sum + figures.busbw, count + 1.0));
+        if count > 0.0 { sum / count } else { 0.0 }
+    }
+
+    fn figures(&self) -> impl Iterator<Item = Figures> {
+        self.rows.iter().flat_map(|row| [Some(row.out_of_place), row.in_place]).flatten()
     }
 }
 
@@ -97,6 +115,7 @@ impl Row {
 impl Figures {
     fn columns(self) -> String {
         let Self { time_us, algbw, busbw, wrong } = self;
+        let wrong = wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string());
         format!("{time_us:>11.2} {algbw:>9.2} {busbw:>9.2} {wrong:>6}")
     }
 }

@@ -5,9 +5,11 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use disco::{SessionKind, World, backend};
+
+use crate::values;
 
 /// Run a program whose session is made by `disco::from_env()`
 ///
@@ -15,22 +17,22 @@ use disco::{SessionKind, World, backend};
 #[derive(Args)]
 pub(crate) struct Run {
     /// Backend of the data plane
-    #[arg(long, default_value = "local")]
+    #[arg(long, default_value = "local", value_parser = values::backends())]
     backend: String,
     /// Number of workers, on all machines together [default: 1 on each]
-    #[arg(long)]
+    #[arg(long, value_parser = values::workers)]
     workers: Option<usize>,
     /// Number of equal groups that the workers are split in
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = values::groups)]
     groups: usize,
     /// Where the workers live [default: nodes for several, processes for `mpi`, threads for others]
-    #[arg(long)]
+    #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
     /// Number of machines, this one included; what joins from the others, and needs a token, is printed
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = values::nodes)]
     nodes: usize,
     /// Where other machines connect [default: any port of 127.0.0.1]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     listen: Option<String>,
     /// A file with the token that all nodes know, which `disco token` makes [default: DISCO_TOKEN_FILE, or the token itself in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
@@ -51,11 +53,12 @@ impl Run {
         let workers = self.workers.unwrap_or(self.nodes);
         World::new(workers, self.groups)?.on_nodes(self.nodes)?;
         backend::find(&self.backend)?.probe()?;
+        let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
+        let session = self.session.unwrap_or(usual);
+        self.check_effects(session)?;
         let words = self.launcher(workers)?.into_iter().chain(self.program.iter().map(OsString::from));
         let words: Vec<OsString> = words.collect();
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
-        let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
-        let session = self.session.unwrap_or(usual);
         let mut command = Command::new(program);
         command
             .args(args)
@@ -79,6 +82,24 @@ impl Run {
 }
 
 impl Run {
+    /// Refuses options that have no effect on a session of this kind.
+    fn check_effects(&self, session: SessionKind) -> anyhow::Result<()> {
+        values::check_devices(&self.backend, &self.devices)?;
+        if session == SessionKind::Nodes {
+            return Ok(());
+        }
+        ensure!(
+            self.nodes == 1,
+            "--session {session} is on one machine, and --nodes {} are as many machines",
+            self.nodes
+        );
+        ensure!(self.token_file.is_none(), "--token-file has no effect without --nodes");
+        // Ranks that a launcher starts on several machines join rank 0 there.
+        let is_launched = self.launcher.is_some() || (self.backend == "mpi" && session == SessionKind::Processes);
+        ensure!(self.listen.is_none() || is_launched, "--listen has no effect without --nodes");
+        Ok(())
+    }
+
     /// What goes before the program.
     #[cfg_attr(not(feature = "mpi"), expect(unused_variables))]
     fn launcher(&self, workers: usize) -> anyhow::Result<Vec<OsString>> {

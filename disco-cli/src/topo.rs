@@ -8,6 +8,8 @@ use disco::nccl::p2p::{self, RANKS, Site, Survey, Topology};
 use disco::{Error, Unavailable};
 use serde::Serialize;
 
+use crate::output::json;
+
 /// Show the links between this machine's GPUs, and whether peers can reach each other's memory by them
 #[derive(Args)]
 pub(crate) struct Topo {
@@ -61,8 +63,7 @@ impl Topo {
             Err(error) => return Err(error.into()),
         };
         if self.json {
-            serde_json::to_writer_pretty(&mut *out, &finding)?;
-            writeln!(out)?;
+            json(out, &finding)?;
         } else {
             print(&finding, out)?;
         }

@@ -1,5 +1,6 @@
 //! `disco worker`
 
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use disco::{JoinOptions, Token};
 
-use crate::run;
+use crate::{run, values};
 
 /// Join a session of nodes from this machine, and serve until it is over
 ///
@@ -17,7 +18,7 @@ use crate::run;
 #[derive(Args)]
 pub(crate) struct Worker {
     /// Where the controller listens
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     connect: String,
     /// How many workers this machine has [default: as the controller says]
     #[arg(long, value_name = "K")]
@@ -45,7 +46,7 @@ impl Worker {
         let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
         options.start = Duration::from_secs(self.wait);
-        options.say = |text| eprintln!("disco: {text}");
+        options.say = |text| _ = writeln!(io::stderr(), "disco: {text}");
         disco::join(&options)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -12,9 +12,6 @@ disco::register_function!("disco-cli.bench.prepare", prepare);
 disco::register_function!("disco-cli.bench.verify", verify);
 disco::register_function!("disco-cli.bench.run", run);
 
-/// Runs before the clock starts.
-const WARM_UP: u64 = 3;
-
 /// One rank's part in an operation.
 struct Job {
     group: Vec<Op>,
@@ -152,10 +149,10 @@ fn verify(ctx: &mut WorkerContext, job: Rc<Job>) -> Result<i64> {
     Ok(wrong as i64)
 }
 
-/// Seconds that `iters` of them take on this rank.
-fn run(ctx: &mut WorkerContext, job: Rc<Job>, iters: u64) -> Result<Value> {
+/// Seconds that `iters` of them take on this rank, after `warm_up` of them.
+fn run(ctx: &mut WorkerContext, job: Rc<Job>, warm_up: u64, iters: u64) -> Result<Value> {
     let comm = ctx.comm()?;
-    for _ in 0..WARM_UP {
+    for _ in 0..warm_up {
         comm.enqueue(&job.group)?;
     }
     comm.synchronize()?;

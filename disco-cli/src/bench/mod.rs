@@ -2,7 +2,6 @@
 
 mod job;
 mod operation;
-mod size;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -18,65 +17,75 @@ use disco::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::operation::Operation;
-use crate::plot;
+use crate::output::{OutputFile, json};
 use crate::report::{Figures, Report, Row};
+use crate::{plot, values};
 
 /// How long a row is measured, in seconds, and how often at least.
 const ROW: f64 = 0.02;
 const LEAST: u64 = 5;
 const PROGRESS: &str = "[{elapsed_precise}] {bar:30} {pos}/{len} sizes, {msg}";
 
-/// Measure an operation of a backend on this machine, with the columns of nccl-tests
+/// Measure an operation of a backend on this machine, with the columns and the short options of nccl-tests
 ///
 /// Times are those of the slowest rank. Each size is checked with fresh data: `wrong` counts elements, and any makes the
-/// exit status 1.
+/// exit status 1. `Avg bus bandwidth` is the mean of all rows.
 #[derive(Args)]
 pub(crate) struct Bench {
     /// What to measure
     operation: Operation,
     /// Backend of the data plane
-    #[arg(long, default_value = "local")]
+    #[arg(long, default_value = "local", value_parser = values::backends())]
     backend: String,
     /// Number of workers
-    #[arg(long, default_value_t = 2)]
+    #[arg(short = 'g', long, default_value_t = 2, value_parser = values::workers)]
     workers: usize,
     /// Where the workers live [default: processes for `mpi`, threads for others]
-    #[arg(long)]
+    #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
     /// Each worker's device, parted by commas [default: worker i takes device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
     /// Smallest size of the larger side of a rank, in bytes: 8, 64K, 1M
-    #[arg(long, default_value = "8", value_parser = size::parse)]
+    #[arg(short = 'b', long, default_value = "8", value_parser = values::size)]
     min_bytes: usize,
     /// Largest size
-    #[arg(long, default_value = "64M", value_parser = size::parse)]
+    #[arg(short = 'e', long, default_value = "64M", value_parser = values::size)]
     max_bytes: usize,
     /// From one size to the next
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
+    /// Iterations of a row [default: those of about 20 ms, and at least 5]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
+    iters: Option<u32>,
+    /// Iterations before those, which are not timed
+    #[arg(short = 'w', long, default_value_t = 3)]
+    warmup_iters: u32,
+    /// Check the result of each row (1) or of none (0)
+    #[arg(short = 'c', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    check: u8,
     /// Element type
-    #[arg(long, default_value = "f32")]
+    #[arg(long, default_value = "f32", value_parser = values::dtypes())]
     dtype: DType,
-    /// How elements are reduced
-    #[arg(long = "op", default_value = "sum")]
-    reduction: Reduction,
-    /// Root of rooted operations
-    #[arg(long, default_value_t = 0)]
-    root: u32,
+    /// How elements are reduced [default: sum]
+    #[arg(long = "op", value_parser = values::reductions())]
+    reduction: Option<Reduction>,
+    /// Root of rooted operations [default: 0]
+    #[arg(long)]
+    root: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Draw latency and bus bandwidth against size
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw latency and bus bandwidth against size, as SVG
+    #[arg(long, value_name = "FILE.svg", value_parser = values::svg)]
     plot: Option<PathBuf>,
 }
 
 impl Bench {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        ensure!(self.min_bytes <= self.max_bytes, "--min-bytes is larger than --max-bytes");
-        ensure!((self.root as usize) < self.workers, "--root {} is none of {} workers", self.root, self.workers);
+        self.check_options()?;
         let probe = backend::find(&self.backend)?.probe()?;
+        let picture = self.plot.as_deref().map(OutputFile::open).transpose()?;
         let kind = self.session.unwrap_or(SessionKind::of(&self.backend));
         let hop = || placement::hop().map(|hop| hop.as_nanos());
         let mut report = Report {
@@ -89,6 +98,7 @@ impl Bench {
             cpus: available_parallelism().map_or(1, usize::from),
             hop_ns: [hop(), None],
             rows: Vec::new(),
+            avg_busbw: None,
         };
         let session = Builder::new(kind, self.workers).start()?;
         block_on(session.init_ccl(&self.backend, &self.devices))?;
@@ -109,21 +119,44 @@ impl Bench {
         bar.finish_and_clear();
         block_on(session.shutdown())?;
         report.hop_ns[1] = hop();
+        report.avg_busbw = Some(report.mean_busbw());
         if self.json {
-            serde_json::to_writer_pretty(&mut *out, &report)?;
-            writeln!(out)?;
+            json(out, &report)?;
         } else {
             report.print_footer(out)?;
         }
-        if let Some(path) = &self.plot {
-            plot::draw(slice::from_ref(&report), path)?;
+        if let Some(file) = picture {
+            plot::draw(slice::from_ref(&report), file)?;
         }
-        Ok(if report.wrong() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if report.wrong().unwrap_or(0) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Refuses what can't be measured, and options that have no effect.
+    fn check_options(&self) -> anyhow::Result<()> {
+        let Self { operation, workers, .. } = self;
+        let name = operation.name();
+        ensure!(self.min_bytes <= self.max_bytes, "--min-bytes is larger than --max-bytes");
+        if let Some(root) = self.root {
+            ensure!((root as usize) < *workers, "--root {root} is none of {workers} workers");
+            ensure!(operation.has_root(), "--root {root} has no effect: {name} has no root");
+        }
+        if let Some(reduction) = self.reduction {
+            ensure!(operation.reduces(), "--op {} has no effect: {name} does not reduce", reduction.name());
+        }
+        values::check_devices(&self.backend, &self.devices)
+    }
+
+    fn root(&self) -> u32 {
+        self.root.unwrap_or(0)
+    }
+
+    fn reduction(&self) -> Reduction {
+        self.reduction.unwrap_or(Reduction::Sum)
     }
 
     fn sizes(&self) -> impl Iterator<Item = usize> {
         let factor = self.factor as usize;
-        let sizes = std::iter::successors(Some(self.min_bytes.max(1)), move |size| size.checked_mul(factor));
+        let sizes = std::iter::successors(Some(self.min_bytes), move |size| size.checked_mul(factor));
         sizes.take_while(|size| *size <= self.max_bytes)
     }
 
@@ -141,8 +174,8 @@ impl Bench {
             size,
             count,
             dtype: self.dtype.name().into(),
-            redop: self.operation.reduces().then(|| self.reduction.name().into()),
-            root: self.operation.has_root().then_some(self.root),
+            redop: self.operation.reduces().then(|| self.reduction().name().into()),
+            root: self.operation.has_root().then_some(self.root()),
             out_of_place: self.measure(session, count, size, false).await?,
             in_place,
         })
@@ -158,19 +191,29 @@ impl Bench {
         let prepare = session.function("disco-cli.bench.prepare").await?;
         let verify = session.function("disco-cli.bench.verify").await?;
         let run = session.function("disco-cli.bench.run").await?;
-        let plan = Shape::from([count as i64, self.root.into(), in_place.into()]);
-        let args = (self.operation.name(), plan, self.reduction.name(), self.dtype);
+        let plan = Shape::from([count as i64, self.root().into(), in_place.into()]);
+        let args = (self.operation.name(), plan, self.reduction().name(), self.dtype);
         let job = session.call(&prepare, args).await?;
-        let wrong: Vec<i64> = on_all(session, &session.call(&verify, (&job,)).await?).await?;
+        let wrong = match self.check {
+            0 => None,
+            _ => {
+                let wrong: Vec<i64> = on_all(session, &session.call(&verify, (&job,)).await?).await?;
+                Some(wrong.into_iter().sum::<i64>() as u64)
+            }
+        };
+        let warm_up = i64::from(self.warmup_iters);
         let time = async |iters: u64| -> disco::Result<f64> {
-            let seconds: Vec<f64> = on_all(session, &session.call(&run, (&job, iters as i64)).await?).await?;
+            let seconds: Vec<f64> = on_all(session, &session.call(&run, (&job, warm_up, iters as i64)).await?).await?;
             Ok(seconds.into_iter().fold(0.0, f64::max) / iters as f64)
         };
-        let estimate = time(LEAST).await?;
-        let seconds = time((ROW / estimate).clamp(LEAST as f64, 1e6) as u64).await?;
+        let iters = match self.iters {
+            Some(iters) => iters.into(),
+            None => (ROW / time(LEAST).await?).clamp(LEAST as f64, 1e6) as u64,
+        };
+        let seconds = time(iters).await?;
         let algbw = size as f64 / seconds / 1e9;
         let busbw = algbw * self.operation.bus_factor(self.workers);
-        Ok(Figures { time_us: seconds * 1e6, algbw, busbw, wrong: wrong.into_iter().sum::<i64>() as u64 })
+        Ok(Figures { time_us: seconds * 1e6, algbw, busbw, wrong })
     }
 }
 

@@ -2,6 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bench;
+mod options;
+mod output;
+#[cfg(target_os = "linux")]
+#[path = "../../../tests/terminal/mod.rs"]
+mod terminal;
+
 use std::process::{Command, Output};
 
 fn disco(args: &[&str]) -> Output {
@@ -61,13 +68,6 @@ fn ping_measures_syncs_and_calls() {
 }
 
 #[test]
-fn ping_with_no_workers_says_why_not() {
-    let none = disco(&["ping", "--workers", "0"]);
-    assert_eq!(err(&none), "disco: 0 workers in 1 groups: a session needs at least 1 worker\n");
-    assert_eq!(none.status.code(), Some(1));
-}
-
-#[test]
 fn run_passes_the_session_on_and_the_status_back() {
     let script = "echo $DISCO_SESSION $DISCO_BACKEND $DISCO_WORKERS $DISCO_GROUPS $0; exit 7";
     let run = disco(&["run", "--workers", "4", "--groups", "2", "--", "sh", "-c", script, "arg"]);
@@ -98,13 +98,6 @@ fn completions_and_version_are_printed() {
         assert!(out(&disco(&["completions", shell])).contains("backends"), "{shell}");
     }
     assert_eq!(out(&disco(&["--version"])), format!("disco {}\n", env!("CARGO_PKG_VERSION")));
-}
-
-#[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
-    let script = format!("{} completions bash | head -n 1; exit 0", env!("CARGO_BIN_EXE_disco"));
-    let piped = Command::new("sh").args(["-c", &script]).output().unwrap();
-    assert_eq!(err(&piped), "");
 }
 
 #[test]
@@ -151,114 +144,4 @@ fn check_never_falls_back_to_another_backend() {
         (unknown.status.code(), err(&unknown)),
         (Some(1), "disco: no check has `all_produce` in its name\n".into())
     );
-}
-
-/// Every operation, as JSON.
-fn bench(args: &[&str]) -> serde_json::Value {
-    let output = disco(&[&["bench"], args, &["--workers", "3", "--min-bytes", "8", "--json"]].concat());
-    assert!(output.status.success(), "{args:?}: {}", err(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-#[test]
-fn bench_prints_the_columns_of_nccl_tests() {
-    let output = disco(&["bench", "reduce", "--workers", "2", "--min-bytes", "1K", "--max-bytes", "4K", "--root", "1"]);
-    assert!(output.status.success(), "{}", err(&output));
-    let text = out(&output);
-    let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[0].starts_with("# disco ") && lines[0].contains("reduce, backend local (built in"), "{text}");
-    let columns: Vec<&str> = lines[3].split_whitespace().collect();
-    let [shared, each] = [["size", "count", "type", "redop", "root"].as_slice(), &["time", "algbw", "busbw", "wrong"]];
-    assert_eq!(columns[1..], [shared, each, each].concat(), "{text}");
-    let rows: Vec<Vec<&str>> =
-        lines.iter().filter(|line| !line.starts_with('#')).map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(
-        rows.iter().map(|row| row[..5].join(" ")).collect::<Vec<_>>(),
-        ["1024 256 f32 sum 1", "2048 512 f32 sum 1", "4096 1024 f32 sum 1"]
-    );
-    assert!(rows.iter().all(|row| row.len() == 13), "{text}");
-    assert!(text.ends_with("# wrong elements: 0\n"), "{text}");
-}
-
-#[test]
-fn bench_finds_every_operation_right_on_every_dtype() {
-    for operation in [
-        "all_reduce",
-        "reduce",
-        "reduce_scatter",
-        "all_gather",
-        "broadcast",
-        "gather",
-        "scatter",
-        "all_to_all",
-        "send_recv",
-    ] {
-        let json = bench(&[operation, "--max-bytes", "8K", "--factor", "1024", "--root", "2"]);
-        let factor = match operation {
-            "all_reduce" => 4.0 / 3.0,
-            "reduce" | "broadcast" | "send_recv" => 1.0,
-            _ => 2.0 / 3.0,
-        };
-        for row in json["rows"].as_array().unwrap() {
-            for figures in [&row["out_of_place"], &row["in_place"]] {
-                if operation == "send_recv" && figures.is_null() {
-                    continue;
-                }
-                assert_eq!(figures["wrong"], 0, "{operation}: {row}");
-                let [algbw, busbw] = ["algbw", "busbw"].map(|name| figures[name].as_f64().unwrap());
-                assert!((busbw - algbw * factor).abs() <= 1e-9 * busbw, "{operation}: {row}");
-            }
-        }
-    }
-    for dtype in ["bool", "i8", "u16", "i64", "f16", "bf16", "f64", "f8e4m3", "f8e5m2"] {
-        let json = bench(&["all_reduce", "--max-bytes", "8", "--dtype", dtype, "--op", "max"]);
-        assert_eq!(json["rows"][0]["out_of_place"]["wrong"], 0, "{dtype}");
-        assert_eq!(json["rows"][0]["type"], dtype);
-    }
-}
-
-#[test]
-fn results_of_bench_are_drawn_over_each_other() {
-    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let one = path("one.svg");
-    let mut results = Vec::new();
-    for operation in ["all_reduce", "broadcast"] {
-        let json = bench(&[operation, "--max-bytes", "64", "--plot", &one]);
-        results.push(path(&format!("{operation}.json")));
-        std::fs::write(results.last().unwrap(), json.to_string()).unwrap();
-    }
-    let both = path("both.svg");
-    let drawn = disco(&["plot", &results[0], &results[1], "--out", &both]);
-    assert!(drawn.status.success(), "{}", err(&drawn));
-    let [one, both] = [one, both].map(|path| std::fs::read_to_string(path).unwrap());
-    for picture in [&one, &both] {
-        assert!(picture.trim_end().ends_with("</svg>"));
-        for label in ["size (bytes)", "time (µs)", "busbw (GB/s)", "broadcast f32, local, 3 threads, in place"] {
-            assert!(picture.contains(label), "{label}");
-        }
-    }
-    // Each series has a color of its own: a line in each panel, and one in its legend.
-    let lines = |picture: &str, color: &str| picture.matches(&format!("stroke=\"{color}\"")).count();
-    for (color, of_one) in [("#0072B2", 4), ("#D55E00", 4), ("#009E73", 0), ("#CC79A7", 0)] {
-        assert_eq!((lines(&one, color), lines(&both, color)), (of_one, 4), "{color}");
-    }
-    let missing = disco(&["plot", &path("none.json"), "--out", &path("none.svg")]);
-    assert!(!missing.status.success() && err(&missing).contains("none.json"), "{}", err(&missing));
-}
-
-#[test]
-fn bench_refuses_what_makes_no_sense() {
-    let refused = |args: &[&str]| {
-        let output = disco(&[&["bench", "all_reduce"], args].concat());
-        assert!(!output.status.success());
-        err(&output)
-    };
-    assert!(refused(&["--min-bytes", "1M", "--max-bytes", "1K"]).contains("--min-bytes is larger than --max-bytes"));
-    assert!(refused(&["--max-bytes", "12X"]).contains("unknown unit `X`"));
-    assert!(refused(&["--factor", "1"]).contains("1 is not in 2.."));
-    assert!(refused(&["--dtype", "float"]).contains("unknown dtype `float`"));
-    assert!(refused(&["--op", "xor"]).contains("unknown reduction `xor`"));
-    assert!(refused(&["--root", "2"]).contains("--root 2 is none of 2 workers"));
-    assert!(refused(&["--backend", "ucc"]).contains("backend `ucc` is not available"));
 }

@@ -1,0 +1,84 @@
+//! Where results go: standard output as JSON, and files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+/// Writes one JSON value and the end of its line. An error of `out` stays an [`io::Error`].
+pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    Ok(out.write_all(&text)?)
+}
+
+/// A file that is opened before the work whose result goes there. What it held stays until the result is written; a new one is removed
+/// if there is no result.
+pub(crate) struct OutputFile {
+    path: PathBuf,
+    file: File,
+    is_unfinished: bool,
+}
+
+impl OutputFile {
+    /// Opens it, or makes it.
+    ///
+    /// # Errors
+    /// It can't be written, naming it.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let open = || match OpenOptions::new().write(true).create_new(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Ok((OpenOptions::new().write(true).open(path)?, false))
+            }
+            made => Ok((made?, true)),
+        };
+        let opened: io::Result<_> = open();
+        let (file, is_unfinished) = opened.with_context(|| format!("can't write {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file, is_unfinished })
+    }
+
+    /// Writes the result in place of what was there.
+    ///
+    /// # Errors
+    /// It can't be written, naming it.
+    pub(crate) fn write(mut self, result: &[u8]) -> anyhow::Result<()> {
+        let mut write = || {
+            // Pipes and devices have no length.
+            if self.file.metadata()?.is_file() {
+                self.file.set_len(0)?;
+            }
+            self.file.write_all(result)
+        };
+        write().with_context(|| format!("can't write {}", self.path.display()))?;
+        self.is_unfinished = false;
+        Ok(())
+    }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if self.is_unfinished {
+            _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_result_is_as_it_was() {
+        let path = std::env::temp_dir().join(format!("disco-output-{}", std::process::id()));
+        drop(OutputFile::open(&path).unwrap());
+        assert!(!path.exists());
+        fs::write(&path, "before").unwrap();
+        drop(OutputFile::open(&path).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"before");
+        OutputFile::open(&path).unwrap().write(b"now").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"now");
+        fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,174 @@
+//! What options take: parsers whose errors are about the text that was typed, and that tell `--help` the possible values.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command, Error};
+use disco::{DType, DeviceKind, Reduction, SessionKind, backend};
+
+/// Values that have names, parsed by `parse`, whose error says what they are.
+#[derive(Clone)]
+pub(crate) struct Named<P> {
+    names: Vec<&'static str>,
+    parse: P,
+}
+
+type Parse<T> = fn(&str) -> Result<T, <T as FromStr>::Err>;
+
+/// Kinds of sessions.
+pub(crate) fn sessions() -> Named<Parse<SessionKind>> {
+    Named { names: SessionKind::ALL.map(SessionKind::name).to_vec(), parse: SessionKind::from_str }
+}
+
+/// Element types.
+pub(crate) fn dtypes() -> Named<Parse<DType>> {
+    Named { names: DType::all().map(DType::name).collect(), parse: DType::from_str }
+}
+
+/// Reductions.
+pub(crate) fn reductions() -> Named<Parse<Reduction>> {
+    Named { names: Reduction::ALL.map(Reduction::name).to_vec(), parse: Reduction::from_str }
+}
+
+/// Backends of this program. Other names are no error here: whatever uses one says what the program has.
+pub(crate) fn backends() -> Named<Parse<String>> {
+    Named { names: backend::all().iter().map(|backend| backend.name()).collect(), parse: String::from_str }
+}
+
+impl<T, E, P> TypedValueParser for Named<P>
+where
+    T: Clone + Send + Sync + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    P: Fn(&str) -> Result<T, E> + Clone + Send + Sync + 'static,
+{
+    type Value = T;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<T, Error> {
+        TypedValueParser::parse_ref(&self.parse, command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.names.iter().map(PossibleValue::new)))
+    }
+}
+
+/// A number of workers.
+pub(crate) fn workers(text: &str) -> Result<usize, String> {
+    at_least_one(text, "a session has at least 1 worker")
+}
+
+/// A number of groups.
+pub(crate) fn groups(text: &str) -> Result<usize, String> {
+    at_least_one(text, "workers are in at least 1 group")
+}
+
+/// A number of nodes.
+pub(crate) fn nodes(text: &str) -> Result<usize, String> {
+    at_least_one(text, "a session has at least 1 node, which is this machine")
+}
+
+fn at_least_one(text: &str, why: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err(why.to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err(format!("`{text}` is no whole number")),
+    }
+}
+
+/// Bytes: `8`, `64K`, `16M`, `1G`, in powers of 1,024.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        unit => return Err(format!("unknown unit `{unit}`; known are K, M, G")),
+    };
+    let example = "a size is a whole number of bytes, or of K, M or G in powers of 1,024, as in 64K";
+    let number: usize = digits.parse().map_err(|_| format!("`{text}` is no size: {example}"))?;
+    match number.checked_mul(1 << shift) {
+        Some(0) => Err("a size is at least 1 byte".to_owned()),
+        Some(bytes) => Ok(bytes),
+        None => Err(format!("`{text}` is more than memory can hold")),
+    }
+}
+
+/// `HOST:PORT`, or several with commas between them.
+pub(crate) fn addresses(text: &str) -> Result<String, String> {
+    text.split(',').try_for_each(address)?;
+    Ok(text.to_owned())
+}
+
+fn address(text: &str) -> Result<(), String> {
+    let no = |why: String| Err(format!("`{text}` is no HOST:PORT: {why}"));
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return no(format!("the port is missing, as in {text}:4567"));
+    };
+    if host.is_empty() {
+        return no(format!("the host is missing, as in 127.0.0.1:{port}"));
+    }
+    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+        return no("an IPv6 address stands in brackets, as in [::1]:4567".to_owned());
+    }
+    match port.parse::<u16>() {
+        Ok(_) => Ok(()),
+        Err(_) => no(format!("`{port}` is no port, which is a number up to 65535")),
+    }
+}
+
+/// A file for a picture: one whose name says that it is SVG, or says nothing.
+pub(crate) fn svg(text: &str) -> Result<PathBuf, String> {
+    let path = Path::new(text);
+    match path.extension() {
+        Some(extension) if !extension.eq_ignore_ascii_case("svg") => {
+            Err(format!("pictures are SVG: name the file {}", path.with_extension("svg").display()))
+        }
+        _ => Ok(path.to_owned()),
+    }
+}
+
+/// Refuses devices for a backend that takes none.
+///
+/// # Errors
+/// There are some, and its tensors are in the host's memory; there is no such backend.
+pub(crate) fn check_devices(backend: &str, devices: &[i32]) -> anyhow::Result<()> {
+    if !devices.is_empty() && backend::find(backend)?.device_kind() == DeviceKind::Cpu {
+        anyhow::bail!("--devices has no effect: tensors of backend `{backend}` are in the host's memory");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_powers_of_1024() {
+        assert_eq!(size("8"), Ok(8));
+        assert_eq!(size("64k"), Ok(64 << 10));
+        assert_eq!(size("16MiB"), Ok(16 << 20));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        for refused in ["M", "12X", "99999999999G", "0", "0K", "1e6", "1.5M", "-1", ""] {
+            assert!(size(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        for taken in ["a:1", "127.0.0.1:4567", "[::1]:0", "a:1,b:2"] {
+            assert_eq!(addresses(taken).as_deref(), Ok(taken));
+        }
+        for (refused, why) in [
+            ("foo", "`foo` is no HOST:PORT: the port is missing, as in foo:4567"),
+            (":80", "`:80` is no HOST:PORT: the host is missing, as in 127.0.0.1:80"),
+            ("::1:80", "`::1:80` is no HOST:PORT: an IPv6 address stands in brackets, as in [::1]:4567"),
+            ("a:http", "`a:http` is no HOST:PORT: `http` is no port, which is a number up to 65535"),
+            ("a:1,b:70000", "`b:70000` is no HOST:PORT: `70000` is no port, which is a number up to 65535"),
+        ] {
+            assert_eq!(addresses(refused), Err(why.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What options take, and what is said of those that are refused.
+
+use crate::{disco, err, out};
+
+/// What is printed of a command line that is refused before anything starts.
+fn refused(args: &[&str]) -> String {
+    let output = disco(args);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{args:?}: {}", out(&output));
+    err(&output)
+}
+
+/// The first line, of a command line that the parser refuses.
+fn first_line(args: &[&str]) -> String {
+    refused(args).lines().next().unwrap().to_owned()
+}
+
+#[test]
+fn errors_are_about_what_was_typed() {
+    let invalid =
+        |value: &str, option: &str, why: &str| format!("error: invalid value '{value}' for '{option}': {why}");
+    let workers = |value| invalid(value, "--workers <WORKERS>", "a session has at least 1 worker");
+    for command in [&["ping"][..], &["bench", "all_reduce"], &["check"], &["run"]] {
+        let program: &[&str] = if command == ["run"] { &["--", "true"] } else { &[] };
+        let line = first_line(&[command, &["--workers", "0"], program].concat());
+        assert!(line.ends_with(": a session has at least 1 worker"), "{line}");
+        assert!(line.contains("'0'") && line.contains("--workers <WORKERS>"), "{line}");
+    }
+    assert_eq!(first_line(&["ping", "--workers", "0"]), workers("0"));
+    assert_eq!(
+        first_line(&["ping", "--workers", "four"]),
+        invalid("four", "--workers <WORKERS>", "`four` is no whole number")
+    );
+    let nodes = "a session has at least 1 node, which is this machine";
+    assert_eq!(first_line(&["run", "--nodes", "0", "--", "true"]), invalid("0", "--nodes <NODES>", nodes));
+    assert_eq!(first_line(&["ping", "--session", "nodes", "--nodes", "0"]), invalid("0", "--nodes <NODES>", nodes));
+    let groups = "workers are in at least 1 group";
+    assert_eq!(first_line(&["check", "--groups", "0"]), invalid("0", "--groups <GROUPS>", groups));
+    let min = "--min-bytes <MIN_BYTES>";
+    assert_eq!(
+        first_line(&["bench", "all_reduce", "--min-bytes", "0"]),
+        invalid("0", min, "a size is at least 1 byte")
+    );
+    let size = "a size is a whole number of bytes, or of K, M or G in powers of 1,024, as in 64K";
+    assert_eq!(
+        first_line(&["bench", "all_reduce", "--min-bytes", "1e6"]),
+        invalid("1e6", min, &format!("`1e6` is no size: {size}"))
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_address_without_a_port_is_refused_at_once() {
+    let expected = "error: invalid value 'foo' for '--connect <HOST:PORT>': `foo` is no HOST:PORT: the port is missing, as in foo:4567";
+    assert_eq!(first_line(&["worker", "--connect", "foo"]), expected);
+    let listen = first_line(&["run", "--nodes", "2", "--listen", "0.0.0.0", "--", "true"]);
+    assert!(listen.ends_with("`0.0.0.0` is no HOST:PORT: the port is missing, as in 0.0.0.0:4567"), "{listen}");
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    for (args, expected) in [
+        (&["bench", "all_reduce", "--root", "1"][..], "--root 1 has no effect: all_reduce has no root"),
+        (&["bench", "broadcast", "--op", "max"], "--op max has no effect: broadcast does not reduce"),
+        (
+            &["bench", "all_reduce", "--devices", "1,0"],
+            "--devices has no effect: tensors of backend `local` are in the host's memory",
+        ),
+        (
+            &["check", "--backend", "local", "--devices", "1,0"],
+            "--devices has no effect: tensors of backend `local` are in the host's memory",
+        ),
+        (
+            &["run", "--devices", "1,0", "--", "echo", "started"],
+            "--devices has no effect: tensors of backend `local` are in the host's memory",
+        ),
+        (&["ping", "--nodes", "3"], "--nodes has no effect without --session nodes"),
+        (&["ping", "--node-workers", "threads"], "--node-workers has no effect without --session nodes"),
+        (&["run", "--token-file", "token", "--", "echo", "started"], "--token-file has no effect without --nodes"),
+        (&["run", "--listen", "0.0.0.0:1", "--", "echo", "started"], "--listen has no effect without --nodes"),
+        (
+            &["run", "--nodes", "2", "--session", "threads", "--", "echo", "started"],
+            "--session threads is on one machine, and --nodes 2 are as many machines",
+        ),
+    ] {
+        assert_eq!(refused(args), format!("disco: {expected}\n"));
+    }
+}
+
+#[test]
+fn help_lists_the_values_of_every_enum() {
+    for (command, values) in [
+        ("bench", "[possible values: threads, processes, nodes]"),
+        ("bench", "[possible values: bool, i8, u8,"),
+        ("bench", "[possible values: sum, prod, min, max, avg]"),
+        ("bench", "- send_recv:"),
+        ("check", "[possible values: threads, processes, nodes]"),
+        ("ping", "[possible values: threads, processes, nodes]"),
+        ("run", "[possible values: threads, processes, nodes]"),
+        ("run", "[possible values: cuda_p2p, local, mpi, nccl, rccl, rocm_p2p]"),
+        ("completions", "[possible values: bash, elvish, fish, powershell, zsh]"),
+    ] {
+        // In one line, however wide the terminal is.
+        let help = out(&disco(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(values), "{command}: {values}: {help}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Where output goes: pipes that are closed, files, terminals.
+
+use std::io;
+use std::process::{Command, Output, Stdio};
+
+use crate::{disco, err};
+
+/// Runs the command with a standard output that nobody reads, and perhaps such a standard error.
+fn into_closed_pipes(args: &[&str], error_too: bool) -> Output {
+    let closed = || io::pipe().unwrap().1;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+    command.args(args).stdout(closed()).stderr(if error_too { Stdio::from(closed()) } else { Stdio::piped() });
+    command.spawn().unwrap().wait_with_output().unwrap()
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let commands: [&[&str]; 5] = [
+        &["backends"],
+        &["topo"],
+        &["bench", "all_reduce", "--max-bytes", "64", "-n", "5"],
+        &["check", "--workers", "2", "--filter", "all_reduce::i8"],
+        &["ping", "--workers", "2", "--rounds", "20"],
+    ];
+    for command in commands {
+        for format in [&["--json"][..], &[]] {
+            let args = [command, format].concat();
+            let output = into_closed_pipes(&args, false);
+            assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()), "{args:?}");
+            assert_eq!(into_closed_pipes(&args, true).status.code(), Some(0), "{args:?}");
+        }
+    }
+    let output = into_closed_pipes(&["completions", "bash"], false);
+    assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+}
+
+#[test]
+fn a_failure_that_nobody_reads_is_no_panic() {
+    for args in [&["check", "--backend", "ucc"][..], &["bench", "all_reduce", "--root", "1"]] {
+        assert_eq!(into_closed_pipes(args, true).status.code(), Some(1), "{args:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+    let output = command.args(["backends", "--json"]).stdout(full).output().unwrap();
+    assert_eq!(
+        (output.status.code(), err(&output)),
+        (Some(1), "disco: No space left on device (os error 28)\n".to_owned())
+    );
+}
+
+#[test]
+fn escape_codes_do_not_go_to_files() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+    command.env_remove("NO_COLOR").env("DISCO_LOG", "trace").args([
+        "bench",
+        "all_reduce",
+        "--max-bytes",
+        "64",
+        "-n",
+        "5",
+    ]);
+    let output = command.output().unwrap();
+    assert!(output.status.success() && !output.stderr.is_empty(), "there is a log");
+    for text in [&output.stdout, &output.stderr] {
+        assert!(!text.contains(&b'\x1b'), "{}", String::from_utf8_lossy(text));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn backends_fit_a_terminal_and_stay_on_one_line_elsewhere() {
+    let nowhere = |command: &mut Command| {
+        for variable in ["DISCO_NCCL_LIBRARY", "DISCO_RCCL_LIBRARY"] {
+            command.env(variable, format!("/nowhere/{}/library.so", "folder".repeat(20)));
+        }
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+    nowhere(command.arg("backends"));
+    let shown = crate::terminal::output(command);
+    let widest = shown.lines().map(|line| line.trim_end().chars().count()).max();
+    assert!(widest.is_some_and(|widest| (60..=80).contains(&widest)), "{shown}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+    nowhere(command.arg("backends"));
+    let listed = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert!(listed.lines().any(|line| line.starts_with("nccl     unavailable") && line.len() > 120), "{listed}");
+    assert!(disco(&["backends"]).status.success());
+}
