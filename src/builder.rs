@@ -43,6 +43,7 @@ pub struct Builder {
     launch: Option<Launch>,
     #[cfg(target_os = "linux")]
     nodes: Nodes,
+    value_limit: usize,
     collective_deadline: Option<Duration>,
     connect_deadline: Option<Duration>,
     start_deadline: Duration,
@@ -115,6 +116,7 @@ impl Builder {
             launch: None,
             #[cfg(target_os = "linux")]
             nodes: Nodes::default(),
+            value_limit: WorkerConfig::VALUE_LIMIT,
             collective_deadline: None,
             connect_deadline: None,
             start_deadline: Duration::from_secs(30),
@@ -133,6 +135,14 @@ impl Builder {
     /// Whether ranks compare what they call before each collective. Default: `DISCO_CHECK=1`.
     pub fn check(mut self, check: bool) -> Self {
         self.check = Some(check);
+        self
+    }
+
+    /// Bytes of the arguments of one call, of the value of one `set` or of the value of one `get` that may cross to or from workers
+    /// in other processes. It bounds what each end allocates for the other. Threads of this process have no such limit. Default:
+    /// 1 GiB.
+    pub fn value_limit(mut self, bytes: usize) -> Self {
+        self.value_limit = bytes;
         self
     }
 
@@ -273,6 +283,7 @@ impl Builder {
             Some(check) => check,
             None => Variable::read("DISCO_CHECK").flag()?.unwrap_or(false),
         };
+        config.value_limit = self.value_limit;
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
         // Behind the collective's own.

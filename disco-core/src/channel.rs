@@ -41,6 +41,22 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// Frames that it would take now. Whoever sees 0 hears [`Inbox::room`] when that changes.
     fn room(&self) -> usize;
 
+    /// Frames of at most [`SMALL_FRAME`] bytes of values that it would take now: at least [`Channel::room`]. A lane that is behind
+    /// with large values takes small commands still.
+    fn room_for_small(&self) -> usize {
+        self.room()
+    }
+
+    /// Bytes of the values of one command, or of one reply, that may cross this lane.
+    fn value_limit(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Whether workers get large tensors by shared memory. Then the session copies them there before it takes the order ticket.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
     /// Passes a frame on, in order. Never waits.
     ///
     /// # Errors
@@ -64,6 +80,9 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
     fn close(&self, limit: Duration) -> Result<()>;
 }
+
+/// Bytes of the values of a command up to which [`Channel::room_for_small`] counts.
+pub const SMALL_FRAME: usize = 64 << 10;
 
 /// Bytes of a reply above which lanes may hold it back ([`Inbox::accepts_large_replies`]).
 pub const LARGE_REPLY: usize = 64 << 10;

@@ -90,6 +90,15 @@ impl<T> PartialEq for Local<T> {
 }
 
 impl Command {
+    /// The values in it.
+    pub fn values(&self) -> &[Value] {
+        match self {
+            Command::CallPacked { args, .. } => args,
+            Command::DebugSet { value, .. } => std::slice::from_ref(value),
+            _ => &[],
+        }
+    }
+
     /// The name for messages: that of the session's method.
     pub fn name(&self) -> &'static str {
         match self {

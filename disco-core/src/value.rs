@@ -38,7 +38,7 @@ pub enum Value {
     Register(RegisterId),
     /// An object of a registered type.
     Object(Arc<dyn WireObject>),
-    /// A tensor: by reference on thread lanes, inline up to 64 KiB elsewhere.
+    /// A tensor: by reference on thread lanes, a copy elsewhere.
     Tensor(Tensor),
 }
 
@@ -71,6 +71,17 @@ impl Value {
             Value::Register(_) => "a register",
             Value::Object(_) => "an object",
             Value::Tensor(_) => "a tensor",
+        }
+    }
+
+    /// Bytes of its content, where that has no fixed size: the elements of a tensor, bytes, a string, an object. Else 0.
+    pub fn payload_len(&self) -> usize {
+        match self {
+            Value::Str(text) => text.len(),
+            Value::Bytes(bytes) => bytes.len(),
+            Value::Object(object) => object.size(),
+            Value::Tensor(tensor) => tensor.byte_len(),
+            _ => 0,
         }
     }
 }

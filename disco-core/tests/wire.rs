@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply};
 use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd};
 use disco_core::wire::{
-    self, Assignment, Hello, Join, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError, Writer,
+    self, Assignment, Hello, Join, MappedSnapshot, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError,
+    Writer,
 };
 use disco_core::worker::WorkerConfig;
 use disco_core::{
@@ -409,7 +411,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 37;
+const MESSAGES: usize = 38;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
@@ -489,6 +491,7 @@ fn messages() -> Vec<Message> {
         Message::Part { left: 1 << 40, bytes: [9; 100].into() },
         Message::Join(Join { name: "a machine".into(), functions: vec!["disco.empty".into(), "tests.f".into()] }),
         Message::Assign(assignment),
+        Message::Beside,
         Message::Ready,
         Message::Alive,
         Message::Left("worker 3 (idle)".into()),
@@ -525,7 +528,7 @@ fn call(args: Vec<Value>) -> Frame {
 }
 
 #[test]
-fn a_small_tensor_travels_inline() {
+fn a_tensor_travels_inline() {
     let tensor = Tensor::from_slice(&[1i32, -2, 3, 4, 5, 6], [2, 3]).unwrap();
     let frame = wire::decode_frame(1, call(vec![tensor.into()]).bytes().unwrap()).unwrap();
     let Command::CallPacked { args, .. } = frame.command() else { panic!("{frame:?}") };
@@ -533,22 +536,63 @@ fn a_small_tensor_travels_inline() {
     assert_eq!((back.shape(), back.to_vec::<i32>().unwrap()), (&Shape::from([2, 3]), vec![1, -2, 3, 4, 5, 6]));
 }
 
+/// Tensors of a frame that went beside its bytes.
+fn beside(frame: &Frame) -> (Box<[u8]>, Arc<MappedSnapshot>) {
+    let (bytes, snapshot) = frame.bytes_and_snapshot().unwrap();
+    let fd = snapshot.as_fd().try_clone_to_owned().unwrap();
+    (bytes, Arc::new(MappedSnapshot::open(&fd).unwrap()))
+}
+
 #[test]
-fn a_large_tensor_is_refused_with_the_way_to_do_it() {
-    let tensor = Tensor::zeros(DType::U8, [65_537]).unwrap();
-    let Err(error @ Error::Wire(_)) = call(vec![tensor.into()]).bytes().map(drop) else { panic!() };
-    assert_eq!(
-        error.to_string(),
-        "bad packet: a tensor of 65537 bytes can't be an argument across processes (limit 65536); \
-         use `copy_to_worker_0` and `broadcast`"
-    );
+fn a_large_tensor_travels_inline_and_beside_the_packet() {
+    let tensor =
+        |len: usize| Tensor::from_slice(&(0..len).map(|at| at as u8).collect::<Vec<_>>(), [len as i64]).unwrap();
+    let sent = [tensor(65_537), tensor(10), tensor(300_000)];
+    let args = || sent.iter().map(Value::from).collect::<Vec<_>>();
+    let is_same = |frame: &Frame| {
+        let same = |(arg, sent): (&Value, &Tensor)| matches!(arg, Value::Tensor(back) if *back.bytes().unwrap() == *sent.bytes().unwrap());
+        frame.command().values().iter().zip(&sent).all(same)
+    };
+    let frame = call(args());
+    assert!(frame.bytes().unwrap().len() > 365_000);
+    assert!(is_same(&wire::decode_frame(1, frame.bytes().unwrap()).unwrap()));
+    let (bytes, memory) = beside(&frame);
+    assert!(bytes.len() < 500, "{} bytes", bytes.len());
+    let back = wire::decode_frame_beside(1, &bytes, Some(memory.clone())).unwrap();
+    drop(memory);
+    assert!(is_same(&back));
+    let [Value::Tensor(first), ..] = back.command().values() else { panic!() };
+    first.bytes_mut().unwrap().fill(0);
+    assert!(is_same(&frame), "the reader has a copy");
+    let small = call(vec![tensor(65_536).into()]);
+    assert!(small.bytes_and_snapshot().is_none());
+}
+
+#[test]
+fn places_beside_a_packet_are_checked() {
+    let tensor = || Value::from(Tensor::zeros(DType::U8, [65_537]).unwrap());
+    let refused = |bytes: &[u8], memory| wire::decode_frame_beside(1, bytes, memory).unwrap_err().to_string();
+    let (bytes, memory) = beside(&call(vec![tensor(), tensor()]));
+    assert_eq!(refused(&bytes, None), "expected shared memory with the elements of a tensor");
+    // The place of the second tensor is last.
+    let end = bytes.len();
+    for place in [0u64, 64, 65_535, 65_664 + 1, 65_664 + 64, 1 << 20, u64::MAX, u64::MAX - 63] {
+        let mut moved = bytes.to_vec();
+        moved[end - 8..].copy_from_slice(&place.to_le_bytes());
+        let refused = refused(&moved, Some(memory.clone()));
+        assert_eq!(refused, "expected the place of a tensor in shared memory", "{place}");
+    }
+    let mut wide = bytes.to_vec();
+    wide[end - 16..end - 8].copy_from_slice(&i64::MAX.to_le_bytes());
+    assert_eq!(refused(&wide, Some(memory.clone())), "expected the place of a tensor in shared memory");
+    assert!(wire::decode_frame_beside(1, &bytes, Some(memory)).is_ok());
 }
 
 #[test]
 fn a_packet_that_claims_too_much_is_refused_before_anything_is_allocated() {
     let refused = |bytes: &[u8]| wire::decode_frame(1, bytes).unwrap_err().to_string();
     let claim = (1u64 << 60).to_le_bytes();
-    assert_eq!(refused(&claim), "a packet of 1152921504606846976 bytes; the limit is 268435456");
+    assert_eq!(refused(&claim), "a packet of 1152921504606846976 bytes; the limit is 68719476736");
 
     let mut many = call(Vec::new()).bytes().unwrap().to_vec();
     many[12..16].copy_from_slice(&i32::MAX.to_le_bytes());
@@ -625,12 +669,14 @@ fn a_saved_tensor_is_checked_too() {
         assert!(refused(&text).contains("more bytes wanted"), "{}", refused(&text));
     }
     let large = vec![0; 65_537];
-    let too_large = "a tensor of 65537 bytes can't be an argument across processes";
-    assert!(refused(&saved(MAGIC, 1, 1, &[65_537], 65_537, &large)).starts_with(too_large));
-    let tensor = Tensor::zeros(DType::U8, [65_537]).unwrap();
-    assert!(debug_set(tensor.into()).bytes().unwrap_err().to_string().contains(too_large));
-    let largest = Tensor::zeros(DType::U8, [65_536]).unwrap();
-    assert!(wire::decode_frame(1, debug_set(largest.into()).bytes().unwrap()).is_ok());
+    assert!(read_debug(187, &saved(MAGIC, 1, 1, &[65_537], 65_537, &large)).is_ok());
+    // Base64 takes a third more.
+    for (len, written) in [(65_536, 87_000..88_000), (65_537, 65_600..65_700)] {
+        let tensor = Tensor::zeros(DType::U8, [len]).unwrap();
+        let frame = debug_set(tensor.into());
+        assert!(written.contains(&frame.bytes().unwrap().len()), "{}", frame.bytes().unwrap().len());
+        assert!(wire::decode_frame(1, frame.bytes().unwrap()).is_ok());
+    }
 }
 
 #[test]

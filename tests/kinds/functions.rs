@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
-use disco::{CommunicatorExt as _, DType, Error, Reduction, Result, Store, WorkerContext, WorkerId};
+use disco::{CommunicatorExt as _, DType, Error, Reduction, Result, Store, Tensor, WorkerContext, WorkerId};
 use rustix::process::{Signal, getpid, kill_process};
 
 disco::register_function!("tests.count", count);
+disco::register_function!("tests.double", double);
+disco::register_function!("tests.exit", exit);
 disco::register_function!("tests.freeze", freeze);
 disco::register_function!("tests.held_works", held_works);
 disco::register_function!("tests.hold", hold);
@@ -17,9 +19,34 @@ disco::register_function!("tests.late_sum", late_sum);
 disco::register_function!("tests.marks", marks);
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.sleep", sleep);
+disco::register_function!("tests.sum", sum);
 
 fn count(_: &mut WorkerContext, number: i64) -> Result<i64> {
     Ok(number + 1)
+}
+
+/// Both tensors' bytes, doubled, one behind the other.
+fn double(ctx: &mut WorkerContext, a: Tensor, _: String, b: Tensor) -> Result<Tensor> {
+    let (a, b) = (a.bytes()?, b.bytes()?);
+    let both = ctx.empty(DType::U8, [(a.len() + b.len()) as i64])?;
+    let mut view = both.bytes_mut()?;
+    view.iter_mut().zip(a.iter().chain(&*b)).for_each(|(to, from)| *to = from.wrapping_mul(2));
+    drop(view);
+    Ok(both)
+}
+
+/// One worker's process ends after a while.
+fn exit(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> Result<()> {
+    if ctx.worker() == worker.into() {
+        thread::sleep(Duration::from_secs_f64(seconds));
+        process::exit(7);
+    }
+    Ok(())
+}
+
+/// The sum of a tensor's bytes.
+fn sum(_: &mut WorkerContext, tensor: Tensor) -> Result<i64> {
+    Ok(tensor.bytes()?.iter().map(|byte| i64::from(*byte)).sum())
 }
 
 fn pid(_: &mut WorkerContext) -> Result<i64> {

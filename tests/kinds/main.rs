@@ -10,6 +10,7 @@ mod functions;
 mod limits;
 mod recovery;
 mod shutdown;
+mod values;
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Most of them wait.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
-    let tests = [limits::tests(), recovery::tests(), shutdown::tests()].into_iter().flatten();
+    let tests = [limits::tests(), recovery::tests(), shutdown::tests(), values::tests()].into_iter().flatten();
     let trials = tests.flat_map(|(name, test)| {
         [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes].map(|kind| {
             let run = move || {

@@ -69,9 +69,6 @@ fn values_of_all_sizes_reach_workers_of_nodes_and_come_back() {
             session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
             let back: Tensor = session.get_as(&handle, WorkerId::new(2)).await.unwrap();
             assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-            let large = Tensor::zeros(DType::U8, [(64 << 10) + 1]).unwrap();
-            let refused = session.call(&length, (&large,)).await.unwrap_err().to_string();
-            assert!(refused.contains("can't be an argument across processes (limit 65536)"), "{refused}");
             session.shutdown().await.unwrap();
         });
     }

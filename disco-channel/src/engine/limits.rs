@@ -2,7 +2,12 @@
 
 use disco_core::wire::PACKET_LIMIT;
 
-/// The largest packet that an end which has proved what it is may send, in parts.
-pub(crate) const PACKET: usize = PACKET_LIMIT as usize;
+/// What a packet may have besides values, in bytes, and the largest packet before the limit of values is known.
+pub(crate) const PACKET: usize = 256 << 20;
 /// The largest packet that goes whole.
 pub(crate) const CHUNK: usize = 64 << 10;
+
+/// The largest packet that an end which has proved what it is may send, in parts, where values have `value_limit` bytes at most.
+pub(crate) fn packet_limit(value_limit: usize) -> usize {
+    PACKET.saturating_add(value_limit).min(PACKET_LIMIT as usize)
+}

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
+use disco_core::wire::Message;
 use disco_core::{Error, Result};
 
 use super::table::Table;
@@ -175,7 +176,10 @@ impl Lane {
         }
     }
 
-    fn write_to(&self, connection: &Connection, Write { bytes, order, .. }: Write) -> Result<()> {
+    fn write_to(&self, connection: &Connection, Write { bytes, order, snapshot, .. }: Write) -> Result<()> {
+        if let Some(snapshot) = snapshot {
+            return connection.send_last_behind(Message::Beside.encode()?, snapshot, bytes);
+        }
         match order {
             Order::Urgent => connection.send(bytes, None),
             Order::WithRing => connection.send(bytes, self.ring.clone()),

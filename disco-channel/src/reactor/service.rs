@@ -292,6 +292,8 @@ impl<T: Transport> Reactor<T> {
                 if let Some(reading) = self.connections.get_mut(&conn) {
                     reading.bytes = 0;
                     reading.incoming.set_limit(limit);
+                    // Frames under way, and one more.
+                    reading.connection.serve(2, limit);
                 }
             }
             Action::Close(conn) => {

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use disco_core::channel::{Progress, Signal};
+use disco_core::channel::{Progress, SMALL_FRAME, Signal};
 use disco_core::error::LossCause;
 use disco_core::link::Shared;
-use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
 use super::frames::{INLINE, LARGE};
 use super::ring::{self, Ring};
-use crate::engine::controller::{Controller, ENOUGH, Event, pack};
+use crate::engine::controller::{Controller, ENOUGH, Event, pack, pack_beside};
 use crate::reactor::Served;
 use crate::shared_ring::Writer;
 
@@ -65,6 +65,14 @@ impl<P: Peers> RemoteLane<P> {
         format!("lane to the {} of workers {:?}", P::NAME, self.workers.indices())
     }
 
+    /// The frame as this lane sends it: without large values for workers of other lanes.
+    fn own_part(&self, frame: &Arc<Frame>) -> Arc<Frame> {
+        let is_elsewhere =
+            matches!(frame.command(), Command::DebugSet { worker, .. } if !self.workers.contains(*worker));
+        let bytes: usize = frame.command().values().iter().map(Value::payload_len).sum();
+        if is_elsewhere && bytes > SMALL_FRAME { Arc::new(frame.without_command()) } else { frame.clone() }
+    }
+
     fn send_over_connections(&self, Running { served, .. }: &Running, frame: &Frame) -> Result<()> {
         // Encoded before the lock is taken: the reactor thread needs that for heartbeats.
         let packed = pack(frame);
@@ -76,7 +84,10 @@ impl<P: Peers> RemoteLane<P> {
     }
 
     fn send_by_ring(&self, running: &Running, ring: &Ring, frame: &Frame) -> Result<()> {
-        let (bytes, whom) = (frame.bytes(), ring::whom(frame.command(), self.workers));
+        let whom = ring::whom(frame.command(), self.workers);
+        // Copied before the ring is locked.
+        let beside = pack_beside(frame)?;
+        let bytes = if beside.is_none() { frame.bytes() } else { Ok(&[][..]) };
         let mut writer = ring.lock();
         if running.room_in(&mut writer) == 0 {
             running.served.look(|engine| engine.check(|| self.name()))?;
@@ -87,11 +98,12 @@ impl<P: Peers> RemoteLane<P> {
             engine.note(frame.command());
             bytes
         })?;
-        let sent = match bytes.len() <= INLINE {
+        let sent = match beside.is_none() && bytes.len() <= INLINE {
             true => writer.send(frame.seq(), bytes, whom),
             false => {
                 let (record, whom) = ring::placeholder(frame, whom, self.workers.len())?;
-                if let Some(load) = pack(frame)? {
+                let load = if beside.is_some() { beside } else { pack(frame)? };
+                if let Some(load) = load {
                     running.served.with(|engine, _| engine.post(&load, whom));
                 }
                 writer.send(frame.seq() | LARGE, &record, whom)
@@ -125,14 +137,27 @@ impl<P: Peers> Channel for RemoteLane<P> {
     }
 
     fn room(&self) -> usize {
-        self.running.get().map_or(0, Running::room)
+        self.running.get().map_or(0, |running| running.room(Controller::room))
+    }
+
+    fn room_for_small(&self) -> usize {
+        self.running.get().map_or(0, |running| running.room(Controller::room_for_small))
+    }
+
+    fn value_limit(&self) -> usize {
+        self.running.get().map_or(usize::MAX, |running| running.served.look(Controller::value_limit))
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.running.get().is_some_and(|running| running.ring.is_some())
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
         let running = self.running()?;
+        let frame = self.own_part(frame);
         match &running.ring {
-            Some(ring) => self.send_by_ring(running, ring, frame),
-            None => self.send_over_connections(running, frame),
+            Some(ring) => self.send_by_ring(running, ring, &frame),
+            None => self.send_over_connections(running, &frame),
         }
     }
 
@@ -156,8 +181,8 @@ impl Running {
     }
 
     /// Frames that would be taken now.
-    fn room(&self) -> usize {
-        let credit = self.served.look(Controller::room);
+    fn room(&self, credit: impl FnOnce(&Controller) -> usize) -> usize {
+        let credit = self.served.look(credit);
         match &self.ring {
             Some(ring) if credit > 0 => credit.min(self.room_in(&mut ring.lock())),
             _ => credit,

@@ -1,7 +1,5 @@
 //! What is wrong with bytes.
 
-use super::INLINE_LIMIT;
-
 /// Bytes that are not a packet of ours, or a value that can't become one.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,12 +44,9 @@ pub enum WireError {
         /// This one's, [`VERSION`](crate::wire::VERSION).
         ours: i64,
     },
-    /// A tensor above [`INLINE_LIMIT`] as an argument.
-    #[error(
-        "a tensor of {0} bytes can't be an argument across processes (limit {INLINE_LIMIT}); \
-         use `copy_to_worker_0` and `broadcast`"
-    )]
-    TensorTooLarge(usize),
+    /// A tensor in shared memory that this end can't map.
+    #[error("a tensor in shared memory: {0}")]
+    SharedTensor(String),
     /// A tensor as an argument that is not a contiguous host tensor.
     #[error("{0} can't be an argument across processes")]
     TensorKind(String),

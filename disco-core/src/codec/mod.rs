@@ -8,10 +8,12 @@ pub use error::WireError;
 pub use reader::Reader;
 pub use writer::Writer;
 
-/// Largest packet that is read or written, in bytes.
-pub const PACKET_LIMIT: u64 = 1 << 28;
+/// Largest packet that is read or written, in bytes. A connection takes less: its own limit follows from
+/// `WorkerConfig::value_limit`.
+pub const PACKET_LIMIT: u64 = 1 << 36;
 
-/// Largest tensor that travels inside a packet, in bytes; larger ones go over the data plane.
+/// Bytes of a value up to which it lies in the packet everywhere, and in `DebugSetRegister` as a debug object of TVM. A larger
+/// tensor goes by shared memory if both ends are processes of one machine.
 pub const INLINE_LIMIT: usize = 64 << 10;
 
 /// The one packet code of Disco's lanes.

@@ -9,25 +9,49 @@ const LARGE: usize = 1 << 20;
 
 /// A buffer that integers, floats and strings are appended to.
 #[derive(Debug, Default)]
-pub struct Writer(Vec<u8>);
+pub struct Writer {
+    bytes: Vec<u8>,
+    /// Size of the memory beside the packet that large values are given places in, if there is such memory.
+    beside: Option<usize>,
+}
+
+/// Alignment of values in memory beside the packet.
+const BESIDE_ALIGN: usize = 128;
 
 macro_rules! put {
     ($($name:ident $ty:ty),*) => {
         $(
             #[doc = concat!("Appends a little-endian `", stringify!($ty), "`.")]
             pub fn $name(&mut self, value: $ty) {
-                self.0.extend_from_slice(&value.to_le_bytes());
+                self.bytes.extend_from_slice(&value.to_le_bytes());
             }
         )*
     };
 }
 
 impl Writer {
+    /// A buffer for packets whose large values lie in memory beside them.
+    pub(crate) fn with_memory_beside() -> Self {
+        Self { bytes: Vec::new(), beside: Some(0) }
+    }
+
+    /// The place of a value of `len` bytes in the memory beside the packet; none without such memory.
+    pub(crate) fn place_beside(&mut self, len: usize) -> Option<usize> {
+        let place = self.beside?.next_multiple_of(BESIDE_ALIGN);
+        self.beside = Some(place + len);
+        Some(place)
+    }
+
+    /// Bytes of the memory beside the packet.
+    pub(crate) fn bytes_beside(&self) -> usize {
+        self.beside.unwrap_or(0)
+    }
+
     put!(u8 u8, u16 u16, u32 u32, i32 i32, u64 u64, i64 i64, f64 f64);
 
     /// Appends bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Appends a length and the bytes.
@@ -38,28 +62,28 @@ impl Writer {
 
     /// Bytes written so far.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.bytes.len()
     }
 
     /// Makes room for `size` more bytes.
     pub(crate) fn reserve(&mut self, size: usize) {
-        self.0.reserve(size);
+        self.bytes.reserve(size);
     }
 
     /// What was written; goes on with nothing, in the same memory.
     pub fn take(&mut self) -> Arc<[u8]> {
-        let bytes = self.0.as_slice().into();
-        match self.0.capacity() > LARGE {
+        let bytes = self.bytes.as_slice().into();
+        match self.bytes.capacity() > LARGE {
             // It does not take its room for ever.
-            true => self.0 = Vec::new(),
-            false => self.0.clear(),
+            true => self.bytes = Vec::new(),
+            false => self.bytes.clear(),
         }
         bytes
     }
 
     /// What was written.
     pub fn into_bytes(self) -> Vec<u8> {
-        self.0
+        self.bytes
     }
 
     /// Appends one packet of `count` arguments, which `args` writes.
@@ -68,18 +92,18 @@ impl Writer {
         count: usize,
         args: impl FnOnce(&mut Self) -> Result<(), WireError>,
     ) -> Result<(), WireError> {
-        let start = self.0.len();
+        let start = self.bytes.len();
         self.u64(0);
         self.i32(CODE_RETURN);
         self.i32(
             i32::try_from(count).map_err(|_| WireError::TooLarge { bytes: count as u64, limit: i32::MAX as u64 })?,
         );
         args(self)?;
-        let length = (self.0.len() - start - 8) as u64;
+        let length = (self.bytes.len() - start - 8) as u64;
         if length > PACKET_LIMIT {
             return Err(WireError::TooLarge { bytes: length, limit: PACKET_LIMIT });
         }
-        self.0[start..start + 8].copy_from_slice(&length.to_le_bytes());
+        self.bytes[start..start + 8].copy_from_slice(&length.to_le_bytes());
         Ok(())
     }
 }

@@ -13,13 +13,14 @@ use futures_lite::future;
 
 use super::closing::Closing;
 use super::dref::Home;
+use super::large::{Values, check_crossing, payload_len};
 use super::mail::{Expected, Mail};
 use super::order::Order;
 use super::patience::Patience;
 use super::registers::RegisterIds;
 use super::ticker::Ticker;
 use super::{Arguments, DRef, Deadlines, Session};
-use crate::channel::{Channel, Reply, Signal};
+use crate::channel::{Channel, Reply, SMALL_FRAME, Signal};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
 use crate::function;
@@ -103,22 +104,34 @@ impl LaneSession {
         live: fn(&Mail) -> Result<()>,
         go: impl FnOnce(&mut Order) -> Result<T>,
     ) -> Result<T> {
+        self.turn_with(operation, live, Values::SMALL, |order, _| go(order)).await
+    }
+
+    /// [`LaneSession::turn`] of a command with these values: small commands need not wait for lanes that are behind with large ones.
+    async fn turn_with<T>(
+        &self,
+        operation: &str,
+        live: fn(&Mail) -> Result<()>,
+        values: Values,
+        go: impl FnOnce(&mut Order, Values) -> Result<T>,
+    ) -> Result<T> {
         let mut full = None;
+        let is_large = values.is_large;
         loop {
             {
                 let mut order = self.order();
                 self.check(operation, live)?;
-                if self.has_room() {
-                    return go(&mut order);
+                if self.has_room(is_large) {
+                    return go(&mut order, values);
                 }
             }
             let (ticks, patience) = full.get_or_insert_with(|| (self.ticker.start(), Patience::new()));
             let (room, tick) = (self.mail.room.listen(), ticks.next());
             // What changed before now wakes nobody.
             self.check(operation, live)?;
-            if !self.has_room() {
+            if !self.has_room(is_large) {
                 future::or(room, tick).await;
-                self.check_stall(patience)?;
+                self.check_stall(patience, is_large)?;
             }
         }
     }
@@ -134,22 +147,27 @@ impl LaneSession {
         }
     }
 
-    fn has_room(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.room() > 0)
+    fn has_room(&self, is_large: bool) -> bool {
+        self.lanes.iter().all(|lane| room(&**lane, is_large) > 0)
     }
 
-    fn check_stall(&self, patience: &mut Patience) -> Result<()> {
-        let full = self.lanes.iter().filter(|lane| lane.room() == 0);
+    fn check_stall(&self, patience: &mut Patience, is_large: bool) -> Result<()> {
+        let full = self.lanes.iter().filter(|lane| room(&***lane, is_large) == 0);
         let workers = full.flat_map(|lane| lane.workers().into_iter().map(|worker| (worker, lane.progress(worker))));
         let last = workers.min_by_key(|(_, progress)| progress.finished);
         last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)).map_or(Ok(()), Err)
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
-    fn send(&self, order: &mut Order, make: impl FnOnce(&mut RegisterIds) -> Result<Command>) -> Result<()> {
-        let frame = order.next(&self.home, make)?;
+    fn send(
+        &self,
+        order: &mut Order,
+        values: Values,
+        make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
+    ) -> Result<()> {
+        let frame = order.next(&self.home, values, make)?;
         if self.crosses
-            && let Err(error) = frame.bytes()
+            && let Err(error) = check_crossing(&self.lanes, &frame)
         {
             // It has taken a number and freed ids: these go on, without what can't.
             return self.pass(&Arc::new(frame.without_command())).and(Err(error));
@@ -170,9 +188,9 @@ impl LaneSession {
     }
 
     /// Submits a command that sets a register.
-    fn define(&self, order: &mut Order, make: impl FnOnce(RegisterId) -> Command) -> Result<DRef> {
+    fn define(&self, order: &mut Order, values: Values, make: impl FnOnce(RegisterId) -> Command) -> Result<DRef> {
         let mut handle = None;
-        self.send(order, |registers| {
+        self.send(order, values, |registers| {
             let register = registers.take()?;
             // Freed again if the command does not go.
             handle = Some(DRef::new(register, &self.home));
@@ -182,22 +200,28 @@ impl LaneSession {
     }
 
     /// Submits a call; `args` are empty afterwards.
-    fn call(&self, order: &mut Order, function: &DRef, args: &mut Arguments) -> Result<DRef> {
+    fn call(&self, order: &mut Order, values: Values, function: &DRef, args: &mut Arguments) -> Result<DRef> {
         self.home.check(function)?;
         args.check(&self.home)?;
-        let values = std::mem::take(&mut args.values);
-        let call = |register| Command::CallPacked { register, function: function.register(), args: values };
-        let handle = self.define(order, call);
+        let args_of_call = std::mem::take(&mut args.values);
+        let call = |register| Command::CallPacked { register, function: function.register(), args: args_of_call };
+        let handle = self.define(order, values, call);
         // Not before the call is submitted: a dropped handle may be freed ahead of the next command.
         args.handles.clear();
         handle
     }
 
     /// Submits a command that wants replies from `from`, and waits for them. Works on a failed session too.
-    async fn ask(&self, operation: &'static str, from: Vec<WorkerId>, command: Command) -> Result<Vec<Reply>> {
-        let expected = self.turn(operation, Mail::check_lost, |order| {
+    async fn ask(
+        &self,
+        operation: &'static str,
+        values: Values,
+        from: Vec<WorkerId>,
+        command: Command,
+    ) -> Result<Vec<Reply>> {
+        let expected = self.turn_with(operation, Mail::check_lost, values, |order, values| {
             let expected = self.mail.expect(operation, order.next_seq(), from);
-            self.send(order, |_| Ok(command)).map(|()| expected)
+            self.send(order, values, |_| Ok(command)).map(|()| expected)
         });
         let replies = self.replies(operation, &expected.await?).await;
         self.order().release();
@@ -289,7 +313,8 @@ impl Session for LaneSession {
             if let Some(known) = self.functions().get(name) {
                 return Ok(known.clone());
             }
-            let handle = self.define(order, |register| Command::GetGlobalFunc { register, name: name.into() })?;
+            let handle =
+                self.define(order, Values::SMALL, |register| Command::GetGlobalFunc { register, name: name.into() })?;
             self.functions().insert(name.to_owned(), handle.clone());
             Ok(handle)
         })
@@ -297,25 +322,31 @@ impl Session for LaneSession {
     }
 
     async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
-        self.turn("call", Mail::check, |order| self.call(order, function, &mut args)).await
+        self.check("call", Mail::check)?;
+        let values = Values::prepare("call", None, &self.lanes, &args.values)?;
+        self.turn_with("call", Mail::check, values, |order, values| self.call(order, values, function, &mut args)).await
     }
 
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
+        // Large values are copied without the order ticket, by `submit`.
+        if payload_len(&args.values) > SMALL_FRAME {
+            return None;
+        }
         let mut order = self.order();
         if let Err(error) = self.check("call", Mail::check) {
             return Some(Err(error));
         }
-        self.has_room().then(|| self.call(&mut order, function, args))
+        self.has_room(false).then(|| self.call(&mut order, Values::SMALL, function, args))
     }
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
         self.world.check(worker)?;
-        let replies = self.ask("sync_worker", vec![worker], Command::SyncWorker { worker }).await?;
+        let replies = self.ask("sync_worker", Values::SMALL, vec![worker], Command::SyncWorker { worker }).await?;
         self.judge(replies).map(drop)
     }
 
     async fn sync_all(&self) -> Result<()> {
-        let replies = self.ask("sync_all", self.world.workers().collect(), Command::SyncAll).await?;
+        let replies = self.ask("sync_all", Values::SMALL, self.world.workers().collect(), Command::SyncAll).await?;
         // Several may have failed; calls are refused with the first, so it is the one to report here.
         self.judge(replies).map(drop).map_err(|error| self.mail.root_cause().map_or(error, Error::Worker))
     }
@@ -324,7 +355,7 @@ impl Session for LaneSession {
         self.home.check(handle)?;
         self.world.check(worker)?;
         let command = Command::DebugGet { register: handle.register(), worker };
-        let replies = self.ask("get", vec![worker], command).await?;
+        let replies = self.ask("get", Values::SMALL, vec![worker], command).await?;
         self.judge(replies)
     }
 
@@ -334,21 +365,23 @@ impl Session for LaneSession {
         if matches!(value, Value::Register(_)) {
             return Err(Error::invalid("set: a register can't hold a register"));
         }
+        self.check("set", Mail::check_lost)?;
+        let values = Values::prepare("set", Some(worker), &self.lanes, std::slice::from_ref(&value))?;
         let command = Command::DebugSet { register: handle.register(), worker, value };
-        let replies = self.ask("set", vec![worker], command).await?;
+        let replies = self.ask("set", values, vec![worker], command).await?;
         self.judge(replies).map(drop)
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
         self.home.check(from)?;
         let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
-        self.turn("copy_from_worker_0", Mail::check, |order| self.send(order, |_| Ok(command))).await
+        self.turn("copy_from_worker_0", Mail::check, |order| self.send(order, Values::SMALL, |_| Ok(command))).await
     }
 
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
         self.home.check(to)?;
         let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
-        self.turn("copy_to_worker_0", Mail::check, |order| self.send(order, |_| Ok(command))).await
+        self.turn("copy_to_worker_0", Mail::check, |order| self.send(order, Values::SMALL, |_| Ok(command))).await
     }
 
     async fn recover(&self) -> Result<()> {
@@ -356,7 +389,7 @@ impl Session for LaneSession {
             let Some(epoch) = self.mail.next_epoch() else { return Ok(()) };
             // Looked up anew: a lookup that was skipped left its register poisoned.
             self.functions().clear();
-            self.send(order, |_| Ok(Command::Recover { epoch }))
+            self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch }))
         })
         .await
     }
@@ -371,7 +404,7 @@ impl Session for LaneSession {
             self.mail.room.notify(usize::MAX);
             let mut order = self.order();
             // Behind everything submitted, if there is room; else ahead of it.
-            if !self.has_room() || self.send(&mut order, |_| Ok(Command::Shutdown)).is_err() {
+            if !self.has_room(false) || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err() {
                 self.let_go();
             }
         }
@@ -383,6 +416,11 @@ impl Session for LaneSession {
         };
         self.closing.run(close).await
     }
+}
+
+/// Frames that a lane would take now, of any size or of at most [`SMALL_FRAME`] bytes of values.
+fn room(lane: &dyn Channel, is_large: bool) -> usize {
+    if is_large { lane.room() } else { lane.room_for_small() }
 }
 
 /// Blocks until the workers have left, for at most `limit`, and ends the waits for replies that never come. Closes all

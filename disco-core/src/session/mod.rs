@@ -7,6 +7,7 @@ mod deadlines;
 mod dref;
 mod ext;
 mod lanes;
+mod large;
 mod mail;
 mod order;
 mod patience;
@@ -52,7 +53,9 @@ pub trait Session: Debug + Send + Sync {
     /// Looks up a worker function on all workers. Repeated calls return the same register.
     async fn function(&self, name: &str) -> Result<DRef>;
 
-    /// Calls a worker function on all workers; the handle stands for the results. No reply is awaited.
+    /// Calls a worker function on all workers; the handle stands for the results. No reply is awaited. Arguments of any size travel,
+    /// up to [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit) in all where workers are in other processes;
+    /// workers there get copies of tensors, thread workers the tensors themselves.
     async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef>;
 
     /// [`Session::submit`] at once, without a future; none if that would have to wait. Then `args` are as before.
@@ -65,10 +68,19 @@ pub trait Session: Debug + Send + Sync {
     async fn sync_all(&self) -> Result<()>;
 
     /// The value of a register on one worker, after everything before. Of a thread worker, a host tensor comes by
-    /// reference. A value made before the worker's first error is still there.
+    /// reference; of another worker, a copy of its tensor comes, of any size up to
+    /// [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit): by shared memory from a process of this machine, over
+    /// the connection from a node. A value made before the worker's first error is still there.
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value>;
 
-    /// Sets a register on one worker; a tensor is copied into the tensor that is there.
+    /// Sets a register on one worker. A tensor is copied: into the tensor that the worker has there, which must have as many bytes;
+    /// or, if the worker has no tensor there, into a new one on the worker's device. So each worker gets weights of its own by one
+    /// `set` of a handle that any call made, and later changes of the controller's tensor do not reach the worker. Any other value
+    /// replaces what is there. A tensor travels as in [`Session::get`], to this worker alone.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid), naming size, limit and what to do, if the value is above
+    /// [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit) and the worker is in another process.
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()>;
 
     /// Copies worker 0's tensor into a host tensor, complete after the next sync of worker 0.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::dref::Home;
+use super::large::Values;
 use super::registers::RegisterIds;
 use crate::command::Command;
 use crate::error::Result;
@@ -34,10 +35,12 @@ impl Order {
         self.seq + 1
     }
 
-    /// The next frame: what `make` returns, with the ids freed since the last. They are free for `make` to take.
+    /// The next frame: what `make` returns, whose values are `values`, with the ids freed since the last. They are free for `make`
+    /// to take.
     pub(super) fn next(
         &mut self,
         home: &Home,
+        values: Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<Arc<Frame>> {
         let freed = home.take_freed();
@@ -45,7 +48,8 @@ impl Order {
         // Fails only where no id was free, so that none is lost here.
         let command = make(&mut self.registers)?;
         self.seq += 1;
-        let next = Frame::with(self.seq, freed, command);
+        let mut next = Frame::with(self.seq, freed, command);
+        values.put_in(&mut next);
         match self.sent.front_mut().and_then(Arc::get_mut) {
             Some(oldest) => *oldest = next,
             None => self.sent.push_front(Arc::new(next)),
@@ -98,7 +102,7 @@ mod tests {
     use super::*;
 
     fn next(order: &mut Order, home: &Home) -> Arc<Frame> {
-        order.next(home, |_| Ok(Command::SyncAll)).unwrap()
+        order.next(home, Values::SMALL, |_| Ok(Command::SyncAll)).unwrap()
     }
 
     #[test]

@@ -9,6 +9,22 @@ pub(super) fn make(_: usize) -> Result<OwnedFd> {
     Err(Errno::NOSYS)
 }
 
+pub(super) fn make_growing(_: usize) -> Result<OwnedFd> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn write_at(_: BorrowedFd<'_>, _: &[u8], _: usize) -> Result<()> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn freeze(_: BorrowedFd<'_>) -> Result<()> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn frozen_size(_: BorrowedFd<'_>) -> Result<(usize, bool)> {
+    Err(Errno::NOSYS)
+}
+
 pub(super) fn commit(_: BorrowedFd<'_>, _: Range<usize>) -> Result<()> {
     Err(Errno::NOSYS)
 }

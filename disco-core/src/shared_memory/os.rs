@@ -9,12 +9,46 @@ use rustix::io::{Result, retry_on_intr};
 /// What nobody may do to the size any more, so that no peer can take pages from under another.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// As [`SEALS`], and nobody may write any more.
+const FROZEN: SealFlags = SEALS.union(SealFlags::WRITE);
+
 /// A sealed descriptor of so many bytes, without pages.
 pub(super) fn make(bytes: usize) -> Result<OwnedFd> {
     let fd = fs::memfd_create(c"disco", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     fs::ftruncate(&fd, bytes as u64)?;
     fs::fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
+}
+
+/// A descriptor of so many bytes that are not sealed yet, without pages.
+pub(super) fn make_growing(bytes: usize) -> Result<OwnedFd> {
+    let fd = fs::memfd_create(c"disco", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    fs::ftruncate(&fd, bytes as u64)?;
+    Ok(fd)
+}
+
+/// Writes all of `bytes` from an offset on.
+pub(super) fn write_at(fd: BorrowedFd<'_>, mut bytes: &[u8], offset: usize) -> Result<()> {
+    let mut at = offset as u64;
+    while !bytes.is_empty() {
+        let written = retry_on_intr(|| rustix::io::pwrite(fd, bytes, at))?;
+        if written == 0 {
+            return Err(rustix::io::Errno::NOSPC);
+        }
+        (bytes, at) = (&bytes[written..], at + written as u64);
+    }
+    Ok(())
+}
+
+/// Seals a descriptor, so that its bytes never change.
+pub(super) fn freeze(fd: BorrowedFd<'_>) -> Result<()> {
+    fs::fcntl_add_seals(fd, FROZEN)
+}
+
+/// How many bytes a descriptor has, and whether they never change.
+pub(super) fn frozen_size(fd: BorrowedFd<'_>) -> Result<(usize, bool)> {
+    let seals = fs::fcntl_get_seals(fd)?;
+    Ok((fs::fstat(fd)?.st_size as usize, seals.contains(FROZEN)))
 }
 
 /// Allocates the pages of a range, which is not empty.

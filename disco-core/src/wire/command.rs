@@ -1,6 +1,8 @@
 //! Commands and frames.
 
-use super::{Frame, Freed, PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
+use std::sync::Arc;
+
+use super::{Frame, Freed, MappedSnapshot, PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
 use crate::command::{Command, Local};
 use crate::error::Result;
 use crate::id::RegisterId;
@@ -10,8 +12,7 @@ use crate::value::Value;
 const ENVELOPE: u64 = 64;
 
 /// The packets of a frame.
-pub(super) fn encode_frame(frame: &Frame) -> Result<Box<[u8]>> {
-    let mut to = Writer::default();
+pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Box<[u8]>> {
     if !frame.freed().is_empty() {
         let mut args = vec![Value::Int(action::FREE)];
         args.extend(frame.freed().iter().map(|id| Value::Int(id.wire())));
@@ -78,6 +79,14 @@ pub(super) fn write_debug(to: &mut Writer, head: &[Value], last: &Value) -> Resu
 /// # Errors
 /// Anything that [`WireError`] tells.
 pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
+    decode_frame_beside(seq, bytes, None)
+}
+
+/// As [`decode_frame`], where the large tensors of the command lie in memory beside the bytes.
+///
+/// # Errors
+/// Anything that [`WireError`] tells.
+pub fn decode_frame_beside(seq: u64, bytes: &[u8], beside: Option<Arc<MappedSnapshot>>) -> Result<Frame, WireError> {
     let (mut packet, mut rest) = Packet::split(bytes)?;
     let mut action = packet.int()?;
     let mut freed = Freed::new();
@@ -87,7 +96,7 @@ pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
         action = packet.int()?;
     }
     match rest.len() {
-        0 => Ok(Frame::with(seq, freed, decode_command(action, packet)?)),
+        0 => Ok(Frame::with(seq, freed, decode_command(action, packet.with_beside(beside))?)),
         left => Err(WireError::Trailing(left)),
     }
 }

@@ -13,7 +13,7 @@
 //! tensor    u64 0xdd5e40f096b4a13f, u64 0, i32 1 (CPU), i32 0, i32 axes, dtype, i64 extents, u64 length, bytes
 //! ```
 //!
-//! Base64 is the standard alphabet, padded. Plain values and strings or bytes below 8 bytes are not wrapped, but a
+//! Base64 is the standard alphabet, padded. Values above [`INLINE_LIMIT`] are written without a wrapper. Plain values and strings or bytes below 8 bytes are not wrapped, but a
 //! worker of TVM that was sent a short string answers with a wrapped one. TVM has no debug object for our registers
 //! and registered objects, so they keep their own encoding. Arrays and maps are refused: no [`Value`] holds them.
 //!
@@ -27,8 +27,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::value::{SHORT, inline_bytes, read_axes, read_dtype, read_elements, write_dtype};
-use super::{Reader, WireError, Writer};
+use super::value::{SHORT, read_axes, read_dtype, read_elements, tensor_bytes, write_dtype};
+use super::{INLINE_LIMIT, Reader, WireError, Writer};
 use crate::device::DeviceKind;
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -57,6 +57,8 @@ const MAGIC: u64 = 0xdd5e_40f0_96b4_a13f;
 /// Appends a value as TVM's debug commands do: objects wrapped, all else as any argument.
 pub(super) fn write(value: &Value, to: &mut Writer) -> Result<(), WireError> {
     let text = match value {
+        // Base64 would take a third more, and several copies.
+        value if value.payload_len() > INLINE_LIMIT => return value.write(to),
         Value::Str(text) if text.len() >= SHORT => graph(node::STRING, &quote(text)),
         Value::Bytes(bytes) if bytes.len() >= SHORT => graph(node::BYTES, &quote(&BASE64.encode(bytes))),
         Value::Shape(shape) => {
@@ -154,7 +156,7 @@ fn decode(base64: &[u8]) -> Result<Vec<u8>, WireError> {
 }
 
 fn save(tensor: &Tensor) -> Result<String, WireError> {
-    let bytes = inline_bytes(tensor)?;
+    let bytes = tensor_bytes(tensor)?;
     let mut to = Writer::default();
     to.u64(MAGIC);
     to.u64(0);

@@ -1,14 +1,19 @@
 //! One step of the command stream, as lanes carry it.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::WireError;
 use super::command::{decode_frame, encode_frame};
+use super::{WireError, Writer, beside};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::{RegisterId, WorkerId};
+use crate::shared_memory::Snapshot;
+use crate::value::Value;
+
+/// Bytes of a frame above which a second copy of them is not kept.
+const LARGE: usize = 1 << 20;
 
 /// Freed ids; up to four take no memory of their own.
 pub(crate) type Freed = SmallVec<[RegisterId; 4]>;
@@ -20,6 +25,8 @@ pub struct Frame {
     freed: Freed,
     command: Command,
     encoded: OnceLock<Result<Box<[u8]>, Box<Error>>>,
+    /// Its large tensors in shared memory, once they are there; none if it has no such tensor.
+    snapshot: OnceLock<Option<Arc<Snapshot>>>,
 }
 
 impl Frame {
@@ -30,16 +37,20 @@ impl Frame {
     }
 
     pub(crate) fn with(seq: u64, freed: Freed, command: Command) -> Self {
-        Self { seq, freed, command, encoded: OnceLock::new() }
+        Self { seq, freed, command, encoded: OnceLock::new(), snapshot: OnceLock::new() }
     }
 
-    /// Frame `seq` from its [bytes](Frame::bytes), which it keeps to go on to others.
+    /// Frame `seq` from its [bytes](Frame::bytes), which it keeps to go on to others, unless they are so many that another copy
+    /// is better made when it is wanted.
     ///
     /// # Errors
     /// Anything that [`WireError`] tells.
     pub fn decode(seq: u64, bytes: &[u8]) -> Result<Self, WireError> {
         let frame = decode_frame(seq, bytes)?;
-        Ok(Self { encoded: Ok(bytes.into()).into(), ..frame })
+        match bytes.len() > LARGE {
+            true => Ok(frame),
+            false => Ok(Self { encoded: Ok(bytes.into()).into(), ..frame }),
+        }
     }
 
     /// The same number and freed registers, with a command that is nobody's business.
@@ -68,7 +79,32 @@ impl Frame {
     /// # Errors
     /// A value that can't leave the process.
     pub fn bytes(&self) -> Result<&[u8]> {
-        let encoded = self.encoded.get_or_init(|| encode_frame(self).map_err(Box::new));
+        let encoded = self.encoded.get_or_init(|| encode_frame(self, Writer::default()).map_err(Box::new));
         encoded.as_deref().map_err(|error| (**error).clone())
+    }
+
+    /// The large tensors of the frame were copied into shared memory already.
+    pub(crate) fn set_snapshot(&mut self, snapshot: Option<Arc<Snapshot>>) {
+        self.snapshot = snapshot.into();
+    }
+
+    /// The packets of this frame without its large tensors, and the tensors in shared memory; none if it has no large tensor, or
+    /// if there is no shared memory for them. The tensors are copied once, by the first call. Read by
+    /// [`decode_frame_beside`](super::decode_frame_beside).
+    pub fn bytes_and_snapshot(&self) -> Option<(Box<[u8]>, Arc<Snapshot>)> {
+        let make = || snapshot(self.command.values());
+        let snapshot = self.snapshot.get_or_init(make).clone()?;
+        Some((encode_frame(self, Writer::with_memory_beside()).ok()?, snapshot))
+    }
+}
+
+/// A copy of the large tensors of `values` in shared memory; none if there is no such tensor, or no room.
+pub(crate) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Option<Arc<Snapshot>> {
+    match beside::snapshot(values) {
+        Ok(snapshot) => snapshot.map(Arc::new),
+        Err(error) => {
+            tracing::debug!(%error, "large tensors go over sockets");
+            None
+        }
     }
 }

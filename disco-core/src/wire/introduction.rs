@@ -164,10 +164,11 @@ impl Assignment {
 }
 
 fn config_args(config: WorkerConfig) -> Vec<Value> {
-    let WorkerConfig { world, collective_deadline, connect_deadline, check } = config;
+    let WorkerConfig { world, collective_deadline, connect_deadline, value_limit, check } = config;
     let mut args: Vec<Value> =
         [world.size(), world.groups(), world.nodes()].map(|number| Value::Int(number as i64)).into();
-    args.extend([duration(collective_deadline), duration(connect_deadline), Value::Bool(check)]);
+    let value_limit = Value::Int(i64::try_from(value_limit).unwrap_or(i64::MAX));
+    args.extend([duration(collective_deadline), duration(connect_deadline), value_limit, Value::Bool(check)]);
     args
 }
 
@@ -177,6 +178,7 @@ fn decode_config(packet: &mut Packet<'_>) -> Result<WorkerConfig, WireError> {
     let mut config = WorkerConfig::new(world.map_err(|_| WireError::Expected("a world"))?);
     config.collective_deadline = packet.duration()?;
     config.connect_deadline = packet.duration()?;
+    config.value_limit = usize::try_from(packet.number()?).unwrap_or(usize::MAX);
     config.check = packet.bool()?;
     Ok(config)
 }

@@ -11,6 +11,7 @@
 //! ASK     number, epoch, call of the store ──▶  ◀── ANSWER   number, value or error
 //! SHARE   number, name  (a descriptor goes along) ──▶    ◀── ANSWER   none
 //! UNSHARE name ──▶
+//! BESIDE  (a descriptor goes along: large tensors of the next REPLY) ──▶  ◀── BESIDE (of the next FRAME)
 //! RECEIVE number, name ──▶               ◀── HANDED   number (a descriptor goes along) │ ANSWER error
 //! ROOM    frames and bytes taken ──▶
 //! BYE     why ──▶                        ◀── BYE      why
@@ -35,10 +36,11 @@ use std::sync::Arc;
 use super::answer::{decode_failure, failure_args};
 use super::command::write;
 use super::introduction::{Assignment, Hello, Join, Welcome};
-use super::{Packet, StoreCall, WireError, Writer, action, loss, progress, question, value};
+use super::{Packet, StoreCall, WireError, Writer, action, loss, progress, question, snapshot, value};
 use crate::activity::Progress;
 use crate::error::{LossCause, Result};
 use crate::id::WorkerId;
+use crate::shared_memory::Snapshot;
 use crate::signal::Reply;
 use crate::value::Value;
 
@@ -133,6 +135,8 @@ pub enum Message {
         /// The piece.
         bytes: Arc<[u8]>,
     },
+    /// A descriptor comes along: the memory with the large tensors of the next FRAME or REPLY.
+    Beside,
     /// A node introduces itself.
     Join(Join),
     /// The controller takes it, and this is its part.
@@ -173,6 +177,17 @@ impl Message {
         Ok(to.into_bytes())
     }
 
+    /// A reply as two packets, of which the first goes with the descriptor of its large tensor in shared memory; none if there is
+    /// no large tensor in it, or no shared memory for that.
+    pub fn encode_beside(seq: u64, reply: &Reply) -> Option<(Vec<u8>, Arc<Snapshot>, Vec<u8>)> {
+        let snapshot = snapshot(reply.as_ref().ok())?;
+        let first = Message::Beside.encode().ok()?;
+        let (action, args) = Message::Reply { seq, reply: reply.clone() }.parts();
+        let mut to = Writer::with_memory_beside();
+        write(&mut to, &[Value::Int(action)], &args).ok()?;
+        Some((first, snapshot, to.into_bytes()))
+    }
+
     /// Its number, and what follows.
     fn parts(&self) -> (i64, Vec<Value>) {
         let int = |number: u64| Value::Int(number as i64);
@@ -197,6 +212,7 @@ impl Message {
             Message::Unshare(name) => (action::UNSHARE, vec![int(*name)]),
             Message::Receive { id, name } => (action::RECEIVE, vec![int(*id), int(*name)]),
             Message::Part { left, bytes } => (action::PART, vec![int(*left), Value::Bytes(bytes.clone())]),
+            Message::Beside => (action::BESIDE, Vec::new()),
             Message::Join(join) => (action::JOIN, join.args()),
             Message::Assign(assignment) => (action::ASSIGN, assignment.args()),
             Message::Ready => (action::READY, Vec::new()),
@@ -255,6 +271,7 @@ impl Message {
             action::PART => Message::Part { left: packet.number()?, bytes: packet.bytes()? },
             action::JOIN => return Ok(Message::Join(Join::decode(packet)?)),
             action::ASSIGN => Message::Assign(Assignment::decode(&mut packet)?),
+            action::BESIDE => Message::Beside,
             action::READY => Message::Ready,
             action::ALIVE => Message::Alive,
             action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },

@@ -19,6 +19,7 @@
 //!                             69 shape             u64 axes, i64 extents
 //!                             114 register         i64 id
 //!                             4096 tensor          dtype, i32 axes, i64 extents, u64 length, bytes
+//!                             4097 tensor beside   dtype, i32 axes, i64 extents, u64 offset in the memory that came along
 //!                             from 8192            registered by the program, see `register_object!`
 //!                             0                    TVM's debug object (the number before is any from 64 but
 //!                                                  68 and 73, 187 if we write): u64 length, text, see `debug.rs`
@@ -35,6 +36,7 @@
 //! numbers are errors, and a packet must end where it says.
 
 mod answer;
+mod beside;
 mod command;
 mod debug;
 mod error_kind;
@@ -49,19 +51,20 @@ mod question;
 mod value;
 
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
-pub use command::decode_frame;
+pub use command::{decode_frame, decode_frame_beside};
 pub use frame::Frame;
-pub(crate) use frame::Freed;
+pub(crate) use frame::{Freed, snapshot};
 pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
 pub use message::{Message, write_frame};
 pub use object::ObjectEntry;
 pub use packet::Packet;
 
 pub use crate::codec::{INLINE_LIMIT, PACKET_LIMIT, Reader, WireError, Writer};
+pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of everything that goes over connections: packets, messages, the ring.
-pub const VERSION: i64 = 3;
+pub const VERSION: i64 = 4;
 
 /// First arguments: TVM's.
 mod action {
@@ -97,6 +100,7 @@ mod action {
     pub(super) const ROOM: i64 = 82;
     pub(super) const HANDED: i64 = 83;
     pub(super) const PART: i64 = 84;
+    pub(super) const BESIDE: i64 = 93;
     // Of connections to nodes.
     pub(super) const JOIN: i64 = 85;
     pub(super) const ASSIGN: i64 = 86;

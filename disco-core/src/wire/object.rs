@@ -11,6 +11,7 @@ pub(super) mod index {
     pub(in crate::wire) const SHAPE: i32 = 69;
     pub(in crate::wire) const REGISTER: i32 = 114;
     pub(in crate::wire) const TENSOR: i32 = 4096;
+    pub(in crate::wire) const TENSOR_BESIDE: i32 = 4097;
 }
 
 /// How an object type is read back. Register one with [`register_object!`](crate::register_object).

@@ -1,8 +1,10 @@
 //! The arguments of a packet.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{PACKET_LIMIT, Reader, WireError};
+use super::beside::Beside;
+use super::{MappedSnapshot, PACKET_LIMIT, Reader, WireError};
 use crate::codec::CODE_RETURN;
 use crate::value::Value;
 
@@ -15,6 +17,8 @@ pub struct Packet<'a> {
     args: Reader<'a>,
     /// How many were not taken yet.
     left: usize,
+    /// Memory in which large tensors lie.
+    beside: Option<Beside>,
 }
 
 impl<'a> Packet<'a> {
@@ -58,7 +62,13 @@ impl<'a> Packet<'a> {
         if count < 0 || count as usize > args.left() / 4 {
             return Err(WireError::Unknown { what: "number of arguments", number: count.into() });
         }
-        Ok(Self { args, left: count as usize })
+        Ok(Self { args, left: count as usize, beside: None })
+    }
+
+    /// The same packet, whose large tensors lie in this memory.
+    #[must_use]
+    pub fn with_beside(self, beside: Option<Arc<MappedSnapshot>>) -> Self {
+        Self { beside: beside.map(Beside::new), ..self }
     }
 
     /// How many arguments were not taken yet.
@@ -81,7 +91,7 @@ impl<'a> Packet<'a> {
     /// The next argument, which must be there.
     pub(super) fn value(&mut self) -> Result<Value, WireError> {
         self.left = self.left.checked_sub(1).ok_or(WireError::Expected("another argument"))?;
-        Value::read(&mut self.args)
+        Value::read(&mut self.args, self.beside.as_mut())
     }
 
     /// The next argument, which must be an int.
@@ -113,7 +123,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The next argument, which must be bytes.
-    pub(super) fn bytes(&mut self) -> Result<std::sync::Arc<[u8]>, WireError> {
+    pub(super) fn bytes(&mut self) -> Result<Arc<[u8]>, WireError> {
         match self.value()? {
             Value::Bytes(bytes) => Ok(bytes),
             _ => Err(WireError::Expected("bytes")),
@@ -127,7 +137,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The next argument, which must be a string.
-    pub(super) fn string(&mut self) -> Result<std::sync::Arc<str>, WireError> {
+    pub(super) fn string(&mut self) -> Result<Arc<str>, WireError> {
         match self.value()? {
             Value::Str(text) => Ok(text),
             _ => Err(WireError::Expected("a string")),

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::beside::Beside;
 use super::object::{self, index};
-use super::{INLINE_LIMIT, Reader, WireError, Writer, debug};
+use super::{INLINE_LIMIT, Reader, WireError, Writer, beside, debug};
 use crate::device::{Device, DeviceKind};
 use crate::dtype::DType;
 use crate::id::RegisterId;
@@ -63,8 +64,8 @@ impl Value {
         Ok(())
     }
 
-    /// Takes one argument.
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    /// Takes one argument; its tensors may lie `beside` the packet.
+    pub(super) fn read(from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Self, WireError> {
         match from.i32()? {
             code::NONE => Ok(Value::None),
             code::INT => Ok(Value::Int(from.i64()?)),
@@ -87,7 +88,7 @@ impl Value {
             }
             code::RAW_STR => read_str(from),
             code::BYTE_ARRAY => Ok(Value::Bytes(from.bytes()?.into())),
-            outer => read_object(outer, from),
+            outer => read_object(outer, from, beside),
         }
     }
 }
@@ -126,7 +127,7 @@ fn tagged(to: &mut Writer, code: i32, int: i64) {
     to.i64(int);
 }
 
-fn object_head(to: &mut Writer, index: i32) {
+pub(super) fn object_head(to: &mut Writer, index: i32) {
     to.i32(index);
     to.i32(index);
 }
@@ -162,8 +163,14 @@ pub(super) fn read_dtype(from: &mut Reader<'_>) -> Result<DType, WireError> {
 }
 
 fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
-    let bytes = inline_bytes(tensor)?;
+    if tensor.byte_len() > INLINE_LIMIT
+        && let Some(place) = to.place_beside(tensor.byte_len())
+    {
+        return beside::write(tensor, place, to);
+    }
+    let bytes = tensor_bytes(tensor)?;
     object_head(to, index::TENSOR);
+    to.reserve(bytes.len() + 8 * (tensor.shape().len() + 2));
     write_dtype(tensor.dtype(), to);
     to.i32(tensor.shape().len() as i32);
     tensor.shape().iter().for_each(|dim| to.i64(*dim));
@@ -171,12 +178,9 @@ fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
     Ok(())
 }
 
-/// The elements of a tensor that may travel inside a packet.
-pub(super) fn inline_bytes(tensor: &Tensor) -> Result<View<'_, u8>, WireError> {
-    match tensor.byte_len() {
-        len if len > INLINE_LIMIT => Err(WireError::TensorTooLarge(len)),
-        _ => tensor.bytes().map_err(|error| WireError::TensorKind(error.to_string())),
-    }
+/// The elements of a tensor that travels.
+pub(super) fn tensor_bytes(tensor: &Tensor) -> Result<View<'_, u8>, WireError> {
+    tensor.bytes().map_err(|error| WireError::TensorKind(error.to_string()))
 }
 
 fn read_tensor(from: &mut Reader<'_>) -> Result<Tensor, WireError> {
@@ -194,9 +198,6 @@ pub(super) fn read_axes(from: &mut Reader<'_>) -> Result<u64, WireError> {
 /// Takes a length and as many bytes, which must be those of a tensor of this type and shape.
 pub(super) fn read_elements(dtype: DType, shape: Vec<i64>, from: &mut Reader<'_>) -> Result<Tensor, WireError> {
     let bytes = from.bytes()?;
-    if bytes.len() > INLINE_LIMIT {
-        return Err(WireError::TensorTooLarge(bytes.len()));
-    }
     let shape = crate::Shape::from(shape);
     if shape.elements().and_then(|n| n.checked_mul(dtype.size())) != Some(bytes.len()) {
         return Err(WireError::Expected("as many bytes as the tensor's shape says"));
@@ -208,7 +209,7 @@ pub(super) fn read_elements(dtype: DType, shape: Vec<i64>, from: &mut Reader<'_>
     Ok(tensor)
 }
 
-fn read_object(outer: i32, from: &mut Reader<'_>) -> Result<Value, WireError> {
+fn read_object(outer: i32, from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Value, WireError> {
     let index = from.i32()?;
     if debug::is_wrapped(outer, index) {
         return debug::read(from);
@@ -230,6 +231,7 @@ fn read_object(outer: i32, from: &mut Reader<'_>) -> Result<Value, WireError> {
             id.map(|id| Value::Register(id.into())).ok_or(WireError::Unknown { what: "register", number })
         }
         index::TENSOR => Ok(Value::Tensor(read_tensor(from)?)),
+        index::TENSOR_BESIDE => Ok(Value::Tensor(beside::read(from, beside)?)),
         index => object::read(index, from),
     }
 }

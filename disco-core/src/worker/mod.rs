@@ -183,13 +183,20 @@ impl Worker {
         Ok(host)
     }
 
-    /// A tensor is copied into the tensor that is there; anything else replaces what is there.
+    /// A tensor is copied into the tensor that is there, or into a new one on the worker's device; anything else replaces what is
+    /// there.
     fn assign(&mut self, register: RegisterId, value: &Value) -> Result<(), BoxError> {
         self.context.synchronize()?;
-        if let (Value::Tensor(new), Ok(old)) = (value, self.tensor(register)) {
+        let Value::Tensor(new) = value else {
+            self.registers.set(register, Object::Value(value.clone()));
+            return Ok(());
+        };
+        if let Ok(old) = self.tensor(register) {
             return Ok(self.context.queue().copy_in(&old, new)?);
         }
-        self.registers.set(register, Object::Value(value.clone()));
+        let own = self.context.empty(new.dtype(), new.shape().clone())?;
+        self.context.queue().copy_in(&own, new)?;
+        self.registers.set(register, Object::Value(Value::Tensor(own)));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use disco_core::shared_memory::Snapshot;
 use disco_core::wire::{self, Writer};
 use disco_core::{Frame, Result};
 
@@ -33,7 +34,10 @@ pub(super) struct Batch {
 pub(crate) struct Load {
     pub(super) packets: Arc<[u8]>,
     pub(super) frames: u64,
+    /// Also those of the snapshot.
     pub(super) bytes: usize,
+    /// Large tensors of the one frame.
+    pub(super) snapshot: Option<Arc<Snapshot>>,
 }
 
 impl Batch {
@@ -106,7 +110,7 @@ impl Batch {
         let (frames, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         let packets = self.packets.take();
         debug_assert!(frames == 1 || packets.len() <= CHUNK, "what goes in parts is one packet");
-        Some(Load { packets, frames, bytes })
+        Some(Load { packets, frames, bytes, snapshot: None })
     }
 }
 
@@ -121,7 +125,19 @@ pub(crate) fn pack(frame: &Frame) -> Result<Option<Load>> {
     }
     let mut packets = Writer::default();
     wire::write_frame(frame.seq(), bytes, &mut packets)?;
-    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: bytes.len() }))
+    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: bytes.len(), snapshot: None }))
+}
+
+/// The packet of a frame whose large tensors go along in shared memory, if it has such tensors and there is such memory.
+///
+/// # Errors
+/// The packet would be too large.
+pub(crate) fn pack_beside(frame: &Frame) -> Result<Option<Load>> {
+    let Some((bytes, snapshot)) = frame.bytes_and_snapshot() else { return Ok(None) };
+    let mut packets = Writer::default();
+    wire::write_frame(frame.seq(), &bytes, &mut packets)?;
+    let size = bytes.len() + snapshot.byte_len();
+    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: size, snapshot: Some(snapshot) }))
 }
 
 #[cfg(test)]

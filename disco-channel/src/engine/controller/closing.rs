@@ -328,7 +328,7 @@ impl Controller {
     pub(crate) fn check(&self, lane: impl FnOnce() -> String) -> Result<()> {
         match self.leave {
             Leave::AtOnce => Err(Error::Closed(lane())),
-            _ if self.room() == 0 => Err(Error::state(format!("{}: is full", lane()))),
+            _ if self.room_for_small() == 0 => Err(Error::state(format!("{}: is full", lane()))),
             _ => Ok(()),
         }
     }

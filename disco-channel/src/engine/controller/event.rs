@@ -9,6 +9,7 @@ use std::time::Duration;
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::LossCause;
 use disco_core::link::SharedFd;
+use disco_core::shared_memory::Snapshot;
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
@@ -86,6 +87,8 @@ pub(crate) struct Write {
     pub(crate) conn: Conn,
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) order: Order,
+    /// Large tensors of the frame, which go along as a descriptor; the order is [`Order::Last`] then.
+    pub(crate) snapshot: Option<Arc<Snapshot>>,
 }
 
 /// Something to be done in order, by one thread.

@@ -32,7 +32,7 @@ impl Controller {
         match message {
             Message::Room { frames, bytes } => {
                 peer.credit.acknowledge(frames, bytes);
-                if self.room() > 0 {
+                if self.room_for_small() > 0 {
                     self.out.act(Action::Room);
                 }
             }

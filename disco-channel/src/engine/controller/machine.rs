@@ -18,7 +18,7 @@ use super::hear::garbage;
 use super::outbox::Outbox;
 use super::peer::{Cause, Kind, Peer, Process, State};
 use crate::engine::fault::{self, Fault};
-use crate::engine::limits::PACKET;
+use crate::engine::limits::packet_limit;
 use crate::engine::{Attention, Liveness};
 
 /// What the peers of a lane have to match, and what they are told.
@@ -232,6 +232,14 @@ impl Controller {
         self.workers
     }
 
+    /// Bytes of the values of one command or reply.
+    pub(crate) fn value_limit(&self) -> usize {
+        match &self.told {
+            Told::Assignment(assignment) => assignment.config.value_limit,
+            Told::Welcome(welcome) => welcome.config.value_limit,
+        }
+    }
+
     /// The connection of a peer.
     pub(crate) fn conn(&self, peer: usize) -> Option<Conn> {
         self.peers.get(peer)?.conn()
@@ -383,7 +391,7 @@ impl Controller {
         peer.liveness.excuse(now);
         peer.liveness.said(now);
         self.conns.insert(conn, index);
-        self.out.act(Action::Listen(conn, PACKET));
+        self.out.act(Action::Listen(conn, packet_limit(self.value_limit())));
     }
 
     /// What depends on time alone.

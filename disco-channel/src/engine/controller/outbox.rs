@@ -6,6 +6,7 @@ use std::sync::Arc;
 use disco_core::Error;
 use disco_core::wire::Message;
 
+use super::batch::Load;
 use super::event::{Action, Conn, Order, Write};
 
 /// Writes and actions, in order.
@@ -21,7 +22,12 @@ impl Outbox {
     }
 
     pub(super) fn write(&mut self, conn: Conn, bytes: impl Into<Arc<[u8]>>, order: Order) {
-        self.writes.push_back(Write { conn, bytes: bytes.into(), order });
+        self.writes.push_back(Write { conn, bytes: bytes.into(), order, snapshot: None });
+    }
+
+    /// Writes frames, with the large tensors that lie beside them.
+    pub(super) fn write_load(&mut self, conn: Conn, load: &Load, order: Order) {
+        self.writes.push_back(Write { conn, bytes: load.packets.clone(), order, snapshot: load.snapshot.clone() });
     }
 
     /// Sends a message ahead of frames.

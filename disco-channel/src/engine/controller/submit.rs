@@ -23,6 +23,12 @@ impl Controller {
         here.map(|peer| peer.credit.left(self.batch.size())).min().unwrap_or(CAPACITY) as usize
     }
 
+    /// Frames of at most 64 KiB that would be taken now, whatever large ones are under way.
+    pub(crate) fn room_for_small(&self) -> usize {
+        let here = self.peers.iter().filter(|peer| !peer.is_gone());
+        here.map(|peer| peer.credit.left_for_small(self.batch.size())).min().unwrap_or(CAPACITY) as usize
+    }
+
     /// A command goes.
     pub(crate) fn note(&mut self, command: &Command) {
         match command {
@@ -156,7 +162,7 @@ impl Controller {
         let peer = &mut self.peers[index];
         peer.credit.use_up(load.frames, load.bytes);
         if let Some(conn) = peer.conn() {
-            self.out.write(conn, load.packets.clone(), order);
+            self.out.write_load(conn, load, order);
         }
     }
 }

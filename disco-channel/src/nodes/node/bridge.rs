@@ -11,6 +11,7 @@ use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
 
 use super::join::Joined;
 use super::upstream::Upstream;
+use crate::engine::limits::packet_limit;
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member::{Driver, Host};
 use crate::reactor::{Incoming, Waker};
@@ -42,8 +43,10 @@ impl Bridge {
     }
 
     /// Starts the workers, and serves until they have left or the controller is gone.
-    pub(super) fn run(self, Joined { connection, incoming, assignment }: Joined) -> Result<()> {
-        connection.serve(self.workers.len());
+    pub(super) fn run(self, Joined { connection, mut incoming, assignment }: Joined) -> Result<()> {
+        let limit = packet_limit(assignment.config.value_limit);
+        connection.serve(self.workers.len(), limit);
+        incoming.set_limit(limit);
         let (lane, inbox) = (self.lane.clone(), self.upstream.clone() as Arc<dyn Inbox>);
         self.in_background("disco-start", move || Event::Started(lane.start(inbox)))?;
         let member = Member::node(&assignment, self.lane.crosses(), Instant::now());

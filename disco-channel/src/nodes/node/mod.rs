@@ -35,7 +35,7 @@ where
     let joined = join::join(options, &waker)?;
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let store = Arc::new(RemoteStore::new(connection.clone()));
-    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone()));
+    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), assignment.config.value_limit));
     let shared = Arc::new(Shared::new(store.clone()));
     let output = {
         let upstream = upstream.clone();

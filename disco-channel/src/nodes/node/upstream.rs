@@ -23,13 +23,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub(super) struct Upstream {
     connection: Arc<Connection>,
     waker: Arc<Waker>,
+    /// Bytes of the value of a reply.
+    value_limit: usize,
     /// The node ends: no reply is held back, since the connection may send nothing more.
     ends: AtomicBool,
 }
 
 impl Upstream {
-    pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>) -> Self {
-        Self { connection, waker, ends: AtomicBool::new(false) }
+    pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, value_limit: usize) -> Self {
+        Self { connection, waker, value_limit, ends: AtomicBool::new(false) }
     }
 
     /// Holds no reply back from now on.
@@ -74,6 +76,7 @@ impl Upstream {
 
 impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
+        let reply = reply::within(self.value_limit, worker, seq, reply);
         let packet = reply::encode(worker, seq, reply, |message| upward::from(worker, message));
         self.look_into(packet.and_then(|packet| self.connection.send(packet, None)));
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use disco_core::shared_memory::MappedSnapshot;
 use disco_core::wire::{self, Message};
 use disco_core::{Error, Frame, Result, WorkerId};
 
@@ -29,10 +30,18 @@ pub(super) struct Commands {
 /// Frames that came over the connection, and the end of all frames. The service thread fills it.
 #[derive(Default)]
 pub(super) struct Letterbox {
-    frames: Mutex<VecDeque<(u64, Arc<[u8]>)>>,
+    frames: Mutex<VecDeque<Large>>,
     came: Condvar,
     closed: AtomicBool,
     ring: Option<Memory>,
+}
+
+/// A frame that came over the connection.
+pub(super) struct Large {
+    pub(super) seq: u64,
+    pub(super) bytes: Arc<[u8]>,
+    /// Memory with its large tensors.
+    pub(super) beside: Option<Arc<MappedSnapshot>>,
 }
 
 impl Letterbox {
@@ -40,8 +49,8 @@ impl Letterbox {
         Self { ring, ..Self::default() }
     }
 
-    pub(super) fn put(&self, seq: u64, bytes: Arc<[u8]>) {
-        self.lock().push_back((seq, bytes));
+    pub(super) fn put(&self, frame: Large) {
+        self.lock().push_back(frame);
         self.came.notify_one();
     }
 
@@ -61,7 +70,7 @@ impl Letterbox {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn take(&self) -> Option<(u64, Arc<[u8]>)> {
+    fn take(&self) -> Option<Large> {
         let mut frames = self.lock();
         while !self.is_closed() {
             if let Some(frame) = frames.pop_front() {
@@ -72,7 +81,7 @@ impl Letterbox {
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, Arc<[u8]>)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Large>> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,14 +114,14 @@ impl Commands {
             Due::Buffer { seq, start } => return Ok(wire::decode_frame(seq, &self.buffer[start..])?),
             Due::Connection(due) => due,
         };
-        let (seq, bytes) = self.letterbox.take().ok_or_else(closed)?;
+        let Large { seq, bytes, beside } = self.letterbox.take().ok_or_else(closed)?;
         if due.is_some_and(|due| due != seq) {
             return Err(Error::protocol(format!("frame {seq} came instead of {due:?}")));
         }
-        if self.taken.take(bytes.len()) {
+        if self.taken.take(bytes.len() + beside.as_ref().map_or(0, |memory| memory.byte_len())) {
             self.tell_of_room()?;
         }
-        Ok(wire::decode_frame(seq, &bytes)?)
+        Ok(wire::decode_frame_beside(seq, &bytes, beside)?)
     }
 
     /// Copies the ring's next record to the buffer.

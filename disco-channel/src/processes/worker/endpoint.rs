@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use disco_core::channel::Reply;
+use disco_core::wire::Message;
 use disco_core::{Endpoint, Frame, Link, Result, WorkerId};
 
 use super::commands::Commands;
@@ -17,6 +18,10 @@ pub struct ProcessEndpoint {
     pub(super) connection: Arc<Connection>,
     pub(super) commands: Commands,
     pub(super) link: Arc<Link>,
+    /// Bytes of the value of a reply.
+    pub(super) value_limit: usize,
+    /// The controller maps memory of this worker.
+    pub(super) shares_memory: bool,
 }
 
 impl Endpoint for ProcessEndpoint {
@@ -27,6 +32,12 @@ impl Endpoint for ProcessEndpoint {
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
         // No more than one large reply is in memory, besides what the socket takes.
         self.connection.wait_for_room(|| !self.commands.is_closed());
+        let reply = reply::within(self.value_limit, self.worker, seq, reply);
+        if self.shares_memory
+            && let Some((first, snapshot, packet)) = Message::encode_beside(seq, &reply)
+        {
+            return self.connection.send_last_behind(first, snapshot, packet);
+        }
         let packet = reply::encode(self.worker, seq, reply, |message| message)?;
         self.connection.send(packet, None)
     }
@@ -69,7 +80,9 @@ mod tests {
         let commands = Commands::new(worker, connection.clone(), None, letterbox.clone());
         let store = Arc::new(RemoteStore::new(connection.clone()));
         let link = Arc::new(link::over(&store, worker, None, &connection));
-        (ProcessEndpoint { worker, connection, commands, link }, connect(theirs), letterbox)
+        let endpoint =
+            ProcessEndpoint { worker, connection, commands, link, value_limit: usize::MAX, shares_memory: false };
+        (endpoint, connect(theirs), letterbox)
     }
 
     /// Replies often on a thread of its own.

@@ -23,7 +23,7 @@ use rustix::net::sockopt;
 use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
 use self::service::Service;
-use crate::engine::limits::PACKET;
+use crate::engine::limits::{PACKET, packet_limit};
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::{Member, lost};
 use crate::processes::invitation::Invitation;
@@ -49,6 +49,9 @@ where
     let connection = Arc::new(connect(invitation, &waker)?);
     let mut incoming = Incoming::new(PACKET);
     let welcome = introduce(invitation, &connection, &mut incoming, &waker)?;
+    let limit = packet_limit(welcome.config.value_limit);
+    incoming.set_limit(limit);
+    connection.serve(1, limit);
     let ring = welcome.ring.map(|place| open_ring(&mut incoming, place)).transpose()?;
     let arena = Arena::new(welcome.config.world.per_node())
         .inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors"))
@@ -60,7 +63,14 @@ where
     let place = welcome.ring.map_or(0, |place| place.reader as u64);
     let reader = reader.map(|reader| (place, reader));
     let commands = Commands::new(worker, connection.clone(), reader, letterbox.clone());
-    let endpoint = ProcessEndpoint { worker, connection: connection.clone(), commands, link: link.clone() };
+    let endpoint = ProcessEndpoint {
+        worker,
+        connection: connection.clone(),
+        commands,
+        link: link.clone(),
+        value_limit: welcome.config.value_limit,
+        shares_memory: welcome.ring.is_some(),
+    };
     let served = Arc::new(AtomicBool::new(false));
     let host = Service { connection: connection.clone(), letterbox, link, store, served: served.clone() };
     let member = Member::worker(welcome.heartbeat, Instant::now());

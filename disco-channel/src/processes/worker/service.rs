@@ -7,7 +7,7 @@ use std::thread;
 
 use disco_core::{Link, Result, Value};
 
-use super::commands::Letterbox;
+use super::commands::{Large, Letterbox};
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member::Host;
 use crate::reactor::{Connection, Incoming};
@@ -36,7 +36,7 @@ impl Host for Service {
         match action {
             Action::Send(message) => connection.send(message.encode()?, None)?,
             Action::SendLast(message) => connection.send_last(message.encode()?)?,
-            Action::Deliver { seq, bytes } => letterbox.put(seq, bytes),
+            Action::Deliver { seq, bytes } => letterbox.put(Large { seq, bytes, beside: incoming.take_beside() }),
             Action::Abort { epoch, cause } => link.abort(epoch, &cause),
             Action::Shutdown => letterbox.close(),
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),

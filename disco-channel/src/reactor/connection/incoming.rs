@@ -5,7 +5,9 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
+use disco_core::shared_memory::MappedSnapshot;
 use disco_core::wire::{Message, Packet, WireError};
 use disco_core::{Error, Result};
 use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -25,6 +27,8 @@ pub(crate) struct Incoming {
     parts: Vec<u8>,
     left: u64,
     fds: VecDeque<OwnedFd>,
+    /// Memory with the large tensors of the next frame or reply.
+    beside: Option<Arc<MappedSnapshot>>,
     /// The largest packet taken.
     limit: usize,
     is_closed: bool,
@@ -34,7 +38,7 @@ impl Incoming {
     /// Nothing so far. A packet may have `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         let (buffer, parts) = (Vec::new(), Vec::new());
-        Self { buffer, unread: 0..0, parts, left: 0, fds: VecDeque::new(), limit, is_closed: false }
+        Self { buffer, unread: 0..0, parts, left: 0, fds: VecDeque::new(), beside: None, limit, is_closed: false }
     }
 
     /// The other end has proved who it is: larger packets are taken.
@@ -125,14 +129,32 @@ impl Incoming {
             }
             let Some(content) = bytes[Packet::PREFIX..].get(..length) else { return Ok(None) };
             self.unread.start += Packet::PREFIX + length;
-            let message = match Message::decode(Packet::read(content)?)? {
+            let packet = Packet::read(content)?.with_beside(self.beside.clone());
+            let message = match Message::decode(packet)? {
                 Message::Part { left, bytes } => self.put_together(left, &bytes)?,
                 message => Some(message),
             };
-            if message.is_some() {
-                return Ok(message);
+            match message {
+                None => {}
+                Some(Message::Beside) => self.beside = Some(self.map_snapshot()?),
+                Some(message) => {
+                    if let Message::Reply { .. } = &message {
+                        self.beside = None;
+                    }
+                    return Ok(Some(message));
+                }
             }
         }
+    }
+
+    /// The memory with the large tensors of the frame taken last.
+    pub(crate) fn take_beside(&mut self) -> Option<Arc<MappedSnapshot>> {
+        self.beside.take()
+    }
+
+    fn map_snapshot(&mut self) -> Result<Arc<MappedSnapshot>, WireError> {
+        let fd = self.take_fd().map_err(|error| WireError::SharedTensor(error.to_string()))?;
+        MappedSnapshot::open(&fd).map(Arc::new).map_err(|error| WireError::SharedTensor(error.to_string()))
     }
 
     /// A part of a large packet has come, of which others are left. Returns its message once all is there.
@@ -153,7 +175,7 @@ impl Incoming {
         // It does not take its room for ever.
         let parts = std::mem::take(&mut self.parts);
         match Packet::split(&parts)? {
-            (packet, []) => Message::decode(packet).map(Some),
+            (packet, []) => Message::decode(packet.with_beside(self.beside.clone())).map(Some),
             (_, rest) => Err(WireError::Trailing(rest.len())),
         }
     }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 
 use super::PART;
-use crate::engine::limits::{CHUNK, PACKET};
+use crate::engine::limits::CHUNK;
 use crate::reactor::Waker;
 use crate::reactor::poller::{poll, poll_one};
 
@@ -78,9 +78,9 @@ impl Connection {
         Ok(Self { socket, outbox: Mutex::default(), waker })
     }
 
-    /// So many workers send by it, each of which may have its largest packet under way.
-    pub(crate) fn serve(&self, workers: usize) {
-        let bytes = workers.saturating_mul(PACKET).saturating_add(SLACK);
+    /// So many workers send by it, each of which may have a packet of `limit` bytes under way.
+    pub(crate) fn serve(&self, workers: usize, limit: usize) {
+        let bytes = workers.saturating_mul(limit).saturating_add(SLACK);
         self.outbox().more = bytes.saturating_sub(BACKLOG);
     }
 
@@ -105,7 +105,21 @@ impl Connection {
         self.go(&mut outbox)
     }
 
-    /// The same, but it may wait until something else is sent, or until the one who polls [flushes](Self::flush).
+    /// Sends a packet, and right before it, one with a descriptor, behind all others.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn send_last_behind(
+        &self,
+        first: impl Into<Arc<[u8]>>,
+        fd: Descriptor,
+        packet: impl Into<Arc<[u8]>>,
+    ) -> Result<()> {
+        drop(self.put(first.into(), Some(fd), false)?);
+        self.send_last(packet)
+    }
+
+    /// As [`Connection::send_last`], but the packet may wait until something else is sent, or until the one who polls [flushes](Self::flush).
     ///
     /// # Errors
     /// As [`Connection::send`].

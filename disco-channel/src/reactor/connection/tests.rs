@@ -153,7 +153,7 @@ fn the_largest_packets_of_all_workers_may_wait_at_once() {
     let packet: Arc<[u8]> = vec![0; PACKET / 4].into();
     let waiting = |workers| {
         let (a, _b) = pair();
-        a.serve(workers);
+        a.serve(workers, PACKET);
         (0..100).take_while(|_| a.send_last(packet.clone()).is_ok()).count()
     };
     assert_eq!([0, 1, 8].map(waiting), [16, 16, 33]);

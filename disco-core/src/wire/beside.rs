@@ -1,0 +1,83 @@
+//! Large tensors beside a packet: in memory that processes of one machine share.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::object::index;
+use super::value::{object_head, read_axes, read_dtype, tensor_bytes, write_dtype};
+use super::{INLINE_LIMIT, Reader, WireError, Writer};
+use crate::device::Device;
+use crate::error::Result;
+use crate::shape::Shape;
+use crate::shared_memory::{MappedSnapshot, Snapshot};
+use crate::tensor::{Storage, Tensor};
+use crate::value::Value;
+
+/// Memory beside a packet that is read, and how much of it the tensors before have taken.
+#[derive(Debug)]
+pub(super) struct Beside {
+    memory: Arc<MappedSnapshot>,
+    taken: usize,
+}
+
+impl Beside {
+    pub(super) fn new(memory: Arc<MappedSnapshot>) -> Self {
+        Self { memory, taken: 0 }
+    }
+
+    /// The memory of the next tensor. Tensors lie in the order of the packet and apart, so that each byte has one borrow flag.
+    fn take(&mut self, place: u64, bytes: usize) -> Option<Arc<Storage>> {
+        let start = usize::try_from(place).ok().filter(|start| *start >= self.taken && start.is_multiple_of(64))?;
+        let end = start.checked_add(bytes).filter(|end| *end <= self.memory.byte_len())?;
+        self.taken = end;
+        let pointer = self.memory.pointer().wrapping_add(start);
+        // SAFETY: the range lies in the mapping, which lives as long as its owner here. No other process changes it, and no other
+        // storage has it.
+        Some(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(self.memory.clone())) })
+    }
+}
+
+/// A copy of the large tensors among `values`, in the order in which packets give them places; none if there is no such tensor.
+///
+/// # Errors
+/// A tensor that is not a contiguous host tensor, or that somebody writes to; the system has no room.
+pub(super) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<Option<Snapshot>> {
+    let mut layout = Writer::with_memory_beside();
+    let mut parts = Vec::new();
+    for value in values {
+        if let Value::Tensor(tensor) = value
+            && tensor.byte_len() > INLINE_LIMIT
+            && let Some(place) = layout.place_beside(tensor.byte_len())
+        {
+            parts.push((place, tensor_bytes(tensor)?));
+        }
+    }
+    match parts.is_empty() {
+        true => Ok(None),
+        false => Snapshot::copy(layout.bytes_beside(), parts.iter().map(|(at, bytes)| (*at, &**bytes))).map(Some),
+    }
+}
+
+/// Appends a tensor whose elements lie beside the packet.
+pub(super) fn write(tensor: &Tensor, place: usize, to: &mut Writer) -> Result<(), WireError> {
+    object_head(to, index::TENSOR_BESIDE);
+    write_dtype(tensor.dtype(), to);
+    to.i32(tensor.shape().len() as i32);
+    tensor.shape().iter().for_each(|extent| to.i64(*extent));
+    to.u64(place as u64);
+    Ok(())
+}
+
+/// Takes a tensor whose elements lie beside the packet. It shares the mapping with the other tensors of the packet.
+pub(super) fn read(from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Tensor, WireError> {
+    let dtype = read_dtype(from)?;
+    let axes = read_axes(from)?;
+    let shape = Shape::from(from.list(axes)?);
+    let place = from.u64()?;
+    let beside = beside.ok_or(WireError::Expected("shared memory with the elements of a tensor"))?;
+    let bytes = shape.elements().and_then(|n| n.checked_mul(dtype.size()));
+    let storage = bytes.and_then(|bytes| beside.take(place, bytes));
+    let storage = storage.ok_or(WireError::Expected("the place of a tensor in shared memory"))?;
+    Tensor::from_storage(storage, dtype, shape).map_err(|error| WireError::TensorKind(error.to_string()))
+}

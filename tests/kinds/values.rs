@@ -1,0 +1,255 @@
+//! Values and tensors of any size in `get`, `set` and arguments.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco::{
+    Builder, DRef, DType, Error, LaneSession, Result, Session, SessionExt as _, SessionKind, Tensor, Value, WorkerId,
+    WorkerRange, World, block_on,
+};
+use disco_channel::processes::{self, ProcessLane};
+use disco_channel::threads::ThreadLane;
+use disco_core::link::Shared;
+use disco_core::session::Deadlines;
+use disco_core::worker::{self, WorkerConfig};
+
+use crate::{SOON, within};
+
+crate::tests!(
+    tensors_of_any_size_go_to_a_worker_and_come_back,
+    tensors_of_every_dtype_go_to_a_worker_and_come_back,
+    tensors_are_arguments_of_any_size_and_results,
+    each_worker_gets_weights_of_its_own_by_set,
+    a_value_above_the_limit_is_refused_with_what_to_do,
+    two_large_sets_at_once_and_small_commands_between_them,
+    a_worker_that_dies_while_a_tensor_is_on_its_way_is_named,
+);
+
+/// Around what lies in the packet, and above what an arena or a socket takes at once.
+const SIZES: [usize; 7] = [0, 1, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 5 << 20, 64 << 20];
+
+/// Sessions of two workers or four, with all ways of a tensor to workers.
+fn sessions(kind: SessionKind) -> Vec<(&'static str, LaneSession)> {
+    let start = |builder: Builder| builder.start().unwrap();
+    match kind {
+        SessionKind::Threads => vec![("threads", start(Builder::threads(2)))],
+        SessionKind::Processes => {
+            vec![("shared memory", start(Builder::processes(2))), ("sockets", without_shared_memory(2))]
+        }
+        SessionKind::Nodes => vec![
+            ("threads of nodes", start(Builder::nodes(2, 1).node_workers(SessionKind::Threads))),
+            ("processes of nodes", start(Builder::nodes(2, 2))),
+        ],
+        other => panic!("{other}"),
+    }
+}
+
+/// Worker 0 is a thread; the others are processes, to which commands go over sockets.
+fn without_shared_memory(workers: u32) -> LaneSession {
+    let world = World::new(workers as usize, 1).unwrap();
+    let config = WorkerConfig::new(world);
+    let shared = Arc::<Shared>::default();
+    let run = move |worker, endpoint| worker::run(worker, config, endpoint);
+    let mut options = processes::Options::new(config);
+    options.ring = false;
+    let (first, others) = (WorkerRange::new(0..1), WorkerRange::new(1..workers));
+    let lanes = vec![
+        Arc::new(ThreadLane::new(first, shared.clone(), run)) as Arc<dyn disco_core::Channel>,
+        Arc::new(ProcessLane::new(others, shared, options)),
+    ];
+    LaneSession::start(world, lanes, Deadlines::default()).unwrap()
+}
+
+/// Bytes that differ from their neighbours, and from those of another `seed`.
+fn pattern(bytes: usize, seed: usize) -> Tensor {
+    let bytes: Vec<u8> = (0..bytes).map(|at| ((at.wrapping_mul(2_654_435_761) >> 7) + seed) as u8).collect();
+    Tensor::from_slice(&bytes, [bytes.len() as i64]).unwrap()
+}
+
+fn same(a: &Tensor, b: &Tensor) -> bool {
+    (a.dtype(), a.shape()) == (b.dtype(), b.shape()) && *a.bytes().unwrap() == *b.bytes().unwrap()
+}
+
+fn last(session: &LaneSession) -> WorkerId {
+    WorkerId::new(session.world().size() as u32 - 1)
+}
+
+/// A handle of registers without a tensor.
+async fn nothing(session: &LaneSession) -> Result<DRef> {
+    session.call(&session.function("tests.count").await?, (1,)).await
+}
+
+fn tensors_of_any_size_go_to_a_worker_and_come_back(kind: SessionKind) {
+    for (name, session) in sessions(kind) {
+        block_on(async {
+            for worker in [last(&session), WorkerId::new(0)] {
+                for bytes in SIZES {
+                    let handle = nothing(&session).await.unwrap();
+                    let sent = pattern(bytes, 1);
+                    session.set(&handle, worker, (&sent).into()).await.unwrap();
+                    let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+                    assert!(same(&sent, &back), "{name}: {bytes} bytes of {worker}");
+                    let other = pattern(bytes, 2);
+                    session.set(&handle, worker, (&other).into()).await.unwrap();
+                    let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+                    assert!(same(&other, &back), "{name}: {bytes} bytes of {worker}, again");
+                }
+            }
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
+fn tensors_of_every_dtype_go_to_a_worker_and_come_back(kind: SessionKind) {
+    for (name, session) in sessions(kind) {
+        block_on(async {
+            for dtype in DType::all() {
+                let handle = nothing(&session).await.unwrap();
+                let sent = Tensor::zeros(dtype, [3, 50_001]).unwrap();
+                let fill = if dtype == DType::Bool { 1 } else { 0x3a };
+                sent.bytes_mut().unwrap().fill(fill);
+                session.set(&handle, last(&session), (&sent).into()).await.unwrap();
+                let back: Tensor = session.get_as(&handle, last(&session)).await.unwrap();
+                assert!(same(&sent, &back), "{name}: {dtype}");
+            }
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
+fn tensors_are_arguments_of_any_size_and_results(kind: SessionKind) {
+    for (name, session) in sessions(kind) {
+        block_on(async {
+            let double = session.function("tests.double").await.unwrap();
+            for bytes in SIZES {
+                let (a, b) = (pattern(bytes, 1), pattern(bytes / 2, 2));
+                let doubled = session.call(&double, (&a, "between", &b)).await.unwrap();
+                for worker in session.world().workers() {
+                    let back: Tensor = session.get_as(&doubled, worker).await.unwrap();
+                    let (first, second) = (a.bytes().unwrap(), b.bytes().unwrap());
+                    let expected: Vec<u8> = first.iter().chain(&*second).map(|byte| byte.wrapping_mul(2)).collect();
+                    assert!(*back.bytes().unwrap() == *expected, "{name}: {bytes} bytes on {worker}");
+                }
+            }
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
+fn each_worker_gets_weights_of_its_own_by_set(kind: SessionKind) {
+    for (name, session) in sessions(kind) {
+        block_on(async {
+            let weights = nothing(&session).await.unwrap();
+            for worker in session.world().workers() {
+                let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
+                session.set(&weights, worker, (&own).into()).await.unwrap();
+                // The worker has a copy.
+                own.bytes_mut().unwrap().fill(0);
+            }
+            let sum = session.call(&session.function("tests.sum").await.unwrap(), (&weights,)).await.unwrap();
+            for worker in session.world().workers() {
+                let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
+                let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
+                assert_eq!(session.get(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
+            }
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
+fn a_value_above_the_limit_is_refused_with_what_to_do(kind: SessionKind) {
+    if kind == SessionKind::Threads {
+        return;
+    }
+    let limit = 100 << 10;
+    let session = Builder::new(kind, 2).value_limit(limit).start().unwrap();
+    block_on(async {
+        let (largest, above) = (pattern(limit, 1), pattern(limit + 1, 1));
+        let (handle, worker) = (nothing(&session).await.unwrap(), last(&session));
+        session.set(&handle, worker, (&largest).into()).await.unwrap();
+        let refused = session.set(&handle, worker, (&above).into()).await.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "set: a value of 102401 bytes for worker 1 can't go to another process, the limit is 102400 bytes for the values of one \
+             command; raise the limit (`Builder::value_limit`), or copy the tensor to worker 0 (`copy_to_worker_0`), and send it \
+             from there (`send_to_worker`)"
+        );
+        assert!(matches!(refused, Error::Invalid(_)));
+        let sum = session.function("tests.sum").await.unwrap();
+        let refused = session.call(&sum, (&above,)).await.unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "call: arguments of 102401 bytes can't go to another process, the limit is 102400 bytes for the values of one command; \
+             raise the limit (`Builder::value_limit`), or copy the tensor to worker 0 (`copy_to_worker_0`), pass it on \
+             (`broadcast_from_worker0`), and call with its handle"
+        );
+        let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+        assert!(same(&largest, &back));
+        session.set(&handle, WorkerId::new(0), (&largest).into()).await.unwrap();
+        let double = session.function("tests.double").await.unwrap();
+        let larger = session.call(&double, (&handle, "and", &pattern(1, 1))).await.unwrap();
+        let refused = session.get(&larger, worker).await.unwrap_err().to_string();
+        assert!(
+            refused.starts_with("worker 1: get ")
+                && refused.ends_with(
+                    "a value of 102401 bytes can't go to the controller, the limit is 102400 bytes for the value of one reply; raise \
+                     the limit (`Builder::value_limit`), or send the tensor to worker 0 (`send_to_worker`), whose values have no limit"
+                ),
+            "{refused}"
+        );
+        // Worker 0 is a thread of this process.
+        let handle = nothing(&session).await.unwrap();
+        session.set(&handle, WorkerId::new(0), (&above).into()).await.unwrap();
+        let back: Tensor = session.get_as(&handle, WorkerId::new(0)).await.unwrap();
+        assert!(same(&above, &back));
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn two_large_sets_at_once_and_small_commands_between_them(kind: SessionKind) {
+    let session = Builder::new(kind, 4).start().unwrap();
+    within(2 * SOON, "large sets", move || {
+        let handle = block_on(nothing(&session)).unwrap();
+        let sent =
+            [1, 2, 3].map(|worker| (WorkerId::new(worker), pattern((worker as usize) * (20 << 20), worker as usize)));
+        std::thread::scope(|scope| {
+            for (worker, tensor) in &sent {
+                scope.spawn(|| block_on(session.set(&handle, *worker, tensor.into())).unwrap());
+            }
+            for number in 0..100 {
+                let count = block_on(session.function("tests.count")).unwrap();
+                let next = block_on(session.call(&count, (number,))).unwrap();
+                assert_eq!(block_on(session.get(&next, WorkerId::new(0))).unwrap(), Value::Int(number + 1));
+            }
+        });
+        for (worker, tensor) in &sent {
+            let back: Tensor = block_on(session.get_as(&handle, *worker)).unwrap();
+            assert!(same(tensor, &back), "{worker}");
+        }
+        block_on(session.shutdown()).unwrap();
+    });
+}
+
+fn a_worker_that_dies_while_a_tensor_is_on_its_way_is_named(kind: SessionKind) {
+    if kind == SessionKind::Threads {
+        return;
+    }
+    for (name, session) in sessions(kind) {
+        let start = Instant::now();
+        let told = within(2 * SOON, name, move || {
+            block_on(async {
+                let (handle, worker) = (nothing(&session).await.unwrap(), last(&session));
+                // Behind this call the worker takes no command.
+                let exit = session.function("tests.exit").await.unwrap();
+                _ = session.call(&exit, (worker.index() as i64, 0.3)).await.unwrap();
+                let refused = session.set(&handle, worker, (&pattern(64 << 20, 1)).into()).await.unwrap_err();
+                // The lane's error, or that it is known already.
+                _ = session.shutdown().await;
+                refused.to_string()
+            })
+        });
+        assert!(told.contains("worker") && told.contains("lost"), "{name}: {told}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{name}");
+    }
+}
