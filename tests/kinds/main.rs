@@ -1,5 +1,5 @@
 //! What sessions of every kind do alike: shutdown while threads wait, recovery while a worker is late, limits at their
-//! extremes.
+//! extremes, values of all workers, types of the program, collectives from the controller.
 //!
 //! This program is its own workers and nodes.
 
@@ -8,8 +8,11 @@
 
 mod functions;
 mod limits;
+mod plane;
 mod recovery;
 mod shutdown;
+mod user_types;
+mod values;
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -27,7 +30,9 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Most of them wait.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
-    let tests = [limits::tests(), recovery::tests(), shutdown::tests()].into_iter().flatten();
+    let tests =
+        [limits::tests(), plane::tests(), recovery::tests(), shutdown::tests(), user_types::tests(), values::tests()];
+    let tests = tests.into_iter().flatten();
     let trials = tests.flat_map(|(name, test)| {
         [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes].map(|kind| {
             let run = move || {

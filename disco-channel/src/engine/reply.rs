@@ -22,6 +22,7 @@ pub(crate) fn encode(worker: WorkerId, seq: u64, reply: Reply, wrap: impl Fn(Mes
             causes: Vec::new(),
             aborted: false,
             kind: error.kind(),
+            user: None,
         };
         wrap(Message::Reply { seq, reply: Err(Arc::new(failure)) }).encode()
     })

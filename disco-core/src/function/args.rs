@@ -55,7 +55,7 @@ impl<'a> Args<'a> {
     /// As [`Args::arg`], and [`Error::Argument`] if it is something else.
     pub fn take<T: FromArg>(&self, index: usize) -> Result<T> {
         let arg = self.arg(index)?;
-        T::from_arg(arg).ok_or_else(|| Error::Argument { index, expected: T::expected(), found: arg.kind().into() })
+        T::from_arg(arg).ok_or_else(|| Error::Argument { index, expected: T::expected(), found: T::found(arg) })
     }
 
     pub(super) fn expect(&self, count: usize) -> Result<()> {

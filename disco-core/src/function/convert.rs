@@ -4,7 +4,7 @@ use std::any::type_name;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Arg, Function, Object, Opaque};
+use super::{Arg, BoxError, Function, Object, Opaque};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -21,12 +21,28 @@ pub trait FromArg: Sized {
 
     /// The argument as `Self`, if it is one.
     fn from_arg(arg: Arg<'_>) -> Option<Self>;
+
+    /// An argument that is refused, in words, for messages: its kind, and what is wrong with its content.
+    fn found(arg: Arg<'_>) -> String {
+        arg.kind().into()
+    }
 }
 
 /// A type that a worker function can return.
 pub trait IntoObject {
     /// The object for the register.
     fn into_object(self) -> Object;
+
+    /// As [`IntoObject::into_object`], for a type of which not every value becomes an object.
+    ///
+    /// # Errors
+    /// This value does not; the worker function fails with the error.
+    fn try_into_object(self) -> Result<Object, BoxError>
+    where
+        Self: Sized,
+    {
+        Ok(self.into_object())
+    }
 }
 
 macro_rules! from_arg {
@@ -144,6 +160,10 @@ impl<T: FromArg> FromArg for Option<T> {
             _ => T::from_arg(arg).map(Some),
         }
     }
+
+    fn found(arg: Arg<'_>) -> String {
+        T::found(arg)
+    }
 }
 
 impl<T: 'static> FromArg for Rc<T> {
@@ -186,6 +206,10 @@ impl IntoObject for Opaque {
 impl<T: IntoObject> IntoObject for Option<T> {
     fn into_object(self) -> Object {
         self.map_or(Object::Value(Value::None), T::into_object)
+    }
+
+    fn try_into_object(self) -> Result<Object, BoxError> {
+        self.map_or(Ok(Object::Value(Value::None)), T::try_into_object)
     }
 }
 

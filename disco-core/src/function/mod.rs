@@ -13,6 +13,8 @@
 
 mod args;
 mod convert;
+#[cfg(feature = "serde")]
+mod json;
 mod object;
 mod registers;
 
@@ -23,6 +25,8 @@ use std::rc::Rc;
 
 pub use args::{Arg, Args};
 pub use convert::{FromArg, IntoObject};
+#[cfg(feature = "serde")]
+pub use json::Json;
 pub use object::{Object, Opaque};
 pub use registers::Registers;
 
@@ -134,7 +138,7 @@ macro_rules! worker_function {
         {
             fn invoke(&self, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
                 args.expect(<[usize]>::len(&[$($index),*]))?;
-                self(ctx, $(args.take::<$arg>($index)?),*).map(R::into_object).map_err(E::into)
+                self(ctx, $(args.take::<$arg>($index)?),*).map_err(E::into).and_then(R::try_into_object)
             }
         }
     };

@@ -15,12 +15,14 @@ pub struct Arguments {
     pub(super) values: Vec<Value>,
     /// Kept so that the session can check them, and so that none is freed before the call is submitted.
     pub(super) handles: SmallVec<[DRef; 4]>,
+    /// Why one of them can't be an argument.
+    refused: Option<Error>,
 }
 
 impl Arguments {
     /// Room for `len` arguments.
     pub fn with_capacity(len: usize) -> Self {
-        Self { values: Vec::with_capacity(len), handles: SmallVec::new() }
+        Self { values: Vec::with_capacity(len), ..Self::default() }
     }
 
     /// Appends one.
@@ -28,8 +30,16 @@ impl Arguments {
         arg.push_to(self);
     }
 
+    /// Makes the call fail with this error: for an argument that does not become a [`Value`].
+    pub fn refuse(&mut self, error: Error) {
+        self.refused.get_or_insert(error);
+    }
+
     /// Refuses handles of other sessions, and registers that no handle stands for.
     pub(super) fn check(&self, home: &Arc<Home>) -> Result<()> {
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
+        }
         self.handles.iter().try_for_each(|handle| home.check(handle))?;
         let registers = self.values.iter().filter(|value| matches!(value, Value::Register(_))).count();
         match registers == self.handles.len() {
@@ -68,6 +78,16 @@ impl IntoArg for DRef {
     fn push_to(self, args: &mut Arguments) {
         args.values.push(Value::Register(self.register()));
         args.handles.push(self);
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<T: serde::Serialize> IntoArg for crate::function::Json<T> {
+    fn push_to(self, args: &mut Arguments) {
+        match self.to_value() {
+            Ok(value) => args.values.push(value),
+            Err(error) => args.refuse(error),
+        }
     }
 }
 

@@ -68,6 +68,11 @@ pub trait Session: Debug + Send + Sync {
     /// reference. A value made before the worker's first error is still there.
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value>;
 
+    /// The values of a register on all workers, in the order of the workers, after everything before, with one broadcast. As
+    /// [`Session::get`] of each worker; the controller holds all values at once. The error is the root cause, where several
+    /// workers failed.
+    async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>>;
+
     /// Sets a register on one worker; a tensor is copied into the tensor that is there.
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()>;
 

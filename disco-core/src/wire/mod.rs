@@ -61,7 +61,7 @@ pub use crate::codec::{INLINE_LIMIT, PACKET_LIMIT, Reader, WireError, Writer};
 pub use crate::store::StoreCall;
 
 /// The version of everything that goes over connections: packets, messages, the ring.
-pub const VERSION: i64 = 3;
+pub const VERSION: i64 = 4;
 
 /// First arguments: TVM's.
 mod action {
@@ -80,6 +80,7 @@ mod action {
     pub(super) const RECOVER: i64 = 66;
     pub(super) const FAILED: i64 = 67;
     pub(super) const NOTICE_FAILED: i64 = 68;
+    pub(super) const GET_ALL: i64 = 94;
     // Of connections.
     pub(super) const HELLO: i64 = 69;
     pub(super) const WELCOME: i64 = 70;
