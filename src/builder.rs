@@ -2,23 +2,19 @@
 
 #[cfg(target_os = "linux")]
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 use disco_channel::nodes::everywhere;
 #[cfg(target_os = "linux")]
-use disco_channel::nodes::{Announce, Announcement, NodeLane, Options as NodeOptions, Token};
+use disco_channel::nodes::{Announce, Announcement, Options as NodeOptions, Token};
 #[cfg(target_os = "linux")]
-use disco_channel::processes::{self, Invitation, Launch, ProcessLane};
-use disco_channel::threads::ThreadLane;
+use disco_channel::processes::{self, Invitation, Launch};
+use disco_channel::session;
 use disco_core::env::Variable;
-use disco_core::link::Shared;
 use disco_core::session::{Deadlines, LaneSession};
-#[cfg(target_os = "linux")]
-use disco_core::shared_memory::Arena;
-use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Channel, Error, Result, WorkerRange, World};
+use disco_core::worker::WorkerConfig;
+use disco_core::{Error, Result, World};
 
 use crate::SessionKind;
 
@@ -286,20 +282,15 @@ impl Builder {
         config.value_limit = self.value_limit;
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
-        // Behind the collective's own.
-        let mut deadlines = self.deadlines;
-        deadlines.collective = deadlines.collective.max(config.collective_deadline.saturating_add(deadlines.reply));
-        let workers = world.size() as u32;
-        let lanes = match self.kind {
-            SessionKind::Threads => vec![threads(config, workers, Arc::default())],
+        match self.kind {
+            SessionKind::Threads => session::threads(config, self.deadlines),
             #[cfg(target_os = "linux")]
-            SessionKind::Processes => self.lanes_to_processes(config, workers)?,
+            SessionKind::Processes => self.start_with_processes(config),
             #[cfg(target_os = "linux")]
-            SessionKind::Nodes => self.lanes_to_nodes(config)?,
+            SessionKind::Nodes => self.start_with_nodes(config),
             #[cfg(not(target_os = "linux"))]
-            other => return Err(Error::invalid(format!("sessions of {other} are here on Linux only"))),
-        };
-        LaneSession::start(world, lanes, deadlines)
+            other => Err(Error::invalid(format!("sessions of {other} are here on Linux only"))),
+        }
     }
 }
 
@@ -345,35 +336,20 @@ impl Builder {
         Ok(self)
     }
 
-    /// Worker 0 stays in this process.
-    fn lanes_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<Vec<Arc<dyn Channel>>> {
-        self.lanes_here(config, workers, self.launch.clone(), &shared_with_processes(config.world.per_node()))
-    }
-
-    /// Lanes to worker 0, a thread, and to the others of `workers` of this machine, which are processes.
-    fn lanes_here(
-        &self,
-        config: WorkerConfig,
-        workers: u32,
-        launch: Option<Launch>,
-        shared: &Arc<Shared>,
-    ) -> Result<Vec<Arc<dyn Channel>>> {
+    fn start_with_processes(&self, config: WorkerConfig) -> Result<LaneSession> {
         let mut options = processes::Options::new(config);
         (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
-        match launch {
-            Some(launch) => options.launch = launch,
-            None => crate::role::check()?,
-        }
-        let mut lanes = vec![threads(config, 1, shared.clone())];
-        if workers > 1 {
-            let others = WorkerRange::new(1..workers);
-            lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
-        }
-        Ok(lanes)
+        options.launch = self.launch()?;
+        session::processes(options, self.deadlines)
+    }
+
+    /// How processes of workers come about.
+    fn launch(&self) -> Result<Launch> {
+        self.launch.clone().map_or_else(crate::role::launch, Ok)
     }
 
     /// Node 0 stays on this machine.
-    fn lanes_to_nodes(&self, config: WorkerConfig) -> Result<Vec<Arc<dyn Channel>>> {
+    fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
         let Nodes { count, workers: kind, apart, names, listen, token, announce } = &self.nodes;
         let world = config.world;
         let (nodes, here) = if *apart { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
@@ -396,29 +372,7 @@ impl Builder {
                 Announce::starting(move |announcement| crate::node::start_here(announcement, &token, start))
             }
         };
-        let shared = if options.processes { shared_with_processes(world.per_node()) } else { Arc::default() };
-        let mut lanes = match options.processes {
-            true => self.lanes_here(config, here, self.launch.clone(), &shared)?,
-            false => vec![threads(config, here, shared.clone())],
-        };
-        if nodes > 0 {
-            let others = WorkerRange::new(here..world.size() as u32);
-            lanes.push(Arc::new(NodeLane::new(others, shared, options)));
-        }
-        Ok(lanes)
+        let launch = if options.processes { self.launch()? } else { Launch::this_program() };
+        session::nodes(options, here, launch, self.deadlines)
     }
-}
-
-/// What worker 0 shares with processes, its tensors too, on a machine with so many ranks.
-#[cfg(target_os = "linux")]
-fn shared_with_processes(ranks: usize) -> Arc<Shared> {
-    let arena =
-        Arena::new(ranks).inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
-    Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena))
-}
-
-/// A lane to workers 0 up to `workers`, as threads.
-fn threads(config: WorkerConfig, workers: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
-    let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-    Arc::new(ThreadLane::new(WorkerRange::new(0..workers), shared, run))
 }

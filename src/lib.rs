@@ -24,9 +24,14 @@ pub use disco_core::{
     WorkerRange, World,
 };
 pub use disco_core::{error, tensor};
+#[cfg(feature = "serde")]
+pub use disco_core::{function::Json, register_error};
 pub use disco_core::{register_function, register_object};
 pub use env::{Settings, from_env};
 pub use init::init;
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub use init::init_in_test;
 pub use kind::SessionKind;
 pub use pollster::block_on;
 #[cfg(target_os = "linux")]

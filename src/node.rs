@@ -1,6 +1,5 @@
 //! This program as a node of somebody else's session.
 
-use std::env;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +72,7 @@ pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Dura
     let start = |id: usize| {
         // The running file itself, also after something else was put in its place.
         let mut command = Command::new("/proc/self/exe");
-        command.args(env::args_os().skip(1)).stdin(Stdio::null());
+        command.args(crate::role::args()).stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
         command.env(SECONDS, seconds.to_string());
         token.pass_on(&mut command);

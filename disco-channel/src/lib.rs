@@ -3,7 +3,7 @@
 //! A [`ThreadLane`] starts workers as [`threads`] of this process; commands reach them through the broadcast [`ring`]. A
 //! [`ProcessLane`] starts them as [`processes`] of this machine; commands reach them as bytes through a [`shared_ring`]. A
 //! [`NodeLane`] takes other [`nodes`] in, which have lanes of their own to workers there.
-//! [`placement`] tells how far apart threads run.
+//! [`session`] makes a session of them in one call. [`placement`] tells how far apart threads run.
 
 #[cfg(all(target_os = "linux", not(loom)))]
 mod ending;
@@ -32,6 +32,8 @@ mod remote_lane;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod remote_store;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod session;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;
 #[cfg(all(target_os = "linux", not(loom)))]

@@ -59,6 +59,11 @@ pub enum Command {
         /// Who.
         worker: WorkerId,
     },
+    /// Every worker replies with a register's value: one broadcast, n replies.
+    GetAll {
+        /// Which register.
+        register: RegisterId,
+    },
     /// One worker waits for its device, sets a register (a tensor is copied into the tensor there) and replies.
     DebugSet {
         /// Which register.
@@ -110,6 +115,7 @@ impl Command {
             Command::CopyFromWorker0 { .. } => "copy_from_worker_0",
             Command::CopyToWorker0 { .. } => "copy_to_worker_0",
             Command::DebugGet { .. } => "get",
+            Command::GetAll { .. } => "get_all",
             Command::DebugSet { .. } => "set",
             Command::SyncAll => "sync_all",
             Command::Recover { .. } => "recover",

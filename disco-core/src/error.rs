@@ -34,6 +34,10 @@ use crate::dtype::{DType, UnknownDType};
 pub use crate::error_kind::ErrorKind;
 use crate::id::{RegisterId, WorkerId};
 pub use crate::loss::{Loss, LossCause, LostPeer, Node, ProcessEnd};
+pub use crate::user_error::{ErrorEntry, UserError};
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub use crate::user_error::{decode, encode};
 
 /// Result with Disco's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -288,6 +292,15 @@ impl Error {
         }
     }
 
+    /// The error of a worker function, if it is a `T`, or one of its causes is: a type of the program that is registered with
+    /// `register_error!` (feature `serde`), which shows an example.
+    pub fn downcast_ref<T: 'static>(&self) -> Option<&T> {
+        match self {
+            Error::Worker(failure) => failure.user.as_ref()?.downcast_ref(),
+            _ => None,
+        }
+    }
+
     /// An [`Error::System`]: `operation` was refused with `source`.
     pub fn system(operation: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Error::System { operation: operation.into(), source: Arc::new(source.into()) }
@@ -402,6 +415,8 @@ pub struct Failure {
     pub aborted: bool,
     /// What kind of error it is.
     pub kind: ErrorKind,
+    /// The error itself, or the first of its causes, whose type the program has registered with `register_error!`.
+    pub user: Option<UserError>,
 }
 
 impl fmt::Display for Failure {

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply};
-use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd};
+use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd, UserError};
 use disco_core::wire::{
     self, Assignment, Hello, Join, MappedSnapshot, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError,
     Writer,
@@ -112,14 +112,16 @@ fn command() -> impl Strategy<Value = Command> {
             value
         }),
         Just(Command::SyncAll),
+        register().prop_map(|register| Command::GetAll { register }),
         (0..u64::MAX >> 1).prop_map(|epoch| Command::Recover { epoch }),
     ]
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
     let ids = (any::<u32>().prop_map(WorkerId::new), 0..u64::MAX >> 1, proptest::option::of(register()));
-    (ids, ".{0,20}", ".{0,20}", vec(".{0,9}", 0..3), any::<bool>(), error_kind()).prop_map(
-        |((worker, command, register), operation, message, causes, aborted, kind)| Failure {
+    let user = proptest::option::of((".{0,9}", ".{0,20}"));
+    (ids, ".{0,20}", ".{0,20}", vec(".{0,9}", 0..3), any::<bool>(), error_kind(), user).prop_map(
+        |((worker, command, register), operation, message, causes, aborted, kind, user)| Failure {
             worker,
             command,
             operation,
@@ -128,6 +130,7 @@ fn failure() -> impl Strategy<Value = Failure> {
             causes,
             aborted,
             kind,
+            user: user.and_then(|(type_name, content)| UserError::new(type_name, content)),
         },
     )
 }
@@ -423,6 +426,7 @@ fn failure_of_worker_1() -> Failure {
         causes: vec!["a cause".into()],
         aborted: true,
         kind: ErrorKind::Library { backend: "nccl".into(), function: "ncclSend".into(), code: 3 },
+        user: UserError::new("tests::Diverged", r#"{"step":3}"#),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Values of every kind, and a failure.
 
-use disco_core::error::{ErrorKind, Failure};
+use disco_core::error::{ErrorKind, Failure, UserError};
 use disco_core::{DType, Device, DeviceKind, RegisterId, Shape, Tensor, Value, WorkerId};
 
 /// One value of each kind that goes over the wire, strings and bytes both short and long.
@@ -34,5 +34,6 @@ pub fn failure() -> Failure {
         causes: vec!["because of this".into(), "that".into()],
         aborted: true,
         kind: ErrorKind::Library { backend: "nccl".into(), function: "ncclSend".into(), code: 3 },
+        user: UserError::new("demo::Error", "{}"),
     }
 }

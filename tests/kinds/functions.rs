@@ -5,21 +5,89 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
-use disco::{CommunicatorExt as _, DType, Error, Reduction, Result, Store, Tensor, WorkerContext, WorkerId};
+use disco::function::BoxError;
+use disco::{
+    CommunicatorExt as _, DType, Error, Json, Reduction, Result, Store, Tensor, Value, WorkerContext, WorkerId,
+};
 use rustix::process::{Signal, getpid, kill_process};
+use serde::{Deserialize, Serialize};
 
+disco::register_error!(Diverged);
 disco::register_function!("tests.count", count);
+disco::register_function!("tests.diverge", diverge);
+disco::register_function!("tests.diverge_at_length", diverge_at_length);
 disco::register_function!("tests.double", double);
+disco::register_function!("tests.echo", echo);
 disco::register_function!("tests.exit", exit);
 disco::register_function!("tests.freeze", freeze);
 disco::register_function!("tests.held_works", held_works);
 disco::register_function!("tests.hold", hold);
+disco::register_function!("tests.keyed", keyed);
 disco::register_function!("tests.late", late);
 disco::register_function!("tests.late_sum", late_sum);
 disco::register_function!("tests.marks", marks);
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.sleep", sleep);
 disco::register_function!("tests.sum", sum);
+disco::register_function!("tests.whoami", whoami);
+disco::register_function!("tests.widen", widen);
+
+/// An error type of this program.
+#[derive(Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[error("the loss is {loss} in step {step}")]
+pub(crate) struct Diverged {
+    pub(crate) step: u64,
+    pub(crate) loss: f32,
+    pub(crate) layers: Vec<String>,
+}
+
+/// An error that has another as its cause.
+#[derive(Debug, thiserror::Error)]
+#[error("training failed")]
+struct Failed(#[source] Diverged);
+
+/// A type that serde knows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Layer {
+    pub(crate) name: String,
+    pub(crate) units: usize,
+    pub(crate) rate: Option<f64>,
+}
+
+fn whoami(ctx: &mut WorkerContext) -> Result<i64> {
+    Ok(ctx.worker().wire())
+}
+
+fn echo(_: &mut WorkerContext, value: Value) -> Result<Value> {
+    Ok(value)
+}
+
+fn widen(ctx: &mut WorkerContext, by: usize, Json(layer): Json<Layer>) -> Result<Json<Layer>> {
+    let name = format!("{} of {}", layer.name, ctx.worker());
+    Ok(Json(Layer { name, units: by * layer.units, ..layer }))
+}
+
+/// A map that JSON does not hold.
+fn keyed(_: &mut WorkerContext) -> Result<Json<BTreeMap<(i64, i64), i64>>> {
+    Ok(Json(BTreeMap::from([((1, 2), 3)])))
+}
+
+/// One worker fails with an error of this program, perhaps as a cause.
+fn diverge(ctx: &mut WorkerContext, worker: u32, step: u64, is_cause: bool) -> Result<(), BoxError> {
+    if ctx.worker() != worker.into() {
+        return Ok(());
+    }
+    let diverged = Diverged { step, loss: 1e30, layers: vec!["dense".into()] };
+    Err(if is_cause { Failed(diverged).into() } else { diverged.into() })
+}
+
+/// One worker fails with an error of so many bytes.
+fn diverge_at_length(ctx: &mut WorkerContext, worker: u32, bytes: usize) -> Result<(), Diverged> {
+    match ctx.worker() == worker.into() {
+        true => Err(Diverged { step: 0, loss: 0.0, layers: vec!["x".repeat(bytes)] }),
+        false => Ok(()),
+    }
+}
 
 fn count(_: &mut WorkerContext, number: i64) -> Result<i64> {
     Ok(number + 1)

@@ -1,15 +1,18 @@
 //! What sessions of every kind do alike: shutdown while threads wait, recovery while a worker is late, limits at their
-//! extremes.
+//! extremes, values of all workers, types of the program, collectives from the controller.
 //!
 //! This program is its own workers and nodes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod all_workers;
 mod functions;
 mod limits;
+mod plane;
 mod recovery;
 mod shutdown;
+mod user_types;
 mod values;
 
 use std::process::ExitCode;
@@ -28,7 +31,16 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Most of them wait.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
-    let tests = [limits::tests(), recovery::tests(), shutdown::tests(), values::tests()].into_iter().flatten();
+    let tests = [
+        all_workers::tests(),
+        limits::tests(),
+        plane::tests(),
+        recovery::tests(),
+        shutdown::tests(),
+        user_types::tests(),
+        values::tests(),
+    ];
+    let tests = tests.into_iter().flatten();
     let trials = tests.flat_map(|(name, test)| {
         [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes].map(|kind| {
             let run = move || {

@@ -115,7 +115,7 @@ fn output_of(program: &str) -> String {
 
 fn a_program_without_init_is_told_what_to_do() {
     let expected = "a session of processes starts this program again for each worker: call `disco::init()` first thing in \
-                    `main`\n";
+                    `main`; in a `#[test]`, write `disco::init_test!();` as its first line\n";
     assert_eq!(output_of("without init"), expected);
 }
 

@@ -12,6 +12,8 @@ use crate::exchange::{self, Burst, Exchange, Kind, Scope, uneven, uneven_pair};
 
 disco::register_function!("soak.make", make);
 disco::register_function!("soak.exchange", exchange_one);
+disco::register_function!("soak.source", source);
+disco::register_function!("soak.target", target);
 disco::register_function!("soak.burst", burst);
 disco::register_function!("soak.reduce", reduce);
 disco::register_function!("soak.pid", pid);
@@ -134,6 +136,41 @@ fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor
     comm.synchronize()?;
     let keeps_input = matches!(exchange.kind, Kind::Reduce | Kind::Gather) && !at_root;
     Ok(if keeps_input || exchange.kind == Kind::Barrier { x } else { dst })
+}
+
+/// The part of a tensor that an exchange by handles sends.
+fn source(ctx: &mut WorkerContext, x: Tensor, kind: usize, in_group: bool) -> Result<Tensor> {
+    let comm = ctx.comm_in(in_group)?;
+    let (me, ranks) = (comm.rank().index(), comm.size());
+    let block = x.elements() / ranks;
+    let elements = match Kind::ALL[kind] {
+        Kind::AllGatherV => uneven(me, x.elements()),
+        Kind::AllToAllV => (0..ranks).map(|to| uneven_pair(me, to, block)).sum(),
+        Kind::ReduceScatter | Kind::Scatter | Kind::AllToAll => ranks * block,
+        _ => x.elements(),
+    };
+    x.window(0, [elements as i64])
+}
+
+/// The tensor that an exchange by handles writes: a copy of the input where that is to stay.
+fn target(ctx: &mut WorkerContext, x: Tensor, kind: usize, root: usize, in_group: bool) -> Result<Tensor> {
+    let comm = ctx.comm_in(in_group)?;
+    let (me, ranks) = (comm.rank().index(), comm.size());
+    let (count, block) = (x.elements(), x.elements() / ranks);
+    let elements = match Kind::ALL[kind] {
+        Kind::Gather if me == root => ranks * count,
+        Kind::AllGather => ranks * count,
+        Kind::AllGatherV => (0..ranks).map(|from| uneven(from, count)).sum(),
+        Kind::AllToAll => ranks * block,
+        Kind::AllToAllV => (0..ranks).map(|from| uneven_pair(from, me, block)).sum(),
+        Kind::ReduceScatter | Kind::Scatter => block,
+        _ => count,
+    };
+    let target = ctx.empty(x.dtype(), [elements as i64])?;
+    if elements == count {
+        target.bytes_mut()?.copy_from_slice(&x.bytes()?);
+    }
+    Ok(target)
 }
 
 /// Runs the exchanges of a burst with nothing between them, and returns a hash of the hashes of all results.

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 
-use disco::{DRef, DataPlane, LaneSession, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on};
+use disco::{
+    DRef, DataPlane, LaneSession, Rank, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on,
+};
 
-use crate::exchange::{DTYPES, Exchange, Kind, Scope};
+use crate::exchange::{DTYPES, Exchange, Kind, Scope, uneven, uneven_pair};
 use crate::model::Model;
 use crate::random::Random;
 use crate::watch;
@@ -59,7 +61,8 @@ impl<'s> User<'s> {
     fn step(&mut self) -> Wrong<()> {
         match self.random.below(20) {
             0..4 => self.make(),
-            4..10 if self.has_plane => self.exchange(),
+            4..8 if self.has_plane => self.exchange(),
+            8..10 if self.has_plane => self.exchange_by_handles(),
             10..13 if self.has_plane => self.burst(),
             13 if self.has_plane => self.broadcast(),
             14 => self.check_one(),
@@ -102,6 +105,61 @@ impl<'s> User<'s> {
         let (kind, scope, reduction, root, private) = exchange.args();
         let result = self.call("soak.exchange", (&handle, kind, scope, reduction, root, private))?;
         self.keep(result, model.after(&exchange, world.groups()))
+    }
+
+    /// An exchange that the controller makes, by the session's own methods.
+    fn exchange_by_handles(&mut self) -> Wrong<()> {
+        let Some((handle, model)) = self.any() else { return self.make() };
+        let world = self.session.world();
+        let kind = self.random.pick(&Kind::ALL);
+        let grows = matches!(kind, Kind::AllGather | Kind::AllGatherV | Kind::Gather);
+        let Some(count) = model.count().filter(|_| !grows || model.largest() * world.size() <= MOST) else {
+            return self.check_one();
+        };
+        let (scope, plane_scope, ranks) = match self.random.chance(50) {
+            true => (Scope::World, disco::Scope::World, world.size()),
+            false => (Scope::Group, disco::Scope::Group, world.group_size()),
+        };
+        let reduction = self.random.pick(&Reduction::ALL);
+        let reduction = if model.is_exact(reduction, world.size()) { reduction } else { Reduction::Max };
+        let root = self.random.below(ranks);
+        let exchange = Exchange { kind, scope, reduction, root, private: false };
+        watch::step(format_args!("{exchange:?} by handles of {} x {count}", model.dtype));
+        let number = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0) as i64;
+        let in_group = scope == Scope::Group;
+        let src = self.call("soak.source", (&handle, number, in_group))?;
+        let dst = self.call("soak.target", (&handle, number, root as i64, in_group))?;
+        let (session, rank, block) = (self.session, Rank::new(root as u32), count / ranks);
+        let result = block_on(async {
+            match kind {
+                Kind::AllReduce => session.all_reduce(&src, &dst, reduction, plane_scope).await,
+                Kind::Reduce => session.reduce(&src, &dst, reduction, rank, plane_scope).await,
+                Kind::ReduceScatter => session.reduce_scatter(&src, &dst, reduction, plane_scope).await,
+                Kind::AllGather => session.all_gather(&src, &dst, plane_scope).await,
+                Kind::AllGatherV => {
+                    let counts: Vec<usize> = (0..ranks).map(|from| uneven(from, count)).collect();
+                    session.all_gather_v(&src, &dst, &counts, plane_scope).await
+                }
+                Kind::Broadcast => session.broadcast_from(&src, &dst, rank, plane_scope).await,
+                Kind::Gather => session.gather_to(&src, &dst, rank, plane_scope).await,
+                Kind::Scatter => session.scatter_from(&src, &dst, rank, plane_scope).await,
+                Kind::AllToAll => session.all_to_all(&src, &dst, plane_scope).await,
+                Kind::AllToAllV => {
+                    let row = |from| (0..ranks).map(|to| uneven_pair(from, to, block)).collect();
+                    let rows: Vec<Vec<usize>> = (0..ranks).map(row).collect();
+                    let rows: Vec<&[usize]> = rows.iter().map(Vec::as_slice).collect();
+                    session.all_to_all_v(&src, &dst, &rows, plane_scope).await
+                }
+                // A session has no rings: its workers would send all at once.
+                Kind::Barrier | Kind::Ring | Kind::Sends => session.barrier(plane_scope).await,
+            }
+        });
+        words(result)?;
+        let exchange = match kind {
+            Kind::Ring | Kind::Sends => Exchange { kind: Kind::Barrier, ..exchange },
+            _ => exchange,
+        };
+        self.keep(dst, model.after(&exchange, world.groups()))
     }
 
     /// Several exchanges in one call of a worker function.
@@ -183,6 +241,7 @@ impl<'s> User<'s> {
         let polls = self.random.below(3);
         poll(polls, self.session.call(&hash, (&handle,)));
         poll(polls, self.session.get(&handle, worker));
+        poll(polls, self.session.get_all(&handle));
         poll(polls, self.session.sync_all());
         poll(polls, self.session.sync_worker(worker));
         Ok(())
@@ -222,8 +281,8 @@ impl<'s> User<'s> {
         watch::step("a tensor is compared");
         let (handle, model) = self.known[at].clone();
         let hash = self.call("soak.hash", (&handle,))?;
-        for worker in self.session.world().workers() {
-            let found: i64 = words(block_on(self.session.get_as(&hash, worker)))?;
+        let found: Vec<i64> = words(block_on(self.session.get_all_as(&hash)))?;
+        for (worker, found) in self.session.world().workers().zip(found) {
             if found != model.hash(worker.index()) {
                 return Err(format!(
                     "{worker} has wrong elements in a tensor of {} x {}",
@@ -236,8 +295,7 @@ impl<'s> User<'s> {
     }
 
     fn call(&self, function: &str, args: impl disco::IntoArgs) -> Wrong<DRef> {
-        let called = block_on(async { self.session.call(&self.session.function(function).await?, args).await });
-        words(called)
+        words(block_on(self.session.call_named(function, args)))
     }
 
     fn any(&mut self) -> Option<(DRef, Model)> {

@@ -43,5 +43,6 @@ fn refuse(worker: WorkerId, seq: u64, error: &Error) -> Reply {
         causes: Vec::new(),
         aborted: false,
         kind: error.kind(),
+        user: None,
     }))
 }

@@ -155,6 +155,7 @@ fn notices_come_up_at_once() {
             causes: Vec::new(),
             aborted: false,
             kind: ErrorKind::User,
+            user: None,
         };
         endpoint.link().notify(Notice::Failed { epoch: 0, failure: Arc::new(failure) });
         obedient(worker, endpoint)

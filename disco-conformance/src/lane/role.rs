@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::Notice;
-use disco_core::error::{ErrorKind, Failure};
+use disco_core::error::{ErrorKind, Failure, UserError};
 use disco_core::sync;
 use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Store, Value, WorkerId};
 
@@ -200,5 +200,6 @@ pub(super) fn failure(worker: WorkerId, command: u64) -> Arc<Failure> {
         causes: vec!["a cause".into()],
         aborted: false,
         kind: ErrorKind::OutOfMemory { bytes: 1 << 40 },
+        user: UserError::new("conformance::Unlucky", r#"{"draws":3}"#),
     })
 }

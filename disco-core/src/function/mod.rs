@@ -13,6 +13,8 @@
 
 mod args;
 mod convert;
+#[cfg(feature = "serde")]
+mod json;
 mod object;
 mod registers;
 
@@ -23,6 +25,8 @@ use std::rc::Rc;
 
 pub use args::{Arg, Args};
 pub use convert::{FromArg, IntoObject};
+#[cfg(feature = "serde")]
+pub use json::Json;
 pub use object::{Object, Opaque};
 pub use registers::Registers;
 

@@ -20,7 +20,8 @@ pub enum Object {
     Opaque(Opaque),
 }
 
-/// A Rust value of one worker, shared by reference count.
+/// A Rust value of one worker, shared by reference count: state of the program's own, in a register. Worker functions return it,
+/// and take what is inside as `Rc<T>`. `examples/own_state.rs` is a whole program.
 #[derive(Clone)]
 pub struct Opaque {
     value: Rc<dyn Any>,

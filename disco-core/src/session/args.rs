@@ -108,6 +108,16 @@ impl IntoArg for DRef {
     }
 }
 
+#[cfg(feature = "serde")]
+impl<T: serde::Serialize> IntoArg for crate::function::Json<T> {
+    fn push_to(self, args: &mut Arguments) {
+        match self.to_value() {
+            Ok(value) => args.values.push(value),
+            Err(error) => args.refuse(error),
+        }
+    }
+}
+
 impl<T: IntoArg> IntoArg for Option<T> {
     fn push_to(self, args: &mut Arguments) {
         match self {

@@ -7,18 +7,19 @@ use crate::backend;
 use crate::data_plane::PlaneFunction;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::id::WorkerId;
+use crate::id::{Rank, WorkerId};
 use crate::op::Reduction;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use crate::world::World;
 
 /// Which workers take part together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scope {
-    /// All workers; the root is worker 0.
+    /// All workers; rank = worker. The root of the worker-0 forms is worker 0.
     World,
-    /// Each group by itself; the roots are the groups' first workers.
+    /// Each group by itself; rank = seat in the group. The roots of the worker-0 forms are the groups' first workers.
     Group,
 }
 
@@ -38,14 +39,23 @@ impl Scope {
     const fn in_group(self) -> bool {
         matches!(self, Scope::Group)
     }
+
+    const fn ranks(self, world: &World) -> usize {
+        match self {
+            Scope::World => world.size(),
+            Scope::Group => world.group_size(),
+        }
+    }
 }
 
 /// Collectives on handles, for every [`Session`]: each is one call of a worker function `disco.…`, submitted without awaiting a
 /// reply. Handles stand for one tensor on each worker; in "from worker 0" and "to worker 0", the handle's tensor on the other
 /// workers may be missing. `n` is the number of workers in the scope. Shapes are checked by element count, as in
-/// [`Op`](crate::Op).
+/// [`Op`](crate::Op). A root is a [`Rank`] of the scope: a worker of the world, or a seat in each group.
 ///
-/// Errors and cancel safety are those of [`Session::submit`]; what goes wrong on a worker comes with the next sync.
+/// Errors and cancel safety are those of [`Session::submit`]; what goes wrong on a worker comes with the next sync: an
+/// [`Error::Worker`] that names the worker, the operation and the reason. A root that does not exist, and counts that are not
+/// one for each rank, are refused by the method itself ([`Error::Invalid`]).
 pub trait DataPlane: Session {
     /// Makes the communicators of all workers, of `backend`, in place of the ones before, and syncs. After a failure this is
     /// what makes the session usable again ([`Session::recover`]).
@@ -119,6 +129,47 @@ pub trait DataPlane: Session {
         collective(self, PlaneFunction::GatherToWorker0, (src, dst, scope.in_group()))
     }
 
+    /// Every `dst` becomes the root's `src`, which the other workers need not have.
+    fn broadcast_from(
+        &self,
+        src: &DRef,
+        dst: &DRef,
+        root: Rank,
+        scope: Scope,
+    ) -> impl Future<Output = Result<()>> + Send {
+        rooted(self, PlaneFunction::BroadcastFrom, root, scope, (src, dst, root.wire(), scope.in_group()))
+    }
+
+    /// `dst` of the `i`-th worker becomes block `i` of the root's `src`, which the other workers need not have.
+    fn scatter_from(
+        &self,
+        src: &DRef,
+        dst: &DRef,
+        root: Rank,
+        scope: Scope,
+    ) -> impl Future<Output = Result<()>> + Send {
+        rooted(self, PlaneFunction::ScatterFrom, root, scope, (src, dst, root.wire(), scope.in_group()))
+    }
+
+    /// The root's `dst`, which the other workers need not have, becomes all workers' `src`, in order.
+    fn gather_to(&self, src: &DRef, dst: &DRef, root: Rank, scope: Scope) -> impl Future<Output = Result<()>> + Send {
+        rooted(self, PlaneFunction::GatherTo, root, scope, (src, dst, root.wire(), scope.in_group()))
+    }
+
+    /// The root's `dst`, which the other workers need not have, becomes the reduction of all `src`; `src` and `dst` may be one
+    /// handle.
+    fn reduce(
+        &self,
+        src: &DRef,
+        dst: &DRef,
+        reduction: Reduction,
+        root: Rank,
+        scope: Scope,
+    ) -> impl Future<Output = Result<()>> + Send {
+        let args = (src, dst, reduction.name(), root.wire(), scope.in_group());
+        rooted(self, PlaneFunction::Reduce, root, scope, args)
+    }
+
     /// Every `dst` becomes the reduction of all `src`; `src` and `dst` may be one handle.
     fn all_reduce(
         &self,
@@ -133,6 +184,49 @@ pub trait DataPlane: Session {
     /// Every `dst` becomes all `src`, in order.
     fn all_gather(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
         collective(self, PlaneFunction::AllGather, (src, dst, scope.in_group()))
+    }
+
+    /// Every `dst` becomes all `src`, in order, of which the `i`-th has `counts[i]` elements. In [`Scope::Group`] the counts are
+    /// those of each group.
+    fn all_gather_v(
+        &self,
+        src: &DRef,
+        dst: &DRef,
+        counts: &[usize],
+        scope: Scope,
+    ) -> impl Future<Output = Result<()>> + Send {
+        let args = counts_shape(self, PlaneFunction::AllGatherV, &[counts], 1, scope);
+        let args = args.map(|counts| (src, dst, counts, scope.in_group()).into_args());
+        async move { collective(self, PlaneFunction::AllGatherV, args?).await }
+    }
+
+    /// `dst` of the `i`-th worker becomes a part of each worker's `src`, in order. The `i`-th worker sends the `j`-th one
+    /// `counts[i][j]` elements: its `src` has as many elements as row `i` counts, its `dst` as many as column `i`. In
+    /// [`Scope::Group`] the counts are those of each group.
+    ///
+    /// ```
+    /// # use disco_core::{DRef, DataPlane, Result, Scope, Session};
+    /// # async fn example(session: &impl Session, src: &DRef, dst: &DRef) -> Result<()> {
+    /// // Worker 0 keeps 2 elements and sends 1; worker 1 sends 4 and keeps none.
+    /// session.all_to_all_v(src, dst, &[&[2, 1], &[4, 0]], Scope::World).await
+    /// # }
+    /// ```
+    fn all_to_all_v(
+        &self,
+        src: &DRef,
+        dst: &DRef,
+        counts: &[&[usize]],
+        scope: Scope,
+    ) -> impl Future<Output = Result<()>> + Send {
+        let rows = scope.ranks(&self.world());
+        let args = counts_shape(self, PlaneFunction::AllToAllV, counts, rows, scope);
+        let args = args.map(|counts| (src, dst, counts, scope.in_group()).into_args());
+        async move { collective(self, PlaneFunction::AllToAllV, args?).await }
+    }
+
+    /// No worker of the scope starts what comes behind before all of them have executed everything before.
+    fn barrier(&self, scope: Scope) -> impl Future<Output = Result<()>> + Send {
+        collective(self, PlaneFunction::Barrier, (scope.in_group(),))
     }
 
     /// `dst` of the `i`-th worker becomes block `i` of the reduction of all `src`.
@@ -196,6 +290,45 @@ async fn between<S: Session + ?Sized>(
         return Err(Error::invalid(format!("{name}: {from} can't send to itself")));
     }
     collective(session, function, (tensor, from.wire(), to.wire())).await
+}
+
+/// An operation with a root, which must exist.
+fn rooted<S: Session + ?Sized>(
+    session: &S,
+    function: PlaneFunction,
+    root: Rank,
+    scope: Scope,
+    args: impl IntoArgs,
+) -> impl Future<Output = Result<()>> + Send {
+    let ranks = scope.ranks(&session.world());
+    let call = collective(session, function, args);
+    async move {
+        if root.index() >= ranks {
+            let name = function.method();
+            return Err(Error::invalid(format!("{name}: {root} of {ranks} ranks does not exist")));
+        }
+        call.await
+    }
+}
+
+/// `rows` rows with one count for each rank of the scope, one after the other.
+fn counts_shape<S: Session + ?Sized>(
+    session: &S,
+    function: PlaneFunction,
+    counts: &[&[usize]],
+    rows: usize,
+    scope: Scope,
+) -> Result<Shape> {
+    let (name, ranks) = (function.method(), scope.ranks(&session.world()));
+    if counts.len() != rows {
+        return Err(Error::invalid(format!("{name}: {} rows of counts for {ranks} ranks", counts.len())));
+    }
+    if let Some(row) = counts.iter().find(|row| row.len() != ranks) {
+        return Err(Error::invalid(format!("{name}: {} counts for {ranks} ranks: {row:?}", row.len())));
+    }
+    let refused = |count| Error::invalid(format!("{name}: {count} elements are too many"));
+    let counts = counts.iter().copied().flatten().map(|count| i64::try_from(*count).map_err(|_| refused(count)));
+    Ok(Shape::from(counts.collect::<Result<Vec<_>>>()?))
 }
 
 fn collective<S: Session + ?Sized>(

@@ -6,6 +6,7 @@ use super::{DRef, IntoArgs, Session};
 use crate::error::{Error, Result};
 use crate::function::{Arg, FromArg};
 use crate::id::WorkerId;
+use crate::value::Value;
 
 /// Typed calls, for every [`Session`]. Errors and cancel safety are those of the session's methods.
 pub trait SessionExt: Session {
@@ -17,6 +18,28 @@ pub trait SessionExt: Session {
                 Some(handle) => handle,
                 None => self.submit(function, args).await,
             }
+        }
+    }
+
+    /// [`SessionExt::call`] of the worker function of this name. The session looks the function up once, as
+    /// [`Session::function`] does.
+    ///
+    /// ```
+    /// # use disco_core::{Result, Session, SessionExt};
+    /// # async fn example(session: &impl Session) -> Result<()> {
+    /// let sums = session.call_named("example.add", (1, 2)).await?;
+    /// assert_eq!(session.get_all_as::<i64>(&sums).await?, [3, 3, 3, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Also [`Error::UnknownFunction`].
+    fn call_named(&self, function: &str, args: impl IntoArgs) -> impl Future<Output = Result<DRef>> + Send {
+        let args = args.into_args();
+        async move {
+            let function = self.function(function).await?;
+            self.call(&function, args).await
         }
     }
 
@@ -32,16 +55,67 @@ pub trait SessionExt: Session {
     fn get_as<T: FromArg>(&self, handle: &DRef, worker: WorkerId) -> impl Future<Output = Result<T>> + Send {
         async move {
             let value = self.get(handle, worker).await?;
-            let wrong = || {
-                Error::invalid(format!(
-                    "get: expected {}, {worker} has {}",
-                    T::expected(),
-                    T::found(Arg::Value(&value))
-                ))
-            };
-            T::from_arg(Arg::Value(&value)).ok_or_else(wrong)
+            convert("get", worker, &value)
+        }
+    }
+
+    /// [`Session::get_all`], as a Rust type.
+    ///
+    /// ```
+    /// # use disco_core::{DRef, Result, Session, SessionExt};
+    /// # async fn losses(session: &impl Session, losses: &DRef) -> Result<f64> {
+    /// let losses: Vec<f64> = session.get_all_as(losses).await?;
+    /// Ok(losses.iter().sum::<f64>() / losses.len() as f64)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Also if the value of a worker is something else; the error names the first such worker.
+    fn get_all_as<T: FromArg + Send>(&self, handle: &DRef) -> impl Future<Output = Result<Vec<T>>> + Send {
+        async move {
+            let values = self.get_all(handle).await?;
+            let values = self.world().workers().zip(&values);
+            values.map(|(worker, value)| convert("get_all", worker, value)).collect()
+        }
+    }
+
+    /// [`Session::set`] on all workers, one after the other, to the value that `make` returns for each. `make` is called when
+    /// the worker before is done, so that the controller holds one value at a time.
+    ///
+    /// ```
+    /// # use disco_core::{DRef, Result, Session, SessionExt};
+    /// # async fn number(session: &impl Session, seeds: &DRef) -> Result<()> {
+    /// session.set_each(seeds, |worker| 1000 + worker.wire()).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The first of a worker; workers behind it keep what they had.
+    ///
+    /// # Cancel safety
+    /// Workers from some worker on keep what they had, when the future is dropped.
+    fn set_each<V: Into<Value>>(
+        &self,
+        handle: &DRef,
+        mut make: impl FnMut(WorkerId) -> V + Send,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async move {
+            for worker in self.world().workers() {
+                let value = make(worker).into();
+                self.set(handle, worker, value).await?;
+            }
+            Ok(())
         }
     }
 }
 
 impl<S: Session + ?Sized> SessionExt for S {}
+
+/// A worker's value as a Rust type; `operation` is the session's method.
+fn convert<T: FromArg>(operation: &str, worker: WorkerId, value: &Value) -> Result<T> {
+    let arg = Arg::Value(value);
+    T::from_arg(arg).ok_or_else(|| {
+        let (expected, found) = (T::expected(), T::found(arg));
+        Error::invalid(format!("{operation}: expected {expected}, {worker} has {found}"))
+    })
+}

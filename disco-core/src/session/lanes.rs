@@ -264,19 +264,24 @@ impl LaneSession {
         lane.unwrap_or(&self.lanes[0])
     }
 
-    /// The failure to report for a set of replies: the root cause where it is known.
+    /// The value of the one reply; the failure as by [`Self::judge_all`].
     fn judge(&self, replies: Vec<Reply>) -> Result<Value> {
-        let mut value = Value::None;
+        self.judge_all(replies).map(|values| values.into_iter().next().unwrap_or(Value::None))
+    }
+
+    /// The values of a set of replies, or the failure to report: the root cause where it is known.
+    fn judge_all(&self, replies: Vec<Reply>) -> Result<Vec<Value>> {
+        let mut values = Vec::with_capacity(replies.len());
         let mut failures = Vec::new();
         for reply in replies {
             match reply {
-                Ok(answer) => value = answer,
+                Ok(value) => values.push(value),
                 Err(failure) => failures.push(failure),
             }
         }
         failures.sort_by_key(|failure| failure.aborted);
         match failures.into_iter().next() {
-            None => Ok(value),
+            None => Ok(values),
             Some(failure) if failure.aborted => Err(Error::Worker(self.mail.root_cause().unwrap_or(failure))),
             Some(failure) => Err(Error::Worker(failure)),
         }
@@ -357,6 +362,14 @@ impl Session for LaneSession {
         let command = Command::DebugGet { register: handle.register(), worker };
         let replies = self.ask("get", Values::SMALL, vec![worker], command).await?;
         self.judge(replies)
+    }
+
+    async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>> {
+        self.home.check(handle)?;
+        let command = Command::GetAll { register: handle.register() };
+        let replies = self.ask("get_all", Values::SMALL, self.world.workers().collect(), command).await?;
+        // As `sync_all`.
+        self.judge_all(replies).map_err(|error| self.mail.root_cause().map_or(error, Error::Worker))
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {

@@ -48,7 +48,7 @@ pub(super) struct Pending {
 #[derive(Debug)]
 struct Answers {
     missing: Vec<WorkerId>,
-    replies: Vec<Reply>,
+    replies: Vec<(WorkerId, Reply)>,
     /// Why the missing ones never come.
     end: Option<Error>,
 }
@@ -149,7 +149,7 @@ impl Inbox for Mail {
         let mut answers = pending.lock();
         let Some(asked) = answers.missing.iter().position(|worker| *worker == from) else { return };
         answers.missing.swap_remove(asked);
-        answers.replies.push(reply);
+        answers.replies.push((from, reply));
         if answers.missing.is_empty() {
             state.pending.remove(&seq);
             drop((answers, state));
@@ -217,14 +217,18 @@ impl Pending {
         self.done.notify(usize::MAX);
     }
 
-    /// The replies, once all are here, or why they never will be.
+    /// The replies in the order of the workers, once all are here, or why they never will be.
     pub(super) fn take(&self) -> Option<Result<Vec<Reply>>> {
         if !self.settled.load(Ordering::Acquire) {
             return None;
         }
         let mut answers = self.lock();
         match &answers.end {
-            _ if answers.missing.is_empty() => Some(Ok(std::mem::take(&mut answers.replies))),
+            _ if answers.missing.is_empty() => {
+                let mut replies = std::mem::take(&mut answers.replies);
+                replies.sort_unstable_by_key(|(worker, _)| *worker);
+                Some(Ok(replies.into_iter().map(|(_, reply)| reply).collect()))
+            }
             Some(end) => Some(Err(end.clone())),
             None => None,
         }

@@ -73,6 +73,11 @@ pub trait Session: Debug + Send + Sync {
     /// the connection from a node. A value made before the worker's first error is still there.
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value>;
 
+    /// The values of a register on all workers, in the order of the workers, after everything before, with one broadcast. As
+    /// [`Session::get`] of each worker; the controller holds all values at once. The error is the root cause, where several
+    /// workers failed.
+    async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>>;
+
     /// Sets a register on one worker. A tensor is copied: into the tensor that the worker has there, which must have as many bytes;
     /// or, if the worker has no tensor there, into a new one on the worker's device. So each worker gets weights of its own by one
     /// `set` of a handle that any call made, and later changes of the controller's tensor do not reach the worker. Any other value

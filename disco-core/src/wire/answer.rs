@@ -6,7 +6,7 @@ use super::command::{write, write_debug};
 use super::value::clip;
 use super::{Packet, WireError, Writer, action, error_kind};
 use crate::command::Command;
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Result, UserError};
 use crate::id::{RegisterId, WorkerId};
 use crate::signal::{Notice, Reply};
 use crate::value::Value;
@@ -24,6 +24,9 @@ pub fn encode_reply(command: &Command, from: WorkerId, reply: &Reply) -> Result<
             write(&mut to, &[Value::Int(action::SYNC_WORKER), Value::Int(from.wire())], &[])?;
         }
         (Ok(value), Command::DebugGet { .. }) => write_debug(&mut to, &[Value::Int(action::DEBUG_GET)], value)?,
+        (Ok(value), Command::GetAll { .. }) => {
+            write(&mut to, &[Value::Int(action::GET_ALL)], std::slice::from_ref(value))?
+        }
         (Ok(_), Command::DebugSet { .. }) => write(&mut to, &[Value::Int(action::DEBUG_SET)], &[])?,
         (Ok(_), _) => write(&mut to, &[Value::Int(action::SYNC_ALL), Value::Int(from.wire())], &[])?,
     }
@@ -40,7 +43,7 @@ pub fn decode_reply(mut packet: Packet<'_>) -> Result<Reply, WireError> {
             packet.int()?;
             Ok(Value::None)
         }
-        action::DEBUG_GET => Ok(packet.value()?),
+        action::DEBUG_GET | action::GET_ALL => Ok(packet.value()?),
         action::DEBUG_SET => Ok(Value::None),
         action::FAILED => return Ok(Err(Arc::new(decode_failure(packet)?))),
         number => return Err(WireError::Unknown { what: "answer", number }),
@@ -81,7 +84,8 @@ pub fn decode_notice(mut packet: Packet<'_>) -> Result<Notice, WireError> {
 /// Causes of a failure that cross a lane at most.
 const MAX_CAUSES: usize = 32;
 
-/// `worker, command, operation, register or none, aborted, kind (5 values), message, cause…`; texts of 64 KiB at most
+/// `worker, command, operation, register or none, aborted, kind (5 values), user error (2 values), message, cause…`; texts of
+/// 64 KiB at most
 pub(super) fn failure_args(failure: &Failure) -> Vec<Value> {
     let mut args = vec![
         Value::Int(failure.worker.wire()),
@@ -91,6 +95,10 @@ pub(super) fn failure_args(failure: &Failure) -> Vec<Value> {
         Value::Bool(failure.aborted),
     ];
     args.extend(error_kind::args(&failure.kind));
+    match &failure.user {
+        Some(user) => args.extend([user.type_name(), user.content()].map(|text| Value::Str(text.clone()))),
+        None => args.extend([Value::None, Value::None]),
+    }
     args.push(clip(&failure.message).into());
     args.extend(failure.causes.iter().take(MAX_CAUSES).map(|cause| Value::from(clip(cause))));
     args
@@ -107,11 +115,18 @@ pub(super) fn decode_failure(mut packet: Packet<'_>) -> Result<Failure, WireErro
     };
     let Value::Bool(aborted) = packet.value()? else { return Err(WireError::Expected("a bool")) };
     let kind = error_kind::decode(&mut packet)?;
+    let user = match (packet.value()?, packet.value()?) {
+        (Value::None, Value::None) => None,
+        (Value::Str(type_name), Value::Str(content)) => {
+            Some(UserError::new(type_name, content).ok_or(WireError::Expected("an error of at most 64 KiB"))?)
+        }
+        _ => return Err(WireError::Expected("an error of the program or none")),
+    };
     let message = packet.string()?.to_string();
     let causes = packet.rest()?.into_iter().map(|cause| match cause {
         Value::Str(text) => Ok(text.to_string()),
         _ => Err(WireError::Expected("a string")),
     });
     let causes = causes.collect::<Result<_, _>>()?;
-    Ok(Failure { worker, command, operation, register, message, causes, aborted, kind })
+    Ok(Failure { worker, command, operation, register, message, causes, aborted, kind, user })
 }

@@ -53,6 +53,7 @@ fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {
         Command::DebugGet { register, worker } => {
             write(to, &[int(action::DEBUG_GET), id(register), int(worker.wire())], &[])
         }
+        Command::GetAll { register } => write(to, &[int(action::GET_ALL), id(register)], &[]),
         Command::DebugSet { register, worker, value } => {
             write_debug(to, &[int(action::DEBUG_SET), id(register), int(worker.wire())], value)
         }
@@ -128,6 +129,7 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
         action::DEBUG_SET => {
             Command::DebugSet { register: register(&mut packet)?, worker: packet.id()?, value: packet.value()? }
         }
+        action::GET_ALL => Command::GetAll { register: register(&mut packet)? },
         action::SYNC_ALL => Command::SyncAll,
         action::RECOVER => Command::Recover { epoch: packet.int()? as u64 },
         number => return Err(WireError::Unknown { what: "command", number }),

@@ -83,6 +83,7 @@ mod action {
     pub(super) const RECOVER: i64 = 66;
     pub(super) const FAILED: i64 = 67;
     pub(super) const NOTICE_FAILED: i64 = 68;
+    pub(super) const GET_ALL: i64 = 94;
     // Of connections.
     pub(super) const HELLO: i64 = 69;
     pub(super) const WELCOME: i64 = 70;

@@ -8,13 +8,13 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::op::Reduction;
+use crate::op::{Op, Reduction};
 use crate::register_function;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Worker 0 of the world, or the first of the group.
-const ROOT: Rank = Rank::new(0);
+const ROOT: u32 = 0;
 
 /// Registers the functions below, of which the table has one row each.
 macro_rules! register {
@@ -55,18 +55,46 @@ fn empty(
 }
 
 fn broadcast_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, in_group: bool) -> Result<()> {
-    let src = src.filter(|_| is_root(ctx, in_group));
-    ctx.comm_in(in_group)?.enqueue(&[crate::Op::Broadcast { src, dst, root: ROOT }])
+    broadcast_from(ctx, src, dst, ROOT, in_group)
 }
 
 fn scatter_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, in_group: bool) -> Result<()> {
-    let src = src.filter(|_| is_root(ctx, in_group));
-    ctx.comm_in(in_group)?.scatter(src.as_ref(), &dst, ROOT)
+    scatter_from(ctx, src, Some(dst), ROOT, in_group)
 }
 
 fn gather_to_worker0(ctx: &mut WorkerContext, src: Tensor, dst: Option<Tensor>, in_group: bool) -> Result<()> {
-    let dst = dst.filter(|_| is_root(ctx, in_group));
-    ctx.comm_in(in_group)?.gather(&src, dst.as_ref(), ROOT)
+    gather_to(ctx, src, dst, ROOT, in_group)
+}
+
+fn broadcast_from(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, root: u32, in_group: bool) -> Result<()> {
+    rooted(ctx, root, in_group, |root, is_root| Op::Broadcast { src: src.filter(|_| is_root), dst, root })
+}
+
+fn scatter_from(
+    ctx: &mut WorkerContext,
+    src: Option<Tensor>,
+    dst: Option<Tensor>,
+    root: u32,
+    in_group: bool,
+) -> Result<()> {
+    rooted(ctx, root, in_group, |root, is_root| Op::Scatter { src: src.filter(|_| is_root), dst, root })
+}
+
+fn gather_to(ctx: &mut WorkerContext, src: Tensor, dst: Option<Tensor>, root: u32, in_group: bool) -> Result<()> {
+    rooted(ctx, root, in_group, |root, is_root| Op::Gather { src: Some(src), dst: dst.filter(|_| is_root), root })
+}
+
+fn reduce(
+    ctx: &mut WorkerContext,
+    src: Tensor,
+    dst: Option<Tensor>,
+    reduction: String,
+    root: u32,
+    in_group: bool,
+) -> Result<()> {
+    let reduction: Reduction = reduction.parse()?;
+    let op = |root, is_root| Op::Reduce { src: Some(src), dst: dst.filter(|_| is_root), reduction, root };
+    rooted(ctx, root, in_group, op)
 }
 
 fn all_reduce(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, reduction: String, in_group: bool) -> Result<()> {
@@ -78,6 +106,12 @@ fn all_gather(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, in_group: bool)
     ctx.comm_in(in_group)?.all_gather(&src, &dst)
 }
 
+/// One count a rank.
+fn all_gather_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape, in_group: bool) -> Result<()> {
+    let counts = elements(PlaneFunction::AllGatherV, counts.iter())?;
+    ctx.comm_in(in_group)?.all_gather_v(&src, &dst, &counts)
+}
+
 fn reduce_scatter(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, reduction: String, in_group: bool) -> Result<()> {
     let reduction: Reduction = reduction.parse()?;
     ctx.comm_in(in_group)?.reduce_scatter(&src, &dst, reduction)
@@ -85,6 +119,24 @@ fn reduce_scatter(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, reduction: 
 
 fn all_to_all(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, in_group: bool) -> Result<()> {
     ctx.comm_in(in_group)?.all_to_all(&src, &dst)
+}
+
+/// One row of counts a sending rank, one after the other.
+fn all_to_all_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape, in_group: bool) -> Result<()> {
+    let name = PlaneFunction::AllToAllV;
+    let comm = ctx.comm_in(in_group)?;
+    let (rank, size) = (comm.rank().index(), comm.size());
+    if counts.len() != size * size {
+        let (method, given) = (name.method(), counts.len());
+        return Err(Error::invalid(format!("{method}: {given} counts, expected {size} x {size} for {size} ranks")));
+    }
+    let send = elements(name, counts.iter().skip(rank * size).take(size))?;
+    let recv = elements(name, counts.iter().skip(rank).step_by(size))?;
+    comm.all_to_all_v((&src, &send), (&dst, &recv))
+}
+
+fn barrier(ctx: &mut WorkerContext, in_group: bool) -> Result<()> {
+    ctx.comm_in(in_group)?.barrier()
 }
 
 /// Every worker runs the same call, so those that have nobody to send to pass.
@@ -116,6 +168,20 @@ fn recv_from_worker(ctx: &mut WorkerContext, dst: Option<Tensor>, from: u32, to:
         Some(dst) => ctx.comm()?.recv(&dst, from.into()),
         None => Err(Error::invalid("the receiver has no tensor to receive into")),
     }
+}
+
+/// One operation with a root, which `make` gets, and whether this worker is it.
+fn rooted(ctx: &mut WorkerContext, root: u32, in_group: bool, make: impl FnOnce(Rank, bool) -> Op) -> Result<()> {
+    let comm = ctx.comm_in(in_group)?;
+    let root = Rank::new(root);
+    let op = make(root, comm.rank() == root);
+    comm.enqueue(&[op])
+}
+
+/// Numbers of elements.
+fn elements<'a>(function: PlaneFunction, counts: impl Iterator<Item = &'a i64>) -> Result<Vec<usize>> {
+    let refused = |count| Error::invalid(format!("{}: {count} is no number of elements", function.method()));
+    counts.map(|count| usize::try_from(*count).map_err(|_| refused(count))).collect()
 }
 
 fn is_root(ctx: &WorkerContext, in_group: bool) -> bool {

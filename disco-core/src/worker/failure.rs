@@ -4,7 +4,7 @@ use std::any::Any;
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::error::{Error, ErrorKind, Failure, causes};
+use crate::error::{Error, ErrorKind, Failure, UserError, causes, chain};
 use crate::function::BoxError;
 use crate::id::{RegisterId, WorkerId};
 
@@ -36,6 +36,7 @@ pub(super) fn describe(
         causes: causes(error),
         aborted: Error::abort_cause(error).is_some(),
         kind: if error.is::<Panicked>() { ErrorKind::Panicked } else { ErrorKind::of(error) },
+        user: chain(error).find_map(UserError::of),
     }
 }
 

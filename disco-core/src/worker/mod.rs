@@ -85,6 +85,9 @@ impl Worker {
             Command::DebugGet { register, worker } if *worker == self.worker => {
                 return Step::Answer(self.inside(operation, |this| this.get(seq, operation, *register)));
             }
+            Command::GetAll { register } => {
+                return Step::Answer(self.inside(operation, |this| this.get(seq, operation, *register)));
+            }
             Command::DebugSet { register, worker, value } if *worker == self.worker => {
                 let assign = |this: &mut Self| this.assign(*register, value);
                 let reply = self.inside(operation, |this| this.attempt(seq, operation, Some(*register), assign));

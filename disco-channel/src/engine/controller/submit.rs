@@ -57,7 +57,10 @@ impl Controller {
                 self.submit_to((frame, packed), rest.as_ref(), peer, now)
             }
             command => {
-                let is_awaited = matches!(command, Command::SyncAll | Command::Shutdown | Command::Recover { .. });
+                let is_awaited = matches!(
+                    command,
+                    Command::SyncAll | Command::GetAll { .. } | Command::Shutdown | Command::Recover { .. }
+                );
                 // A batch would be full with a large frame.
                 if is_awaited || packed.is_some() {
                     let load = self.take(frame, packed, now)?;

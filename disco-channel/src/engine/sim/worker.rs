@@ -337,6 +337,7 @@ impl World {
             causes: Vec::new(),
             aborted,
             kind: if aborted { ErrorKind::Aborted } else { ErrorKind::User },
+            user: None,
         });
         worker.poison = Some(failure.clone());
         self.finish(index, at, seq);

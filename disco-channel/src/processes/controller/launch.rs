@@ -53,6 +53,14 @@ impl Launch {
         Self(How::Program(Program { name: path.clone().into(), path, args, env: Vec::new() }))
     }
 
+    /// The same program with these arguments in place of its own.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        if let How::Program(program) = &mut self.0 {
+            program.args = args.into_iter().map(Into::into).collect();
+        }
+        self
+    }
+
     /// Nothing is started: somebody else has, as `mpiexec` does, and `invite` passes each worker's invitation on to it.
     pub fn elsewhere(invite: impl Fn(&Invitation) -> Result<()> + Send + Sync + 'static) -> Self {
         Self(How::Elsewhere(Arc::new(invite)))

@@ -1,7 +1,8 @@
-//! What the controller stages: failures, disagreements, deadlines, many submitters.
+//! What the controller stages: failures, disagreements, deadlines, many submitters, handles.
 
 mod abort;
 mod deadline;
+mod handles;
 mod mismatch;
 mod order;
 
@@ -26,6 +27,8 @@ pub(super) enum Scenario {
     Deadline,
     /// Several threads of the controller submit to one session.
     Order,
+    /// The controller exchanges tensors by their handles.
+    Handles,
     /// The session checks, and there is nothing to find.
     Checked,
 }
@@ -37,6 +40,7 @@ pub(super) fn all() -> impl Iterator<Item = Scenario> {
     aborts.chain(Mismatch::all().map(Scenario::Mismatch)).chain([
         Scenario::Deadline,
         Scenario::Order,
+        Scenario::Handles,
         Scenario::Checked,
     ])
 }
@@ -64,6 +68,7 @@ impl Scenario {
             Self::Mismatch(mismatch) => mismatch.needs(),
             Self::Deadline => vec![(OpKind::Barrier, DType::F32)],
             Self::Order => vec![(OpKind::AllReduce, DType::I32)],
+            Self::Handles => handles::NEEDS.map(|kind| (kind, DType::I32)).into(),
             Self::Checked => Vec::new(),
         }
     }
@@ -86,6 +91,7 @@ impl Scenario {
             Self::Mismatch(mismatch) => mismatch.run(session).await?,
             Self::Deadline => deadline::run(session).await?,
             Self::Order => return order::run(session).await,
+            Self::Handles => return handles::run(session).await,
             Self::Checked => return checked(session, run).await,
         };
         recover(session, harness, run).await?;
@@ -131,6 +137,7 @@ impl fmt::Display for Scenario {
             Self::Mismatch(mismatch) => mismatch.fmt(f),
             Self::Deadline => f.write_str("deadline::a_rank_that_does_not_come_ends_the_wait_of_the_others"),
             Self::Checked => f.write_str("checked::collectives_give_what_they_give_otherwise"),
+            Self::Handles => f.write_str("handles::the_controller_exchanges_tensors_with_any_root_and_counts"),
             Self::Order => f.write_str("order::concurrent_controllers_are_seen_in_one_order"),
         }
     }

@@ -1,0 +1,114 @@
+//! Sessions in one call: the lanes to all workers of a world, and the session over them.
+//!
+//! ```no_run
+//! use disco_channel::session;
+//! use disco_core::session::Deadlines;
+//! use disco_core::{Session, World, WorkerConfig};
+//!
+//! # fn main() -> disco_core::Result<()> {
+//! let session = session::threads(WorkerConfig::new(World::new(4, 2)?), Deadlines::default())?;
+//! assert_eq!(session.world().group_size(), 2);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/without_facade.rs` of the package `disco` is a whole program. A program whose workers are processes serves as one where it
+//! is [invited](crate::processes::Invitation::take), before it does anything else.
+
+use std::sync::Arc;
+
+use disco_core::link::Shared;
+use disco_core::session::{Deadlines, LaneSession};
+#[cfg(target_os = "linux")]
+use disco_core::shared_memory::Arena;
+use disco_core::worker::{self, WorkerConfig};
+use disco_core::{Channel, Result, WorkerRange};
+
+#[cfg(target_os = "linux")]
+use crate::nodes::{self, NodeLane};
+#[cfg(target_os = "linux")]
+use crate::processes::{self, Launch, ProcessLane};
+use crate::threads::ThreadLane;
+
+/// Starts a session whose workers are threads of this process.
+///
+/// # Errors
+/// There are more workers than a lane reaches, or the system refuses a thread.
+pub fn threads(config: WorkerConfig, deadlines: Deadlines) -> Result<LaneSession> {
+    let lane = lane_to_threads(config, config.world.size() as u32, Arc::default());
+    start(config, vec![lane], deadlines)
+}
+
+/// Starts a session whose worker 0 is a thread of this process and whose other workers are processes of this machine. Blocks until
+/// they have started, for at most [`processes::Options::start`].
+///
+/// # Errors
+/// A process can't be started, ends or does not connect in time: which worker, and why.
+#[cfg(target_os = "linux")]
+pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<LaneSession> {
+    let config = options.config;
+    let shared = shared_with_processes(config.world.per_node());
+    let lanes = lanes_to_processes(options, config.world.size() as u32, &shared);
+    start(config, lanes, deadlines)
+}
+
+/// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes` nodes. Worker 0 is
+/// a thread of this process; the other workers here are processes that `launch` starts if `options.processes` says so, else threads.
+/// Blocks until all nodes have joined and started their workers, for at most [`nodes::Options::start`].
+///
+/// # Errors
+/// A process can't be started, or a node does not join in time or is refused: which one, and why. The address is taken.
+#[cfg(target_os = "linux")]
+pub fn nodes(options: nodes::Options, here: u32, launch: Launch, deadlines: Deadlines) -> Result<LaneSession> {
+    let config = options.config;
+    let shared = match options.processes {
+        true => shared_with_processes(config.world.per_node()),
+        false => Arc::default(),
+    };
+    let mut lanes = match options.processes {
+        true => {
+            let mut local = processes::Options::new(config);
+            (local.launch, local.start) = (launch, options.start);
+            (local.heartbeat, local.silence) = (options.heartbeat, options.silence);
+            lanes_to_processes(local, here, &shared)
+        }
+        false => vec![lane_to_threads(config, here, shared.clone())],
+    };
+    if options.nodes > 0 {
+        let others = WorkerRange::new(here..config.world.size() as u32);
+        lanes.push(Arc::new(NodeLane::new(others, shared, options)));
+    }
+    start(config, lanes, deadlines)
+}
+
+fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, mut deadlines: Deadlines) -> Result<LaneSession> {
+    // Behind the collective's own.
+    let collective = config.collective_deadline.saturating_add(deadlines.reply);
+    deadlines.collective = deadlines.collective.max(collective);
+    LaneSession::start(config.world, lanes, deadlines)
+}
+
+/// Lanes to worker 0, a thread, and to the others of the first `workers` workers, which are processes.
+#[cfg(target_os = "linux")]
+fn lanes_to_processes(options: processes::Options, workers: u32, shared: &Arc<Shared>) -> Vec<Arc<dyn Channel>> {
+    let mut lanes = vec![lane_to_threads(options.config, 1, shared.clone())];
+    if workers > 1 {
+        let others = WorkerRange::new(1..workers);
+        lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
+    }
+    lanes
+}
+
+/// What worker 0 shares with processes, its tensors too, on a machine with so many ranks.
+#[cfg(target_os = "linux")]
+fn shared_with_processes(ranks: usize) -> Arc<Shared> {
+    let arena =
+        Arena::new(ranks).inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
+    Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena))
+}
+
+/// A lane to the first `workers` workers, as threads.
+fn lane_to_threads(config: WorkerConfig, workers: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
+    let run = move |worker, endpoint| worker::run(worker, config, endpoint);
+    Arc::new(ThreadLane::new(WorkerRange::new(0..workers), shared, run))
+}

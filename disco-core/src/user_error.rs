@@ -1,0 +1,163 @@
+//! Errors of a program's own types, which cross lanes as values.
+
+use std::any::Any;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+/// An error of a type that the program has registered with `register_error!` (feature `serde`), as it crosses lanes: the name of
+/// its type and its content as JSON.
+#[derive(Clone)]
+pub struct UserError {
+    type_name: Arc<str>,
+    content: Arc<str>,
+    /// The error itself, once a program has asked for it; none if the content is not one.
+    decoded: Arc<OnceLock<Option<Decoded>>>,
+}
+
+/// An error of any type.
+type Decoded = Box<dyn Any + Send + Sync>;
+
+/// How errors of one type are written and read. `register_error!` makes one.
+#[allow(clippy::exhaustive_structs, reason = "`register_error!` writes one in the crate of the error")]
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorEntry {
+    /// The path of the type, the same in all processes of the program.
+    pub type_name: &'static str,
+    /// The content of an error, if it is of this type and can be written.
+    pub encode: fn(&(dyn StdError + 'static)) -> Option<String>,
+    /// The error of this content, if there is one.
+    pub decode: fn(&str) -> Option<Box<dyn Any + Send + Sync>>,
+}
+
+inventory::collect!(ErrorEntry);
+
+impl UserError {
+    /// Bytes of the name and of the content that cross lanes at most.
+    pub const LIMIT: usize = 64 << 10;
+
+    /// An error from its parts; none if they are larger than [`Self::LIMIT`].
+    pub fn new(type_name: impl Into<Arc<str>>, content: impl Into<Arc<str>>) -> Option<Self> {
+        let (type_name, content) = (type_name.into(), content.into());
+        let fits = type_name.len().max(content.len()) <= Self::LIMIT;
+        fits.then(|| Self { type_name, content, decoded: Arc::default() })
+    }
+
+    /// `error` as it crosses lanes, if its type is registered.
+    pub(crate) fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
+        let written = inventory::iter::<ErrorEntry>
+            .into_iter()
+            .find_map(|entry| (entry.encode)(error).map(|content| (entry.type_name, content)));
+        let (type_name, content) = written?;
+        let (bytes, limit) = (content.len(), Self::LIMIT);
+        let new = Self::new(type_name, content);
+        if new.is_none() {
+            tracing::warn!(type_name, bytes, limit, "an error is too large to cross a lane as a value");
+        }
+        new
+    }
+
+    /// The path of its type.
+    pub fn type_name(&self) -> &Arc<str> {
+        &self.type_name
+    }
+
+    /// Its content as JSON.
+    pub fn content(&self) -> &Arc<str> {
+        &self.content
+    }
+
+    /// The error, if it is a `T`.
+    pub fn downcast_ref<T: 'static>(&self) -> Option<&T> {
+        let decode = || {
+            let mut entries = inventory::iter::<ErrorEntry>.into_iter();
+            let entry = entries.find(|entry| *entry.type_name == *self.type_name)?;
+            (entry.decode)(&self.content)
+        };
+        self.decoded.get_or_init(decode).as_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for UserError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} {}>", self.type_name, self.content)
+    }
+}
+
+impl PartialEq for UserError {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.type_name, &self.content) == (&other.type_name, &other.content)
+    }
+}
+
+impl Eq for UserError {}
+
+/// Registers an error type of the program, so that errors of worker functions come back to the controller as values:
+/// [`Error::downcast_ref`](crate::Error::downcast_ref) of what the session returns gives the error, in sessions of every kind.
+///
+/// The type implements [`std::error::Error`], `serde::Serialize` and `serde::de::DeserializeOwned`. A worker function fails with the
+/// error itself, or with an error that has it among its causes: the first one of a registered type crosses. It crosses as JSON of at
+/// most 64 KiB ([`UserError::LIMIT`](crate::error::UserError::LIMIT)); of a larger one only the text crosses.
+///
+/// ```
+/// use disco_core::{Error, Result, Session, SessionExt, WorkerContext};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+/// #[error("the loss is {loss} in step {step}")]
+/// struct Diverged {
+///     step: u64,
+///     loss: f32,
+/// }
+///
+/// disco_core::register_error!(Diverged);
+///
+/// fn step(_: &mut WorkerContext, step: u64) -> Result<(), Diverged> {
+///     Err(Diverged { step, loss: 1e30 })
+/// }
+///
+/// disco_core::register_function!("example.step", step);
+///
+/// # async fn example(session: &impl Session) -> Result<()> {
+/// session.call_named("example.step", (3i64,)).await?;
+/// if let Err(error) = session.sync_all().await {
+///     match error.downcast_ref::<Diverged>() {
+///         Some(diverged) => println!("step {} diverged", diverged.step),
+///         None => return Err(error),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "serde")]
+#[macro_export]
+macro_rules! register_error {
+    ($ty:ty) => {
+        $crate::inventory::submit! {
+            $crate::error::ErrorEntry {
+                type_name: concat!(module_path!(), "::", stringify!($ty)),
+                encode: $crate::error::encode::<$ty>,
+                decode: $crate::error::decode::<$ty>,
+            }
+        }
+    };
+}
+
+/// [`ErrorEntry::encode`] of a type.
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub fn encode<T: StdError + serde::Serialize + 'static>(error: &(dyn StdError + 'static)) -> Option<String> {
+    let error = error.downcast_ref::<T>()?;
+    let warn = |why: &serde_json::Error| tracing::warn!(%error, %why, "an error does not become JSON");
+    serde_json::to_string(error).inspect_err(warn).ok()
+}
+
+/// [`ErrorEntry::decode`] of a type.
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub fn decode<T: serde::de::DeserializeOwned + Send + Sync + 'static>(
+    content: &str,
+) -> Option<Box<dyn Any + Send + Sync>> {
+    let warn = |why: &serde_json::Error| tracing::warn!(%why, "an error is not what its type says");
+    serde_json::from_str::<T>(content).inspect_err(warn).ok().map(|error| Box::new(error) as Decoded)
+}

@@ -1,0 +1,37 @@
+//! A session of the single crates: `disco-core` for the words, `disco-channel` for the workers, `disco-local` for the data plane.
+//!
+//! Run it with `cargo run --example without_facade`.
+
+use disco_channel::session;
+use disco_core::session::Deadlines;
+use disco_core::{
+    CommunicatorExt, DType, DataPlane, Reduction, Result, Session, SessionExt, Tensor, WorkerConfig, WorkerContext,
+    World, register_function,
+};
+// Registers the backend `local`: a crate that nobody mentions is not linked.
+use disco_local as _;
+
+register_function!("without_facade.sum", sum);
+
+/// The sum of the numbers of all workers.
+fn sum(ctx: &mut WorkerContext) -> Result<Tensor> {
+    let x = ctx.empty(DType::I64, [1])?;
+    x.view_mut::<i64>()?[0] = ctx.worker().wire();
+    ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+    Ok(x)
+}
+
+fn main() -> Result<()> {
+    let world = World::new(4, 1)?;
+    let session = session::threads(WorkerConfig::new(world), Deadlines::default())?;
+    // Any executor will do.
+    pollster::block_on(async {
+        session.init_ccl("local", &[]).await?;
+        let sums = session.call_named("without_facade.sum", ()).await?;
+        for (worker, sum) in session.get_all_as::<Tensor>(&sums).await?.iter().enumerate() {
+            println!("worker {worker}: {:?}", sum.to_vec::<i64>()?);
+            assert_eq!(sum.to_vec::<i64>()?, [6]);
+        }
+        session.shutdown().await
+    })
+}

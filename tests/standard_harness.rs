@@ -1,0 +1,89 @@
+//! Sessions of processes and of nodes in plain tests: `#[test]` under the standard harness, several at once.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeSet;
+
+use disco::{
+    Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, SessionExt, SessionKind, Tensor,
+    WorkerContext, block_on,
+};
+
+disco::register_function!("tests.process", process);
+disco::register_function!("tests.fill", fill);
+
+fn process(_: &mut WorkerContext) -> disco::Result<i64> {
+    Ok(std::process::id().into())
+}
+
+fn fill(ctx: &mut WorkerContext, x: Tensor) -> disco::Result<()> {
+    x.view_mut::<f32>()?.fill(ctx.worker().index() as f32);
+    Ok(())
+}
+
+/// The number of processes that the workers live in.
+async fn processes(session: &LaneSession) -> disco::Result<usize> {
+    let processes = session.call_named("tests.process", ()).await?;
+    let processes: BTreeSet<i64> = session.get_all_as(&processes).await?.into_iter().collect();
+    Ok(processes.len())
+}
+
+#[test]
+fn workers_are_processes() {
+    disco::init_test!();
+    let session = Builder::processes(3).start().unwrap();
+    block_on(async {
+        assert_eq!(processes(&session).await.unwrap(), 3);
+        session.init_ccl("local", &[]).await.unwrap();
+        let x = session.empty(DType::F32, [4], Placement::All).await.unwrap();
+        session.call_named("tests.fill", (&x,)).await.unwrap();
+        session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await.unwrap();
+        for sums in session.get_all_as::<Tensor>(&x).await.unwrap() {
+            assert_eq!(sums.to_vec::<f32>().unwrap(), [3.0; 4]);
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+mod nested {
+    use super::*;
+
+    #[test]
+    fn nodes_have_processes_of_their_own() {
+        disco::init_test!();
+        let session = Builder::nodes(2, 2).start().unwrap();
+        block_on(async {
+            assert_eq!(processes(&session).await.unwrap(), 4);
+            session.shutdown().await.unwrap();
+        });
+    }
+
+    #[test]
+    fn the_line_may_stand_in_a_closure_of_a_test() {
+        let test = || {
+            disco::init_test!();
+            let session = Builder::nodes(2, 2).node_workers(SessionKind::Threads).start()?;
+            assert_eq!(block_on(processes(&session))?, 2);
+            block_on(session.shutdown())
+        };
+        test().unwrap();
+    }
+}
+
+#[test]
+fn a_session_may_start_on_another_thread() {
+    disco::init_test!();
+    let session = std::thread::spawn(|| Builder::processes(2).start().unwrap()).join().unwrap();
+    assert_eq!(block_on(processes(&session)).unwrap(), 2);
+    block_on(session.shutdown()).unwrap();
+}
+
+#[test]
+#[ignore = "run by name: a test that is ignored can have workers, too"]
+fn a_test_that_is_ignored_has_workers() {
+    disco::init_test!();
+    let session = Builder::processes(2).start().unwrap();
+    assert_eq!(block_on(processes(&session)).unwrap(), 2);
+    block_on(session.shutdown()).unwrap();
+}
