@@ -148,7 +148,9 @@ impl Builder {
         self
     }
 
-    /// How long one call of a worker function may take while somebody waits for a reply. Default: no limit.
+    /// How long one call of a worker function may take while somebody waits for a reply. Functions of the data plane
+    /// (`disco.init_ccl`, collectives) have limits of their own. Default: no limit; a wait warns every 30 s, by `tracing`, which
+    /// worker is inside which function ([`Deadlines::warn`]).
     pub fn call_deadline(mut self, deadline: Duration) -> Self {
         self.deadlines.call = Some(deadline);
         self
@@ -275,9 +277,10 @@ impl Builder {
         };
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
-        // Behind the collective's own.
+        // Behind those of collectives and of `init_ccl`.
         let mut deadlines = self.deadlines;
-        deadlines.collective = deadlines.collective.max(config.collective_deadline.saturating_add(deadlines.reply));
+        let own = config.collective_deadline.max(config.connect_deadline);
+        deadlines.collective = deadlines.collective.max(own.saturating_add(deadlines.reply));
         let workers = world.size() as u32;
         let lanes = match self.kind {
             SessionKind::Threads => vec![threads(config, workers, Arc::default())],
