@@ -44,7 +44,7 @@ use crate::world::World;
 /// register_backend!(BACKEND);
 ///
 /// assert_eq!(backend::find("mine")?.probe()?.library, "built in");
-/// # Result::Ok(())
+/// # Ok::<(), Error>(())
 /// ```
 pub trait Backend: Send + Sync + 'static {
     /// How users name it: `local`, `nccl`, `rccl`, `mpi`.
