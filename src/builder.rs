@@ -154,7 +154,9 @@ impl Builder {
         self
     }
 
-    /// How long one call of a worker function may take while somebody waits for a reply. Default: no limit.
+    /// How long one call of a worker function may take while somebody waits for a reply. Functions of the data plane
+    /// (`disco.init_ccl`, collectives) have limits of their own. Default: no limit; a wait warns every 30 s, by `tracing`, which
+    /// worker is inside which function ([`Deadlines::warn`]).
     pub fn call_deadline(mut self, deadline: Duration) -> Self {
         self.deadlines.call = Some(deadline);
         self

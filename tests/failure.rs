@@ -80,6 +80,24 @@ fn uneven(ctx: &mut WorkerContext, longer: u32) -> disco::Result<Tensor> {
     ctx.empty(DType::F32, [4 + extra])
 }
 
+fn sleep_on(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> disco::Result<()> {
+    if ctx.worker() == worker.into() {
+        std::thread::sleep(Duration::from_millis(milliseconds));
+    }
+    Ok(())
+}
+
+fn count_up(_: &mut WorkerContext, x: usize) -> disco::Result<usize> {
+    Ok(x + 1)
+}
+
+fn huge(_: &mut WorkerContext) -> disco::Result<u64> {
+    Ok(1 << 63)
+}
+
+disco::register_function!("tests.sleep_on", sleep_on);
+disco::register_function!("tests.count_up", count_up);
+disco::register_function!("tests.huge", huge);
 disco::register_function!("tests.fail_on", fail_on);
 disco::register_function!("tests.panic_on", panic_on);
 disco::register_function!("tests.add_one", add_one);
@@ -109,13 +127,25 @@ async fn call_and_sync(session: &LaneSession, name: &str, arg: i64) -> String {
 fn an_error_names_worker_function_command_register_and_causes() {
     let session = threads(3);
     block_on(async {
+        let function = session.function("tests.fail_on").await.unwrap();
         let error = call_and_sync(&session, "tests.fail_on", 1).await;
         assert_eq!(
             error,
             "worker 1: tests.fail_on (command 2, register 1): the step failed: invalid digit found in string"
         );
         let fast = session.function("tests.add_one").await.unwrap_err();
-        assert_eq!(fast.to_string(), error, "submissions fail fast with the root cause");
+        let earlier = |operation| {
+            format!(
+                "{operation}: not submitted, because an earlier command failed: {error}; `Session::recover` or \
+                 `DataPlane::init_ccl` makes the workers forget the failure"
+            )
+        };
+        assert_eq!(fast.to_string(), earlier("function"), "submissions fail fast with the root cause");
+        assert_eq!(fast.failure().unwrap().to_string(), error);
+        let again = session.copy_to_worker_0(&Tensor::zeros(DType::F32, 1).unwrap(), &function).await;
+        assert_eq!(text(again), earlier("copy_to_worker_0"));
+        session.recover().await.unwrap();
+        session.function("tests.add_one").await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
@@ -360,7 +390,9 @@ fn an_unknown_backend_lists_the_ones_there_are() {
     });
     let has = has.collect::<Vec<_>>().join(", ");
     let expected = "backend `ucc` is not available; tried the backends compiled into this program: it has";
-    assert_eq!(error, format!("{expected} {has}"));
+    let advice =
+        "a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`";
+    assert_eq!(error, format!("{expected} {has}; {advice}"));
     assert!(matches!(block_on(session.sync_all()), Ok(())), "nothing was started");
 }
 
@@ -435,7 +467,8 @@ fn the_first_failure_is_the_one_that_sync_reports_too() {
         session.call(&fail, ()).await.unwrap();
         let sync = text(session.sync_all().await);
         assert!(sync.starts_with("worker 2: tests.fail_in_turn "), "{sync}");
-        assert_eq!(text(session.call(&fail, ()).await), sync);
+        let earlier = session.call(&fail, ()).await.unwrap_err();
+        assert_eq!(earlier.failure().unwrap().to_string(), sync);
         session.shutdown().await.unwrap();
     });
 }
@@ -518,6 +551,111 @@ fn a_call_past_its_deadline_names_worker_and_function() {
              finished command 1, in command 2, inside `tests.wait_on`"
         );
         gate.open();
+        session.shutdown().await.unwrap();
+    });
+}
+
+/// What `tracing` says on this thread while `work` runs.
+fn logged(work: impl FnOnce()) -> String {
+    let (read, write) = std::io::pipe().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || write.try_clone().unwrap());
+    tracing::subscriber::with_default(subscriber.finish(), work);
+    std::io::read_to_string(read).unwrap()
+}
+
+#[test]
+fn a_wait_without_a_limit_warns_of_the_function_that_does_not_return() {
+    let deadlines = Deadlines::default().with_warn(Duration::from_millis(200));
+    let session = Builder::threads(3).deadlines(deadlines).start().unwrap();
+    let log = logged(|| {
+        block_on(async {
+            let gate = Gate::new();
+            session.init_ccl("local", &[]).await.unwrap();
+            let wait = session.function("tests.wait_at_barrier").await.unwrap();
+            session.call(&wait, (2, gate.id())).await.unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(900));
+                    gate.open();
+                });
+                // Worker 0 waits for worker 2.
+                block_on(session.sync_worker_0()).unwrap();
+            });
+            session.shutdown().await.unwrap();
+        });
+    });
+    let warning = "sync_worker has waited 200ms for worker 2 inside `tests.wait_at_barrier` for 200ms; no `call_deadline` is \
+                   set, so that the wait has no limit\n";
+    assert!(log.contains("WARN") && log.contains(warning), "{log}");
+    assert!(log.matches("sync_worker has waited ").count() >= 2 && !log.contains("worker 0 inside"), "{log}");
+}
+
+#[test]
+fn a_wait_for_a_worker_inside_a_collective_names_the_worker_that_it_waits_for() {
+    let session = Builder::threads(3).call_deadline(Duration::from_millis(300)).start().unwrap();
+    let log = logged(|| {
+        block_on(async {
+            let gate = Gate::new();
+            session.init_ccl("local", &[]).await.unwrap();
+            let wait = session.function("tests.wait_at_barrier").await.unwrap();
+            session.call(&wait, (2, gate.id())).await.unwrap();
+            let inside = "in command 5, inside `tests.wait_at_barrier`";
+            assert_eq!(
+                text(session.sync_worker_0().await),
+                format!(
+                    "sync_worker: no end after 300ms: worker 2 does not answer: finished command 4, {inside}; \
+                     worker 0 does not answer: finished command 4, {inside}, in barrier (operation 1)"
+                )
+            );
+            let start = std::time::Instant::now();
+            let stuck = text(session.shutdown().await);
+            assert!(stuck.starts_with("not stopped after 3s: worker 2 ("), "{stuck}");
+            assert!(start.elapsed() < Duration::from_secs(10), "after {:?}", start.elapsed());
+            gate.open();
+        });
+    });
+    let warning = "shutdown has waited 2s for worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`); \
+                   it gives up after 3s (`Deadlines::close`)\n";
+    assert!(log.contains(warning), "{log}");
+}
+
+#[test]
+fn the_limit_for_calls_does_not_cut_init_ccl_short() {
+    let session = Builder::threads(2).call_deadline(Duration::from_millis(500)).start().unwrap();
+    block_on(async {
+        // Worker 1 comes late, by several calls that are each in time.
+        let sleep = session.function("tests.sleep_on").await.unwrap();
+        for _ in 0..9 {
+            session.call(&sleep, (1, 100)).await.unwrap();
+        }
+        session.init_ccl("local", &[]).await.unwrap();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn integers_that_do_not_fit_are_errors_with_their_value() {
+    let session = threads(1);
+    block_on(async {
+        let count = session.function("tests.count_up").await.unwrap();
+        let two = session.call(&count, (1usize,)).await.unwrap();
+        assert_eq!(session.get_as::<usize>(&two, WorkerId::new(0)).await.unwrap(), 2);
+        let error = text(session.call(&count, (u64::MAX,)).await);
+        assert_eq!(error, "call: argument 0: 18446744073709551615 does not fit in i64");
+        let minus = session.call(&session.function("tests.add_one").await.unwrap(), (-2,)).await.unwrap();
+        let error = text(session.get_as::<usize>(&minus, WorkerId::new(0)).await);
+        assert_eq!(error, "get: expected an unsigned int, worker 0 has an int: -1 does not fit in usize");
+        session.call(&count, (&minus,)).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert!(
+            error.ends_with("): argument 0: expected an unsigned int, got an int: -1 does not fit in usize"),
+            "{error}"
+        );
+        session.recover().await.unwrap();
+        session.call(&session.function("tests.huge").await.unwrap(), ()).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert!(error.ends_with("): 9223372036854775808 does not fit in i64"), "{error}");
         session.shutdown().await.unwrap();
     });
 }

@@ -82,9 +82,9 @@ pub fn nodes(options: nodes::Options, here: u32, launch: Launch, deadlines: Dead
 }
 
 fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, mut deadlines: Deadlines) -> Result<LaneSession> {
-    // Behind the collective's own.
-    let collective = config.collective_deadline.saturating_add(deadlines.reply);
-    deadlines.collective = deadlines.collective.max(collective);
+    // Behind those of collectives and of `init_ccl`.
+    let own = config.collective_deadline.max(config.connect_deadline);
+    deadlines.collective = deadlines.collective.max(own.saturating_add(deadlines.reply));
     LaneSession::start(config.world, lanes, deadlines)
 }
 

@@ -14,6 +14,38 @@ use crate::link::Link;
 use crate::world::World;
 
 /// A library that may or may not be on this machine, and that makes communicators.
+///
+/// ```
+/// use disco_core::backend::{self, Backend, Probe, Rendezvous, Seat};
+/// use disco_core::{Communicator, Error, Result, Unavailable, World, register_backend};
+///
+/// struct Mine;
+///
+/// impl Backend for Mine {
+///     fn name(&self) -> &'static str {
+///         "mine"
+///     }
+///
+///     fn probe(&self) -> Result<Probe, Unavailable> {
+///         Ok(Probe::new("built in", env!("CARGO_PKG_VERSION")))
+///     }
+///
+///     fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
+///         Rendezvous::new("the name of a key in the store of the session")
+///     }
+///
+///     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+///         // Meets the other ranks through `seat.link.store()`, and returns this rank's communicator.
+///         Err(Error::state(format!("{} has no peers at {at:?}", seat.rank)))
+///     }
+/// }
+///
+/// static BACKEND: Mine = Mine;
+/// register_backend!(BACKEND);
+///
+/// assert_eq!(backend::find("mine")?.probe()?.library, "built in");
+/// # Ok::<(), Error>(())
+/// ```
 pub trait Backend: Send + Sync + 'static {
     /// How users name it: `local`, `nccl`, `rccl`, `mpi`.
     fn name(&self) -> &'static str;
@@ -172,17 +204,69 @@ pub fn check_reach(backend: &dyn Backend, world: &World) -> Result<()> {
     Err(Error::invalid(format!("{name} reaches workers of one machine, and this session has {nodes} nodes; {others}")))
 }
 
+/// The backends of Disco: name, Cargo feature of the crate `disco`, crate.
+const SHIPPED: [(&str, &str, &str); 6] = [
+    ("local", "local", "disco_local"),
+    ("mpi", "mpi", "disco_mpi"),
+    ("nccl", "nccl", "disco_nccl"),
+    ("cuda_p2p", "nccl", "disco_nccl"),
+    ("rccl", "rccl", "disco_rccl"),
+    ("rocm_p2p", "rccl", "disco_rccl"),
+];
+
+/// What a user does about a backend that the program does not have.
+fn advice(name: &str) -> String {
+    match SHIPPED.iter().find(|(shipped, ..)| *shipped == name) {
+        Some((_, feature, module)) => format!(
+            "enable the feature `{feature}` of the crate `disco`, or depend on `{}` and write `use {module} as _;`",
+            module.replace('_', "-")
+        ),
+        None => {
+            "a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`"
+                .into()
+        }
+    }
+}
+
 /// The backend of that name.
 ///
 /// # Errors
-/// [`Error::Unavailable`], listing the backends that this program has.
+/// [`Error::Unavailable`], listing the backends that this program has, and how it gets the missing one.
 pub fn find(name: &str) -> Result<&'static dyn Backend> {
     all().into_iter().find(|backend| backend.name() == name).ok_or_else(|| {
         let known: Vec<_> = all().iter().map(|backend| backend.name()).collect();
         let known = if known.is_empty() { "none".into() } else { known.join(", ") };
         Error::Unavailable(Unavailable {
             what: format!("backend `{name}`"),
-            tried: vec![("the backends compiled into this program".into(), format!("it has {known}"))],
+            tried: vec![(
+                "the backends compiled into this program".into(),
+                format!("it has {known}; {}", advice(name)),
+            )],
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_that_is_not_linked_comes_with_what_to_do() {
+        let text = |name| find(name).unwrap_err().to_string();
+        let has = "tried the backends compiled into this program: it has none";
+        assert_eq!(
+            text("cuda_p2p"),
+            format!(
+                "backend `cuda_p2p` is not available; {has}; enable the feature `nccl` of the crate `disco`, or depend on \
+                 `disco-nccl` and write `use disco_nccl as _;`"
+            )
+        );
+        assert_eq!(
+            text("mine"),
+            format!(
+                "backend `mine` is not available; {has}; a backend of another crate is linked once the program mentions that \
+                 crate: write `use the_crate as _;`"
+            )
+        );
+    }
 }

@@ -138,6 +138,24 @@ impl DTypeSet {
 
 /// The operations of a [`Communicator`] as methods. Each is one [`Op`], which documents shapes and offsets; errors are
 /// those of [`Communicator::enqueue`].
+///
+/// ```
+/// use disco_core::{Communicator, CommunicatorExt, DType, Op, Rank, Reduction, Result, Tensor};
+///
+/// /// Passes a tensor on around the ring of ranks, and returns the largest element that any rank has.
+/// fn pass_on(comm: &mut dyn Communicator, x: &Tensor) -> Result<f32> {
+///     let (rank, size) = (comm.rank().index(), comm.size());
+///     let received = Tensor::zeros(DType::F32, x.dims())?;
+///     let next = Rank::new(((rank + 1) % size) as u32);
+///     let previous = Rank::new(((rank + size - 1) % size) as u32);
+///     // The operations of a group progress together.
+///     comm.enqueue(&[Op::Send { src: x.clone(), to: next }, Op::Recv { dst: received.clone(), from: previous }])?;
+///     let largest = received.view::<f32>()?.iter().copied().fold(f32::MIN, f32::max);
+///     let largest = Tensor::from_vec(vec![largest], 1)?;
+///     comm.all_reduce(&largest, &largest, Reduction::Max)?;
+///     Ok(largest.view::<f32>()?[0])
+/// }
+/// ```
 pub trait CommunicatorExt: Communicator {
     /// [`Op::AllReduce`] from `src` to `dst`.
     fn all_reduce(&mut self, src: &Tensor, dst: &Tensor, reduction: Reduction) -> Result<()> {

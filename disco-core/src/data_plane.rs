@@ -30,6 +30,11 @@ macro_rules! data_plane_functions {
 }
 pub(crate) use data_plane_functions;
 
+/// Whether a worker function is one of Disco's own, which have limits of their own.
+pub(crate) fn is_built_in(name: &str) -> bool {
+    name.starts_with("disco.")
+}
+
 macro_rules! names {
     ($($variant:ident $function:ident,)*) => {
         /// A worker function of the data plane.

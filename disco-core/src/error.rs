@@ -52,6 +52,17 @@ pub enum Error {
     /// A command failed on a worker; says which worker, function, command and register.
     #[error("{0}")]
     Worker(Arc<Failure>),
+    /// A command was not submitted, because one before it failed on a worker.
+    #[error(
+        "{operation}: not submitted, because an earlier command failed: {failure}; `Session::recover` or \
+         `DataPlane::init_ccl` makes the workers forget the failure"
+    )]
+    Earlier {
+        /// What was to be submitted.
+        operation: String,
+        /// The failure of the earlier command.
+        failure: Arc<Failure>,
+    },
     /// An operation ended because something else failed.
     #[error("aborted, because {cause}")]
     Aborted {
@@ -260,10 +271,10 @@ impl Error {
 
     /// The kind of the error: what a program decides by, wherever the error happened.
     ///
-    /// The kind of an [`Error::Worker`] is the kind of the worker's error.
+    /// The kind of an [`Error::Worker`] and of an [`Error::Earlier`] is the kind of the worker's error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Worker(failure) => failure.kind.clone(),
+            Error::Worker(failure) | Error::Earlier { failure, .. } => failure.kind.clone(),
             Error::Aborted { .. } => ErrorKind::Aborted,
             Error::Deadline { after, .. } => ErrorKind::Deadline { after: *after },
             Error::Stalled { after, .. } => ErrorKind::Stalled { after: *after },
@@ -292,11 +303,19 @@ impl Error {
         }
     }
 
+    /// The failure of a worker that this error reports: the command's own or an earlier one.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Error::Worker(failure) | Error::Earlier { failure, .. } => Some(failure),
+            _ => None,
+        }
+    }
+
     /// The error of a worker function, if it is a `T`, or one of its causes is: a type of the program that is registered with
     /// `register_error!` (feature `serde`), which shows an example.
     pub fn downcast_ref<T: 'static>(&self) -> Option<&T> {
-        match self {
-            Error::Worker(failure) => failure.user.as_ref()?.downcast_ref(),
+        match self.failure() {
+            Some(failure) => failure.user.as_ref()?.downcast_ref(),
             _ => None,
         }
     }
@@ -315,7 +334,9 @@ impl Error {
     pub(crate) fn abort_cause(error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
         chain(error).find_map(|error| match error.downcast_ref::<Error>() {
             Some(Error::Aborted { cause } | Error::Broken { cause, .. }) => Some(cause.clone()),
-            Some(Error::Worker(failure)) if failure.aborted => Some(failure.message.as_str().into()),
+            Some(Error::Worker(failure) | Error::Earlier { failure, .. }) if failure.aborted => {
+                Some(failure.message.as_str().into())
+            }
             _ => None,
         })
     }
@@ -327,7 +348,7 @@ impl fmt::Debug for Error {
             let mut fields = f.debug_struct("Error");
             fields.field("text", &self.to_string()).field("kind", &self.kind());
             match self {
-                Error::Worker(failure) => _ = fields.field("failure", failure),
+                Error::Worker(failure) | Error::Earlier { failure, .. } => _ = fields.field("failure", failure),
                 Error::Lost(loss) => _ = fields.field("loss", loss),
                 _ => {}
             }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// let tensor = Tensor::zeros(DType::F32, [rows, 4])?;
 /// assert_eq!(tensor.shape(), &Shape::from([3, 4]));
 /// assert_eq!(tensor.dims(), [3, 4]);
-/// # disco_core::Result::Ok(())
+/// # Ok::<(), disco_core::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Arc<[i64]>);

@@ -38,13 +38,14 @@ pub(crate) const CRATES: [&str; 13] = [
 const FEATURES: [&str; 4] = ["local", "mpi", "nccl", "rccl"];
 
 /// Examples, and the arguments of each run. A test holds this to the folder.
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 7] = [
     ("bare_communicator", ""),
     ("digits", "--epochs 2 --workers 2"),
     ("digits", "--epochs 2 --workers 2 --session processes"),
     ("hello", ""),
     ("pipeline", ""),
     ("tensor_parallel", ""),
+    ("tokio", ""),
 ];
 
 /// Format, clippy and the layers of modules.

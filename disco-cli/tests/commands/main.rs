@@ -42,7 +42,8 @@ fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
     assert_eq!(
         err(&absent),
         "disco: backend `ucc` is required: backend `ucc` is not available; \
-         tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, rccl, rocm_p2p\n"
+         tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, rccl, rocm_p2p; \
+         a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`\n"
     );
 }
 
@@ -137,7 +138,8 @@ fn check_never_falls_back_to_another_backend() {
     assert_eq!((absent.status.code(), out(&absent)), (Some(1), String::new()));
     assert_eq!(
         err(&absent),
-        "disco: backend `ucc` is not available; tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, rccl, rocm_p2p\n"
+        "disco: backend `ucc` is not available; tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, rccl, rocm_p2p; \
+         a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`\n"
     );
     let unknown = disco(&["check", "--filter", "all_produce"]);
     assert_eq!(

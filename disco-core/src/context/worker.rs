@@ -19,6 +19,27 @@ use crate::tensor::Tensor;
 use crate::world::World;
 
 /// One worker: who it is, its device, its communicators.
+///
+/// ```
+/// use disco_core::{CommunicatorExt, DType, Reduction, Result, Tensor, WorkerContext};
+///
+/// /// Each worker multiplies its columns of the weights; the sum over all workers is the output.
+/// fn linear(ctx: &mut WorkerContext, weights: Tensor, x: Tensor) -> Result<Tensor> {
+///     let (rows, columns) = (weights.dims()[0], weights.dims()[1]);
+///     let output = ctx.empty(DType::F32, rows)?;
+///     {
+///         let (weights, x, mut sums) = (weights.view::<f32>()?, x.view::<f32>()?, output.view_mut::<f32>()?);
+///         let x = &x[ctx.worker().index() * columns..][..columns];
+///         for (sum, row) in sums.iter_mut().zip(weights.chunks(columns)) {
+///             *sum = row.iter().zip(x).map(|(w, x)| w * x).sum();
+///         }
+///     }
+///     ctx.comm()?.all_reduce(&output, &output, Reduction::Sum)?;
+///     Ok(output)
+/// }
+///
+/// disco_core::register_function!("example.linear", linear);
+/// ```
 #[derive(Debug)]
 pub struct WorkerContext {
     worker: WorkerId,

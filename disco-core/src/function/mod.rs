@@ -92,6 +92,8 @@ pub struct FunctionEntry {
     pub name: &'static str,
     /// The function.
     pub call: fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>,
+    /// The place of the registration: `module at file:line`.
+    pub place: &'static str,
 }
 
 inventory::collect!(FunctionEntry);
@@ -100,7 +102,8 @@ inventory::collect!(FunctionEntry);
 ///
 /// A function takes `&mut WorkerContext` and up to eight arguments that implement
 /// [`FromArg`](crate::function::FromArg), and returns a `Result` of something that implements
-/// [`IntoObject`](crate::function::IntoObject) and of any error.
+/// [`IntoObject`](crate::function::IntoObject) and of any error. A name is registered once in a program: a session does not
+/// start if two functions have the same name.
 #[macro_export]
 macro_rules! register_function {
     ($name:expr, $function:path) => {
@@ -108,6 +111,7 @@ macro_rules! register_function {
             $crate::function::FunctionEntry {
                 name: $name,
                 call: |ctx, args| $crate::function::invoke(&$function, ctx, args),
+                place: ::std::concat!(::std::module_path!(), " at ", ::std::file!(), ":", ::std::line!()),
             }
         }
     };
@@ -205,6 +209,22 @@ pub fn find(name: &str) -> Result<Function> {
     let entry = inventory::iter::<FunctionEntry>.into_iter().find(|entry| entry.name == name);
     let entry = entry.ok_or_else(|| Error::UnknownFunction { name: name.into(), similar: similar(name) })?;
     Ok(Function::new(entry.name, entry.call))
+}
+
+/// Checks that each name is registered once: workers find their functions by name.
+///
+/// # Errors
+/// [`Error::Invalid`] with the name and both places, if two functions have the same name.
+pub fn check_names() -> Result<()> {
+    let mut entries: Vec<_> = inventory::iter::<FunctionEntry>.into_iter().collect();
+    entries.sort_unstable_by_key(|entry| (entry.name, entry.place));
+    match entries.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        None => Ok(()),
+        Some(pair) => Err(Error::invalid(format!(
+            "two worker functions are registered as `{}`: in {} and in {}; give one of them another name",
+            pair[0].name, pair[0].place, pair[1].place
+        ))),
+    }
 }
 
 /// Compares the worker functions of another program with this one's, which both must have: workers find them by name.

@@ -73,6 +73,7 @@ pub trait IntoArgs {
     fn into_args(self) -> Arguments;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Into<Value>> IntoArg for T {
     fn push_to(self, args: &mut Arguments) {
         args.values.push(self.into());

@@ -56,6 +56,19 @@ impl Scope {
 /// Errors and cancel safety are those of [`Session::submit`]; what goes wrong on a worker comes with the next sync: an
 /// [`Error::Worker`] that names the worker, the operation and the reason. A root that does not exist, and counts that are not
 /// one for each rank, are refused by the method itself ([`Error::Invalid`]).
+///
+/// ```
+/// use disco_core::{DType, DataPlane, Placement, Reduction, Result, Scope, Session, SessionExt, Tensor, WorkerId};
+///
+/// /// The sum over all workers of one tensor, which all of them get.
+/// async fn sum(session: &impl Session, x: Tensor) -> Result<Vec<f32>> {
+///     session.init_ccl("local", &[]).await?;
+///     let sum = session.empty(DType::F32, x.dims(), Placement::All).await?;
+///     session.broadcast(&x, &sum).await?;
+///     session.all_reduce(&sum, &sum, Reduction::Sum, Scope::World).await?;
+///     session.get_as::<Tensor>(&sum, WorkerId::new(0)).await?.to_vec()
+/// }
+/// ```
 pub trait DataPlane: Session {
     /// Makes the communicators of all workers, of `backend`, in place of the ones before, and syncs. After a failure this is
     /// what makes the session usable again ([`Session::recover`]).

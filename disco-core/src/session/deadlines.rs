@@ -16,10 +16,14 @@ use std::time::Duration;
 pub struct Deadlines {
     /// For a reply of a worker that makes no progress, though it is not inside a worker function. 30 s.
     pub reply: Duration,
-    /// For one call of a worker function, while somebody waits for a reply. None: user code may take its time.
+    /// For one call of a worker function of the program, while somebody waits for a reply. None: user code may take its time, and
+    /// the wait [warns](Self::warn).
     pub call: Option<Duration>,
-    /// For a reply of a worker that is inside one collective, which has a deadline of its own: this is for a backend that
-    /// does not keep it. 6 minutes.
+    /// How often a wait warns, by `tracing`, that a worker is still inside a worker function, and a shutdown that workers have not
+    /// left: which worker, which function, how long. 30 s; a shutdown warns after 2 s at the latest.
+    pub warn: Duration,
+    /// For a reply of a worker that is inside one collective or inside `disco.init_ccl`, which have deadlines of their own: this
+    /// is for a backend that does not keep them. 6 minutes.
     pub collective: Duration,
     /// For room in a lane, while the worker that holds it up finishes no command. 5 minutes.
     pub stall: Duration,
@@ -38,6 +42,12 @@ impl Deadlines {
     #[must_use]
     pub fn with_call(self, call: Duration) -> Self {
         Self { call: Some(call), ..self }
+    }
+
+    /// The same with another time between [`warn`](Self::warn)ings.
+    #[must_use]
+    pub fn with_warn(self, warn: Duration) -> Self {
+        Self { warn, ..self }
     }
 
     /// The same with another [`collective`](Self::collective).
@@ -64,6 +74,7 @@ impl Default for Deadlines {
         Self {
             reply: Duration::from_secs(30),
             call: None,
+            warn: Duration::from_secs(30),
             collective: Duration::from_secs(360),
             stall: Duration::from_secs(300),
             close: Duration::from_secs(30),

@@ -10,6 +10,18 @@ use crate::wire::Freed;
 
 /// Controller-side handle to an object that every worker has in the same register.
 ///
+/// ```
+/// # use disco_core::{DRef, Result, Session, SessionExt};
+/// # async fn example(session: &impl Session, step: &DRef) -> Result<()> {
+/// let mut state = session.call(step, (0,)).await?;
+/// for _ in 0..100 {
+///     // The handle stands for the state of each worker. The one before is freed with the next command.
+///     state = session.call(step, (&state,)).await?;
+/// }
+/// session.sync_all().await
+/// # }
+/// ```
+///
 /// Clones share it. Dropping the last one frees the register on every worker: the id is put on a list, which a later
 /// command carries; nothing is sent and nothing blocks, also after shutdown.
 #[derive(Clone)]

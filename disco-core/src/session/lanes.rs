@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -16,10 +17,11 @@ use super::dref::Home;
 use super::large::{Values, check_crossing, payload_len};
 use super::mail::{Expected, Mail};
 use super::order::Order;
-use super::patience::Patience;
+use super::patience::{Patience, rounded, waits_for_others};
 use super::registers::RegisterIds;
 use super::ticker::Ticker;
 use super::{Arguments, DRef, Deadlines, Session};
+use crate::activity::Progress;
 use crate::channel::{Channel, Reply, SMALL_FRAME, Signal};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
@@ -33,8 +35,11 @@ use crate::world::World;
 
 /// How long a wait for a reply stays awake: what it takes to wake a sleeping thread on another processor.
 const AWAKE: Duration = Duration::from_micros(50);
-/// Limit of the wait for workers when a session is dropped. Each lane adds up to 2 s where it gives workers up.
+/// Limit of the wait for workers when a session is dropped, or shut down after a wait has passed its deadline. Each lane adds up
+/// to 2 s where it gives workers up.
 const DROP_LIMIT: Duration = Duration::from_secs(3);
+/// Time between warnings of a shutdown that waits for workers.
+const SHUTDOWN_WARNING: Duration = Duration::from_secs(2);
 
 /// A session over lanes that together reach all workers.
 ///
@@ -58,6 +63,8 @@ pub struct LaneSession {
     /// Takes no more commands.
     closed: AtomicBool,
     closing: Arc<Closing>,
+    /// A wait has passed its deadline since all workers answered last.
+    is_hung: AtomicBool,
     ticker: Ticker,
 }
 
@@ -67,6 +74,7 @@ impl LaneSession {
     /// # Errors
     /// They do not, or a lane can't be started.
     pub fn start(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<Self> {
+        function::check_names()?;
         let mut next = 0;
         for lane in &lanes {
             let workers = lane.workers();
@@ -93,6 +101,7 @@ impl LaneSession {
             functions: Mutex::default(),
             closed: AtomicBool::new(false),
             closing: Arc::default(),
+            is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
         })
     }
@@ -143,7 +152,10 @@ impl LaneSession {
     fn check(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<()> {
         match self.closed.load(Ordering::Acquire) {
             true => Err(Error::Closed(operation.to_owned())),
-            false => live(&self.mail),
+            false => live(&self.mail).map_err(|error| match error {
+                Error::Worker(failure) => Error::Earlier { operation: operation.to_owned(), failure },
+                other => other,
+            }),
         }
     }
 
@@ -155,7 +167,13 @@ impl LaneSession {
         let full = self.lanes.iter().filter(|lane| room(&***lane, is_large) == 0);
         let workers = full.flat_map(|lane| lane.workers().into_iter().map(|worker| (worker, lane.progress(worker))));
         let last = workers.min_by_key(|(_, progress)| progress.finished);
-        last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)).map_or(Ok(()), Err)
+        match last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)) {
+            None => Ok(()),
+            Some(stalled) => {
+                self.is_hung.store(true, Ordering::Relaxed);
+                Err(stalled)
+            }
+        }
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
@@ -250,12 +268,38 @@ impl LaneSession {
             if let Some(replies) = pending.take() {
                 return replies;
             }
-            let progress = |worker| (worker, self.lane_of(worker).progress(worker));
-            let missing = pending.missing().into_iter().map(progress).collect();
+            let missing = self.waited_for(pending.missing());
+            if let Some(warning) = patience.warning(&self.limits, operation, &missing) {
+                tracing::warn!("{warning}");
+            }
             if let Some(late) = patience.reply(&self.limits, operation, missing) {
+                self.is_hung.store(true, Ordering::Relaxed);
                 return Err(late);
             }
         }
+    }
+
+    /// What `missing` are doing, and the workers inside a function that they wait for inside a collective.
+    fn waited_for(&self, missing: Vec<WorkerId>) -> Vec<(WorkerId, Progress)> {
+        let progress = |worker| (worker, self.lane_of(worker).progress(worker));
+        let mut waited_for: Vec<_> = missing.iter().copied().map(progress).collect();
+        if waited_for.iter().any(|(_, progress)| waits_for_others(progress)) {
+            let others = self.world.workers().filter(|worker| !missing.contains(worker)).map(progress);
+            waited_for.extend(others.filter(|(_, it)| it.inside.is_some() && !waits_for_others(it)));
+        }
+        waited_for
+    }
+
+    /// Logs the workers that a shutdown waits for.
+    fn warn_of_shutdown(&self, waited: Duration, limit: Duration) {
+        let inside = self.waited_for(self.world.workers().collect()).into_iter();
+        let inside = inside.filter(|(_, it)| it.inside.is_some() && !waits_for_others(it));
+        let inside: Vec<String> = inside.map(|(worker, it)| format!("{worker} ({it})")).collect();
+        let workers = if inside.is_empty() { "the workers to leave".to_owned() } else { inside.join(", ") };
+        let waited = rounded(waited);
+        tracing::warn!(
+            "shutdown has waited {waited:?} for {workers}; it gives up after {limit:?} (`Deadlines::close`)"
+        );
     }
 
     fn lane_of(&self, worker: WorkerId) -> &Arc<dyn Channel> {
@@ -353,6 +397,7 @@ impl Session for LaneSession {
     async fn sync_all(&self) -> Result<()> {
         let replies = self.ask("sync_all", Values::SMALL, self.world.workers().collect(), Command::SyncAll).await?;
         // Several may have failed; calls are refused with the first, so it is the one to report here.
+        self.is_hung.store(false, Ordering::Relaxed);
         self.judge(replies).map(drop).map_err(|error| self.mail.root_cause().map_or(error, Error::Worker))
     }
 
@@ -368,6 +413,7 @@ impl Session for LaneSession {
         self.home.check(handle)?;
         let command = Command::GetAll { register: handle.register() };
         let replies = self.ask("get_all", Values::SMALL, self.world.workers().collect(), command).await?;
+        self.is_hung.store(false, Ordering::Relaxed);
         // As `sync_all`.
         self.judge_all(replies).map_err(|error| self.mail.root_cause().map_or(error, Error::Worker))
     }
@@ -421,13 +467,31 @@ impl Session for LaneSession {
                 self.let_go();
             }
         }
-        let (lanes, mail, limit) = (self.lanes.clone(), self.mail.clone(), self.limits.close);
+        let limit = match self.is_hung.load(Ordering::Relaxed) {
+            true => self.limits.close.min(DROP_LIMIT),
+            false => self.limits.close,
+        };
+        let (lanes, mail) = (self.lanes.clone(), self.mail.clone());
         let close = move || {
             close(&lanes, &mail, limit)?;
             // A worker that was lost on the way has not executed its last commands.
             if was_live { mail.check_lost() } else { Ok(()) }
         };
-        self.closing.run(close).await
+        let mut run = pin!(self.closing.run(close));
+        let (ticks, begun, mut warned) = (self.ticker.start(), Instant::now(), Instant::now());
+        loop {
+            let tick = async {
+                ticks.next().await;
+                None
+            };
+            if let Some(result) = future::or(async { Some(run.as_mut().await) }, tick).await {
+                return result;
+            }
+            if warned.elapsed() >= SHUTDOWN_WARNING.min(self.limits.warn) {
+                warned = Instant::now();
+                self.warn_of_shutdown(begun.elapsed(), limit);
+            }
+        }
     }
 }
 

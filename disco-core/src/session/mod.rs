@@ -34,11 +34,31 @@ use crate::world::World;
 /// The primary interface: owns the workers and gives them commands. Usable from many threads at once; every worker sees
 /// one order. [`SessionExt`] adds what is built on these methods.
 ///
+/// ```
+/// use disco_core::{Result, Session, SessionExt, WorkerContext, WorkerId};
+///
+/// fn count(_: &mut WorkerContext, from: usize) -> Result<usize> {
+///     Ok(from + 1)
+/// }
+///
+/// disco_core::register_function!("example.count", count);
+///
+/// async fn count_twice(session: &impl Session) -> Result<usize> {
+///     let count = session.function("example.count").await?;
+///     // Both calls return at once; the result of the first stays on the workers.
+///     let one = session.call(&count, (0,)).await?;
+///     let two = session.call(&count, (&one,)).await?;
+///     let two = session.get_as(&two, WorkerId::new(0)).await?;
+///     session.shutdown().await?;
+///     Ok(two)
+/// }
+/// ```
+///
 /// # Errors
 /// All methods fail with [`Error::Closed`](crate::Error::Closed) after shutdown, [`Error::ForeignRef`](crate::Error::ForeignRef)
 /// for a handle of another session, [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost)
 /// once a worker is gone. The methods that wait for no reply return the first failure of any worker
-/// ([`Error::Worker`](crate::Error::Worker)) as soon as it is known, and [`Error::Stalled`](crate::Error::Stalled) when a worker
+/// ([`Error::Earlier`](crate::Error::Earlier)) as soon as it is known, and [`Error::Stalled`](crate::Error::Stalled) when a worker
 /// has taken no commands for too long. The methods that wait for a reply return the failure that it brings, and
 /// [`Error::Deadline`](crate::Error::Deadline) naming who does not answer and what it is doing.
 ///
@@ -98,7 +118,8 @@ pub trait Session: Debug + Send + Sync {
     /// skipped stay poisoned; the data plane stays broken until [`DataPlane::init_ccl`], which calls this itself.
     async fn recover(&self) -> Result<()>;
 
-    /// Ends all workers and waits for them, at most for [`Deadlines::close`]. Commands that were submitted before are executed
+    /// Ends all workers and waits for them, at most for [`Deadlines::close`], and at most for 3 s if a wait has passed its deadline
+    /// since the last complete [`Session::sync_all`]. A shutdown that takes longer than 2 s warns by `tracing`. Commands that were submitted before are executed
     /// and replies delivered, unless a lane is full: then the shutdown overtakes what is queued. Waits for replies that never
     /// come end with [`Error::Closed`](crate::Error::Closed). Concurrent calls return the same result; later calls do nothing.
     /// A thread waits for the workers, so that the executor goes on meanwhile; the shutdown goes on when the future is dropped,

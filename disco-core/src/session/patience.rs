@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Deadlines;
 use crate::activity::Progress;
+use crate::data_plane::is_built_in;
 use crate::error::Error;
 use crate::id::WorkerId;
 
@@ -11,6 +12,7 @@ use crate::id::WorkerId;
 #[derive(Debug)]
 pub(super) struct Patience {
     since: Instant,
+    warned: Instant,
     seen: Vec<(WorkerId, Mark, Instant)>,
 }
 
@@ -19,7 +21,8 @@ type Mark = (u64, u64, Option<u32>);
 
 impl Patience {
     pub(super) fn new() -> Self {
-        Self { since: Instant::now(), seen: Vec::new() }
+        let now = Instant::now();
+        Self { since: now, warned: now, seen: Vec::new() }
     }
 
     /// Time since `worker` moved, or since the wait began.
@@ -35,8 +38,9 @@ impl Patience {
         seen.map_or(Duration::ZERO, |seen| now.saturating_duration_since(seen.2))
     }
 
-    /// The end of a wait for replies of `missing`, if one of them has kept it waiting too long. User code may take its time,
-    /// unless there is a deadline for calls; a collective has its own, and one for the backend that forgets it. The error lists all who are missing.
+    /// The end of a wait for `missing`, if one of them has kept it waiting too long. User code may take its time, unless there is
+    /// a deadline for calls; collectives and `disco.init_ccl` have their own, and one for the backend that forgets it. The error
+    /// lists all workers of `missing`, those that wait for others last.
     pub(super) fn reply(
         &mut self,
         limits: &Deadlines,
@@ -44,18 +48,43 @@ impl Patience {
         mut missing: Vec<(WorkerId, Progress)>,
     ) -> Option<Error> {
         let limit = |progress: &Progress| match &progress.inside {
-            _ if progress.collective().is_some() => Some(limits.collective),
+            _ if waits_for_others(progress) => Some(limits.collective),
             Some(_) => limits.call,
             None => Some(limits.reply),
         };
         let idle: Vec<Duration> = missing.iter().map(|(worker, progress)| self.idle(*worker, progress)).collect();
         let late = missing.iter().zip(idle).filter_map(|((_, progress), idle)| limit(progress).filter(|l| idle >= *l));
         let after = late.min()?;
-        // Those inside a collective wait for the others.
-        missing.sort_by_key(|(_, progress)| progress.collective().is_some());
+        missing.sort_by_key(|(_, progress)| waits_for_others(progress));
         let state: Vec<String> =
             missing.iter().map(|(worker, progress)| format!("{worker} does not answer: {progress}")).collect();
         Some(Error::Deadline { operation: operation.into(), after, state: state.join("; ") })
+    }
+
+    /// The text of a warning that is due: `operation` still waits for workers inside a worker function that has no deadline.
+    pub(super) fn warning(
+        &mut self,
+        limits: &Deadlines,
+        operation: &str,
+        missing: &[(WorkerId, Progress)],
+    ) -> Option<String> {
+        if self.warned.elapsed() < limits.warn {
+            return None;
+        }
+        self.warned = Instant::now();
+        let inside = missing.iter().filter(|(_, progress)| !waits_for_others(progress));
+        let inside: Vec<String> = inside
+            .filter_map(|(worker, progress)| {
+                let function = progress.inside.as_ref()?;
+                Some(format!("{worker} inside `{function}` for {:?}", rounded(self.idle(*worker, progress))))
+            })
+            .collect();
+        let since = rounded(self.since.elapsed());
+        let end = match limits.call {
+            Some(limit) => format!("the limit for one call is {limit:?}"),
+            None => "no `call_deadline` is set, so that the wait has no limit".into(),
+        };
+        (!inside.is_empty()).then(|| format!("{operation} has waited {since:?} for {}; {end}", inside.join(", ")))
     }
 
     /// The end of a wait for room, if the worker that is furthest behind has finished nothing for too long.
@@ -64,6 +93,16 @@ impl Patience {
         let state = progress.to_string();
         (after >= limits.stall).then_some(Error::Stalled { worker, after: limits.stall, state })
     }
+}
+
+/// Whether a worker is inside an operation that ends when other workers come.
+pub(super) fn waits_for_others(progress: &Progress) -> bool {
+    progress.collective().is_some() || progress.inside.as_deref().is_some_and(is_built_in)
+}
+
+/// In tenths of a second, for texts.
+pub(super) fn rounded(time: Duration) -> Duration {
+    Duration::from_millis(time.as_millis() as u64 / 100 * 100)
 }
 
 #[cfg(test)]
@@ -84,6 +123,40 @@ mod tests {
         let late = Patience::new().reply(&limits, "sync_all", missing()).unwrap().to_string();
         assert!(late.contains("worker 1 does not answer: "), "{late}");
         assert!(late.ends_with("inside `train.step`, in barrier (operation 1)"), "{late}");
+        op.end(true);
+    }
+
+    #[test]
+    fn the_limit_for_calls_is_none_for_functions_of_the_data_plane() {
+        let limits = Deadlines::default().with_call(Duration::ZERO);
+        let inside = |name| {
+            let activity = Activity::default();
+            activity.receive(3);
+            activity.enter(activity.intern(name));
+            vec![(WorkerId::new(1), activity.progress())]
+        };
+        assert!(Patience::new().reply(&limits, "sync_all", inside("train.step")).is_some());
+        assert!(Patience::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_none());
+        let limits = Deadlines { collective: Duration::ZERO, ..limits };
+        assert!(Patience::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_some());
+    }
+
+    #[test]
+    fn a_worker_inside_a_function_is_named_before_those_that_wait_for_it() {
+        let limits = Deadlines::default().with_call(Duration::ZERO).with_warn(Duration::ZERO);
+        let (waits, hangs, connects) = (Activity::default(), Activity::default(), Activity::default());
+        [&waits, &hangs].iter().for_each(|activity| activity.enter(activity.intern("train.step")));
+        connects.enter(connects.intern("disco.init_ccl"));
+        let op = waits.start_op(&Op::Barrier, 3);
+        let missing = [&waits, &connects, &hangs].into_iter().enumerate();
+        let missing: Vec<_> = missing.map(|(index, it)| (WorkerId::new(index as u32), it.progress())).collect();
+        let warning = Patience::new().warning(&limits, "sync_all", &missing).unwrap();
+        assert_eq!(
+            warning,
+            "sync_all has waited 0ns for worker 2 inside `train.step` for 0ns; the limit for one call is 0ns"
+        );
+        let late = Patience::new().reply(&limits, "sync_all", missing).unwrap().to_string();
+        assert!(late.starts_with("sync_all: no end after 0ns: worker 2 does not answer: "), "{late}");
         op.end(true);
     }
 }

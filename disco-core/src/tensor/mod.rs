@@ -39,7 +39,7 @@ use crate::shape::Shape;
 /// // A slice shares the elements.
 /// last_rows.view_mut::<f32>()?.fill(0.0);
 /// assert_eq!(tensor.reshape(6)?.view::<f32>()?[..3], [1.0, 2.0, 0.0]);
-/// # disco_core::Result::Ok(())
+/// # Ok::<(), disco_core::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Tensor(Arc<Window>);
