@@ -60,6 +60,8 @@ pub(crate) fn tests() -> Vec<Step> {
         step("tests, benchmarks once each", "test --quiet --workspace --all-targets --no-fail-fast"),
         step("documentation tests", "test --quiet --workspace --doc"),
         step("example without a session", "run --quiet --package disco --example bare_communicator"),
+        step("example with a backend of its own", "run --quiet --package disco --example own_backend"),
+        step("example of nodes", "run --quiet --package disco --example node"),
         step("example that trains", "run --quiet --package disco --example digits -- --epochs 2 --workers 2"),
         step(
             "the same among processes",
