@@ -21,6 +21,8 @@ use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Channel, Error, Result, WorkerRange, World};
 
 use crate::SessionKind;
+#[cfg(target_os = "linux")]
+use crate::log_files;
 
 /// What a session is made of. Where a method takes a deadline, `Duration::MAX` is no limit.
 ///
@@ -43,6 +45,8 @@ pub struct Builder {
     launch: Option<Launch>,
     #[cfg(target_os = "linux")]
     nodes: Nodes,
+    #[cfg(target_os = "linux")]
+    log_dir: Option<PathBuf>,
     collective_deadline: Option<Duration>,
     connect_deadline: Option<Duration>,
     start_deadline: Duration,
@@ -115,6 +119,8 @@ impl Builder {
             launch: None,
             #[cfg(target_os = "linux")]
             nodes: Nodes::default(),
+            #[cfg(target_os = "linux")]
+            log_dir: None,
             collective_deadline: None,
             connect_deadline: None,
             start_deadline: Duration::from_secs(30),
@@ -219,6 +225,16 @@ impl Builder {
         self
     }
 
+    /// Appends what each worker N that is a process prints to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, beside passing it on; a
+    /// program that starts again goes on in the same files. Worker 0 is a thread of this process, and has none; nor have workers that
+    /// others start, which print for themselves. Nodes on other machines write those of their workers there, by
+    /// [`JoinOptions::log_dir`](crate::JoinOptions).
+    #[cfg(target_os = "linux")]
+    pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.log_dir = Some(folder.into());
+        self
+    }
+
     /// How long processes and nodes may take to start. Default: 30 s.
     pub fn start_deadline(mut self, deadline: Duration) -> Self {
         self.start_deadline = deadline;
@@ -245,7 +261,7 @@ impl Builder {
     /// # Errors
     /// No workers, groups that do not divide them; a heartbeat that is too rare; threads that can't be made; processes that can't be started, that end
     /// or that do not connect in time: which worker, and why. Nodes that do not join in time or are another program's, an
-    /// address that is taken; no token for nodes that others start. This program does not call [`init`](crate::init).
+    /// address that is taken; no token for nodes that others start. A log file can't be written, or workers are threads, which have none. This program does not call [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
         #[cfg(all(feature = "mpi", target_os = "linux"))]
         let this = self.with_ranks()?;
@@ -268,6 +284,8 @@ impl Builder {
                 "a heartbeat every {heartbeat:?} where {silence:?} of silence are allowed: it is to come at least twice"
             )));
         }
+        #[cfg(target_os = "linux")]
+        self.check_log_dir()?;
         let mut config = WorkerConfig::new(world);
         config.check = match self.check {
             Some(check) => check,
@@ -334,6 +352,22 @@ impl Builder {
         Ok(self)
     }
 
+    /// Workers that are threads have no output of their own.
+    fn check_log_dir(&self) -> Result<()> {
+        let has_processes = match self.kind {
+            SessionKind::Threads => false,
+            SessionKind::Processes => true,
+            SessionKind::Nodes => self.nodes.workers == SessionKind::Processes,
+        };
+        if let Some(folder) = self.log_dir.as_ref().filter(|_| !has_processes) {
+            let folder = folder.display();
+            return Err(Error::invalid(format!(
+                "log files in {folder} are of workers that are processes, and these are threads, which print as their program does"
+            )));
+        }
+        Ok(())
+    }
+
     /// Worker 0 stays in this process.
     fn lanes_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<Vec<Arc<dyn Channel>>> {
         self.lanes_here(config, workers, self.launch.clone(), &shared_with_processes(config.world.per_node()))
@@ -356,6 +390,9 @@ impl Builder {
         let mut lanes = vec![threads(config, 1, shared.clone())];
         if workers > 1 {
             let others = WorkerRange::new(1..workers);
+            if let Some(folder) = &self.log_dir {
+                options.output = log_files::beside(options.output, folder, others)?;
+            }
             lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
         }
         Ok(lanes)
@@ -381,8 +418,10 @@ impl Builder {
             Some(announce) => announce.clone(),
             None => {
                 crate::role::check()?;
-                let start = self.start_deadline;
-                Announce::starting(move |announcement| crate::node::start_here(announcement, &token, start))
+                let (start, log_dir) = (self.start_deadline, self.log_dir.clone());
+                Announce::starting(move |announcement| {
+                    crate::node::start_here(announcement, &token, start, log_dir.as_deref())
+                })
             }
         };
         let shared = if options.processes { shared_with_processes(world.per_node()) } else { Arc::default() };

@@ -78,6 +78,11 @@ fn options_without_effect_are_refused() {
         (&["run", "--token-file", "token", "--", "echo", "started"], "--token-file has no effect without --nodes"),
         (&["run", "--listen", "0.0.0.0:1", "--", "echo", "started"], "--listen has no effect without --nodes"),
         (
+            &["run", "--log-dir", "logs", "--", "echo", "started"],
+            "--log-dir has no effect on workers that are threads, which print as their program does; `--session processes` makes \
+             them processes",
+        ),
+        (
             &["run", "--nodes", "2", "--session", "threads", "--", "echo", "started"],
             "--session threads is on one machine, and --nodes 2 are as many machines",
         ),
