@@ -26,7 +26,8 @@ const SECONDS: &str = "DISCO_JOIN_SECONDS";
 
 /// Joins a session as a node, and serves until it is over: what [`init`](crate::init) does where `DISCO_CONNECT` says so.
 ///
-/// Workers that are processes are this program once more, which has to call [`init`](crate::init).
+/// Workers that are processes are this program once more, which has to call [`init`](crate::init). `examples/node.rs` is one program
+/// for all machines of a session.
 ///
 /// # Errors
 /// The controller does not answer in time, refuses, or is gone; workers that can't be started, or that did not leave.

@@ -28,7 +28,7 @@ pub(crate) struct Run {
     /// Where the workers live [default: nodes for several, processes for `mpi`, threads for others]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
-    /// Number of machines, this one included; what joins from the others, and needs a token, is printed
+    /// Number of machines, this one included; prints the command for the other machines, which need the token
     #[arg(long, default_value_t = 1, value_parser = values::nodes)]
     nodes: usize,
     /// Where other machines connect [default: any port of 127.0.0.1]

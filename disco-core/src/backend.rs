@@ -14,6 +14,36 @@ use crate::link::Link;
 use crate::world::World;
 
 /// A library that may or may not be on this machine, and that makes communicators.
+///
+/// ```
+/// use disco_core::{Backend, Communicator, Error, Probe, Rendezvous, Result, Seat, Unavailable, World, backend};
+///
+/// struct Mine;
+/// static MINE: Mine = Mine;
+/// disco_core::register_backend!(MINE);
+///
+/// impl Backend for Mine {
+///     fn name(&self) -> &'static str {
+///         "mine"
+///     }
+///     fn probe(&self) -> Result<Probe, Unavailable> {
+///         Err(Unavailable::new("libmine.so"))
+///     }
+///     fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
+///         Rendezvous::new([])
+///     }
+///     fn connect(&self, _: Seat<'_>, _: &Rendezvous) -> Result<Box<dyn Communicator>> {
+///         Err(Error::Unavailable(Unavailable::new("libmine.so")))
+///     }
+/// }
+///
+/// let absent = backend::find("mine")?.probe().unwrap_err();
+/// assert_eq!(absent.to_string(), "libmine.so is not available");
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// `examples/own_backend.rs` makes communicators, too. `disco-cli/tests/own_backend.rs` runs the conformance suite and the `disco` command
+/// over it.
 pub trait Backend: Send + Sync + 'static {
     /// How users name it: `local`, `nccl`, `rccl`, `mpi`.
     fn name(&self) -> &'static str;

@@ -33,6 +33,11 @@ fn errors_are_about_what_was_typed() {
     let nodes = "a session has at least 1 node, which is this machine";
     assert_eq!(first_line(&["run", "--nodes", "0", "--", "true"]), invalid("0", "--nodes <NODES>", nodes));
     assert_eq!(first_line(&["ping", "--session", "nodes", "--nodes", "0"]), invalid("0", "--nodes <NODES>", nodes));
+    let kinds = "workers of a node are threads or processes, not `nodes`";
+    assert_eq!(
+        first_line(&["ping", "--node-workers", "nodes"]),
+        invalid("nodes", "--node-workers <NODE_WORKERS>", kinds)
+    );
     let groups = "workers are in at least 1 group";
     assert_eq!(first_line(&["check", "--groups", "0"]), invalid("0", "--groups <GROUPS>", groups));
     let min = "--min-bytes <MIN_BYTES>";
