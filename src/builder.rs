@@ -14,9 +14,13 @@ use disco_channel::session;
 use disco_core::env::Variable;
 use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::WorkerConfig;
+#[cfg(target_os = "linux")]
+use disco_core::WorkerRange;
 use disco_core::{Error, Result, World};
 
 use crate::SessionKind;
+#[cfg(target_os = "linux")]
+use crate::log_files;
 
 /// What a session is made of. Where a method takes a deadline, `Duration::MAX` is no limit.
 ///
@@ -40,6 +44,8 @@ pub struct Builder {
     #[cfg(target_os = "linux")]
     nodes: Nodes,
     value_limit: usize,
+    #[cfg(target_os = "linux")]
+    log_dir: Option<PathBuf>,
     collective_deadline: Option<Duration>,
     connect_deadline: Option<Duration>,
     start_deadline: Duration,
@@ -113,6 +119,8 @@ impl Builder {
             #[cfg(target_os = "linux")]
             nodes: Nodes::default(),
             value_limit: WorkerConfig::VALUE_LIMIT,
+            #[cfg(target_os = "linux")]
+            log_dir: None,
             collective_deadline: None,
             connect_deadline: None,
             start_deadline: Duration::from_secs(30),
@@ -227,6 +235,16 @@ impl Builder {
         self
     }
 
+    /// Appends what each worker N that is a process prints to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, beside passing it on; a
+    /// program that starts again goes on in the same files. Worker 0 is a thread of this process, and has none; nor have workers that
+    /// others start, which print for themselves. Nodes on other machines write those of their workers there, by
+    /// [`JoinOptions::log_dir`](crate::JoinOptions).
+    #[cfg(target_os = "linux")]
+    pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.log_dir = Some(folder.into());
+        self
+    }
+
     /// How long processes and nodes may take to start. Default: 30 s.
     pub fn start_deadline(mut self, deadline: Duration) -> Self {
         self.start_deadline = deadline;
@@ -253,7 +271,7 @@ impl Builder {
     /// # Errors
     /// No workers, groups that do not divide them; a heartbeat that is too rare; threads that can't be made; processes that can't be started, that end
     /// or that do not connect in time: which worker, and why. Nodes that do not join in time or are another program's, an
-    /// address that is taken; no token for nodes that others start. This program does not call [`init`](crate::init).
+    /// address that is taken; no token for nodes that others start. A log file can't be written, or workers are threads, which have none. This program does not call [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
         #[cfg(all(feature = "mpi", target_os = "linux"))]
         let this = self.with_ranks()?;
@@ -276,6 +294,8 @@ impl Builder {
                 "a heartbeat every {heartbeat:?} where {silence:?} of silence are allowed: it is to come at least twice"
             )));
         }
+        #[cfg(target_os = "linux")]
+        self.check_log_dir()?;
         let mut config = WorkerConfig::new(world);
         config.check = match self.check {
             Some(check) => check,
@@ -338,16 +358,36 @@ impl Builder {
         Ok(self)
     }
 
+    /// Workers that are threads have no output of their own.
+    fn check_log_dir(&self) -> Result<()> {
+        let has_processes = match self.kind {
+            SessionKind::Threads => false,
+            SessionKind::Processes => true,
+            SessionKind::Nodes => self.nodes.workers == SessionKind::Processes,
+        };
+        if let Some(folder) = self.log_dir.as_ref().filter(|_| !has_processes) {
+            let folder = folder.display();
+            return Err(Error::invalid(format!(
+                "log files in {folder} are of workers that are processes, and these are threads, which print as their program does"
+            )));
+        }
+        Ok(())
+    }
+
     fn start_with_processes(&self, config: WorkerConfig) -> Result<LaneSession> {
-        let mut options = processes::Options::new(config);
-        (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
-        options.launch = self.launch()?;
+        let options = self.process_options(config, config.world.size() as u32)?;
         session::processes(options, self.deadlines)
     }
 
-    /// How processes of workers come about.
-    fn launch(&self) -> Result<Launch> {
-        self.launch.clone().map_or_else(crate::role::launch, Ok)
+    /// How the processes among the first `workers` workers, all but worker 0, come about.
+    fn process_options(&self, config: WorkerConfig, workers: u32) -> Result<processes::Options> {
+        let mut options = processes::Options::new(config);
+        (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
+        options.launch = self.launch.clone().map_or_else(crate::role::launch, Ok)?;
+        if let Some(folder) = self.log_dir.as_ref().filter(|_| workers > 1) {
+            options.output = log_files::beside(options.output, folder, WorkerRange::new(1..workers))?;
+        }
+        Ok(options)
     }
 
     /// Node 0 stays on this machine.
@@ -370,11 +410,16 @@ impl Builder {
             Some(announce) => announce.clone(),
             None => {
                 crate::role::check()?;
-                let start = self.start_deadline;
-                Announce::starting(move |announcement| crate::node::start_here(announcement, &token, start))
+                let (start, log_dir) = (self.start_deadline, self.log_dir.clone());
+                Announce::starting(move |announcement| {
+                    crate::node::start_here(announcement, &token, start, log_dir.as_deref())
+                })
             }
         };
-        let launch = if options.processes { self.launch()? } else { Launch::this_program() };
-        session::nodes(options, here, launch, self.deadlines)
+        let local = match options.processes {
+            true => self.process_options(config, here)?,
+            false => processes::Options::new(config),
+        };
+        session::nodes(options, here, local, self.deadlines)
     }
 }

@@ -1,12 +1,15 @@
 //! Sessions as the environment says: what `disco run` sets.
 
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
 use disco_core::env::Variable;
 use disco_core::session::LaneSession;
 use disco_core::{Error, Result};
 
 use crate::{Builder, SessionKind};
 
-/// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`, `DISCO_LISTEN`, `DISCO_BACKEND` and `DISCO_DEVICES` say.
+/// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`, `DISCO_LISTEN`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and `DISCO_DEVICES` say.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -20,6 +23,8 @@ pub struct Settings {
     pub nodes: usize,
     /// Where other nodes connect; default any port of the loopback.
     pub listen: Option<String>,
+    /// A folder for files with what each worker prints that is a process; default none.
+    pub log_dir: Option<PathBuf>,
     /// Backend for `init_ccl`; default `local`.
     pub backend: String,
     /// Each worker's device, for `init_ccl`; default none: worker i takes device i.
@@ -35,13 +40,29 @@ impl Settings {
         Self::read(Variable::read)
     }
 
-    /// A session of these settings. One of nodes prints to standard error what joins them.
+    /// A session of these settings. One of nodes prints to standard error the command that joins them, and a warning where it is reached
+    /// from this machine only.
     pub fn builder(&self) -> Builder {
         let builder = Builder::new(self.session, self.workers).groups(self.groups);
         #[cfg(target_os = "linux")]
+        let builder = match &self.log_dir {
+            Some(folder) => builder.log_dir(folder),
+            None => builder,
+        };
+        #[cfg(target_os = "linux")]
         if self.session == SessionKind::Nodes {
             let builder = builder.over(self.nodes).announce(|announcement| {
-                eprintln!("disco: waiting for {} more; on each: {}", announcement.nodes, announcement.command());
+                let (nodes, address, command) = (announcement.nodes, announcement.address, announcement.command());
+                let mut text = format!("disco: waiting for {nodes} more; on each: {command}\n");
+                if address.ip().is_loopback() {
+                    text += &format!(
+                        "disco: only this machine reaches {address}; other machines join with `--listen 0.0.0.0:{}`, or \
+                         DISCO_LISTEN\n",
+                        address.port()
+                    );
+                }
+                // A program whose standard error is closed goes on.
+                _ = io::stderr().write_all(text.as_bytes());
                 Ok(())
             });
             return match &self.listen {
@@ -63,8 +84,8 @@ impl Settings {
         let ordinal = |text: &str| text.parse().ok().filter(|ordinal| *ordinal >= 0);
         let devices = variable("DISCO_DEVICES").list("devices", "0,1", ordinal)?;
         let (workers, groups) = (number("DISCO_WORKERS", nodes)?, number("DISCO_GROUPS", 1)?);
-        let listen = text("DISCO_LISTEN")?;
-        Ok(Self { session, workers, groups, nodes, listen, backend, devices })
+        let (listen, log_dir) = (text("DISCO_LISTEN")?, variable("DISCO_LOG_DIR").path());
+        Ok(Self { session, workers, groups, nodes, listen, log_dir, backend, devices })
     }
 }
 

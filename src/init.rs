@@ -1,5 +1,6 @@
 //! Programs that are their own workers.
 
+use std::io::{self, Write as _};
 use std::process;
 
 use disco_channel::processes::Invitation;
@@ -99,7 +100,7 @@ fn serve() {
         return;
     };
     if let Err(error) = &served {
-        eprintln!("disco: {error}");
+        _ = writeln!(io::stderr(), "disco: {error}");
     }
     process::exit(i32::from(served.is_err()));
 }

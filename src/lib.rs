@@ -8,6 +8,8 @@ mod kind;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 mod launched;
 #[cfg(target_os = "linux")]
+mod log_files;
+#[cfg(target_os = "linux")]
 mod node;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 mod ranks;

@@ -1,5 +1,7 @@
 //! This program as a node of somebody else's session.
 
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,8 @@ use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::{Channel, Error, Result, worker};
 
+use crate::log_files;
+
 /// Where to join, which node to be, with how many workers, and how long to wait for the controller.
 const CONNECT: &str = "DISCO_CONNECT";
 const NODE_ID: &str = "DISCO_NODE_ID";
@@ -21,7 +25,8 @@ const SECONDS: &str = "DISCO_JOIN_SECONDS";
 
 /// Joins a session as a node, and serves until it is over: what [`init`](crate::init) does where `DISCO_CONNECT` says so.
 ///
-/// Workers that are processes are this program once more, which has to call [`init`](crate::init).
+/// Workers that are processes are this program once more, which has to call [`init`](crate::init). `examples/node.rs` is one program
+/// for all machines of a session.
 ///
 /// # Errors
 /// The controller does not answer in time, refuses, or is gone; workers that can't be started, or that did not leave.
@@ -32,7 +37,7 @@ pub fn join(options: &JoinOptions) -> Result<()> {
         ));
     }
     crate::role::serve_others();
-    nodes::serve(options, lane)
+    nodes::serve(options, |assignment, shared, output| lane(options.log_dir.as_deref(), assignment, shared, output))
 }
 
 /// What the environment says of joining. It is taken out of it, so that children of this process do not join, too.
@@ -49,25 +54,43 @@ fn read(address: &str) -> Result<JoinOptions> {
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(PER_NODE)?);
     options.start = number(SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
-    options.say = |text| eprintln!("disco: {text}");
+    options.log_dir = Variable::read(log_files::VARIABLE).path();
+    options.say = |text| _ = writeln!(io::stderr(), "disco: {text}");
     Ok(options)
 }
 
 /// The lane to a node's own workers.
-fn lane(assignment: &Assignment, shared: Arc<Shared>, output: processes::Sink) -> Result<Arc<dyn Channel>> {
+fn lane(
+    log_dir: Option<&Path>,
+    assignment: &Assignment,
+    shared: Arc<Shared>,
+    output: processes::Sink,
+) -> Result<Arc<dyn Channel>> {
     let (workers, config) = (assignment.workers, assignment.config);
     if !assignment.processes {
+        if let Some(folder) = log_dir {
+            tracing::warn!(folder = %folder.display(), "no log files: workers of this session are threads of their nodes");
+        }
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
         return Ok(Arc::new(ThreadLane::new(workers, shared, run)));
     }
     let mut options = processes::Options::new(config);
     (options.heartbeat, options.silence) = (assignment.heartbeat, assignment.silence);
-    (options.start, options.output) = (assignment.start, output);
+    options.start = assignment.start;
+    options.output = match log_dir {
+        Some(folder) => log_files::beside(output, folder, workers)?,
+        None => output,
+    };
     Ok(Arc::new(ProcessLane::new(workers, shared, options)))
 }
 
 /// Starts all nodes on this machine, as this program once more. They look for their session for about `start`, at least a second.
-pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Duration) -> Result<Vec<NodeProcess>> {
+pub(crate) fn start_here(
+    announcement: &Announcement,
+    token: &Token,
+    start: Duration,
+    log_dir: Option<&Path>,
+) -> Result<Vec<NodeProcess>> {
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
     let start = |id: usize| {
         // The running file itself, also after something else was put in its place.
@@ -76,6 +99,7 @@ pub(crate) fn start_here(announcement: &Announcement, token: &Token, start: Dura
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
         command.env(SECONDS, seconds.to_string());
         token.pass_on(&mut command);
+        log_dir.map(|folder| command.env(log_files::VARIABLE, folder));
         let refused = |error: std::io::Error| Error::system(format!("node {id} can't be started"), error);
         command.spawn().map_err(refused).and_then(NodeProcess::new)
     };

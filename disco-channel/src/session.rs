@@ -27,7 +27,7 @@ use disco_core::{Channel, Result, WorkerRange};
 #[cfg(target_os = "linux")]
 use crate::nodes::{self, NodeLane};
 #[cfg(target_os = "linux")]
-use crate::processes::{self, Launch, ProcessLane};
+use crate::processes::{self, ProcessLane};
 use crate::threads::ThreadLane;
 
 /// Starts a session whose workers are threads of this process.
@@ -53,25 +53,25 @@ pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<La
 }
 
 /// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes` nodes. Worker 0 is
-/// a thread of this process; the other workers here are processes that `launch` starts if `options.processes` says so, else threads.
+/// a thread of this process; the other workers here are processes with `local` if `options.processes` says so, else threads.
 /// Blocks until all nodes have joined and started their workers, for at most [`nodes::Options::start`].
 ///
 /// # Errors
 /// A process can't be started, or a node does not join in time or is refused: which one, and why. The address is taken.
 #[cfg(target_os = "linux")]
-pub fn nodes(options: nodes::Options, here: u32, launch: Launch, deadlines: Deadlines) -> Result<LaneSession> {
+pub fn nodes(
+    options: nodes::Options,
+    here: u32,
+    local: processes::Options,
+    deadlines: Deadlines,
+) -> Result<LaneSession> {
     let config = options.config;
     let shared = match options.processes {
         true => shared_with_processes(config.world.per_node()),
         false => Arc::default(),
     };
     let mut lanes = match options.processes {
-        true => {
-            let mut local = processes::Options::new(config);
-            (local.launch, local.start) = (launch, options.start);
-            (local.heartbeat, local.silence) = (options.heartbeat, options.silence);
-            lanes_to_processes(local, here, &shared)
-        }
+        true => lanes_to_processes(local, here, &shared),
         false => vec![lane_to_threads(config, here, shared.clone())],
     };
     if options.nodes > 0 {

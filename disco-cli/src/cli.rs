@@ -54,7 +54,7 @@ pub fn main(name: &'static str) -> ExitCode {
     // Without escape codes in files; a standard error that is closed is no reason to panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(io::stderr().is_terminal());
     log.log_internal_errors(false).with_writer(io::stderr).init();
-    let matches = Cli::command().name(name).get_matches();
+    let matches = Cli::command().name(name).bin_name(name).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let mut out = io::stdout().lock();
     let ended = execute(cli.command, name, &mut out).and_then(|code| {

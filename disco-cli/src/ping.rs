@@ -27,7 +27,7 @@ pub(crate) struct Ping {
     #[arg(long, value_parser = values::nodes)]
     nodes: Option<usize>,
     /// Where workers of nodes live: threads of a node, or processes of their own [default: processes]
-    #[arg(long, value_parser = values::sessions())]
+    #[arg(long, value_parser = values::node_workers())]
     node_workers: Option<SessionKind>,
     /// Syncs to time, and a hundredth of the calls
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]

@@ -28,12 +28,16 @@ pub(crate) struct Run {
     /// Where the workers live [default: nodes for several, processes for `mpi`, threads for others]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
-    /// Number of machines, this one included; what joins from the others, and needs a token, is printed
+    /// Number of machines, this one included; prints the command for the other machines, which need the token
     #[arg(long, default_value_t = 1, value_parser = values::nodes)]
     nodes: usize,
     /// Where other machines connect [default: any port of 127.0.0.1]
     #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     listen: Option<String>,
+    /// A folder for files with what each worker N on this machine prints that is a process: N/stdout.log and N/stderr.log, which are
+    /// appended to [default: DISCO_LOG_DIR, else none]
+    #[arg(long, value_name = "FOLDER")]
+    log_dir: Option<PathBuf>,
     /// A file with the token that all nodes know, which `disco token` makes [default: DISCO_TOKEN_FILE, or the token itself in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -56,7 +60,12 @@ impl Run {
         let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
         let session = self.session.unwrap_or(usual);
         self.check_effects(session)?;
-        let words = self.launcher(workers)?.into_iter().chain(self.program.iter().map(OsString::from));
+        let launcher = self.launcher(workers)?;
+        ensure!(
+            self.log_dir.is_none() || launcher.is_empty(),
+            "--log-dir has no effect on ranks that MPI's launcher starts, which print by way of the launcher"
+        );
+        let words = launcher.into_iter().chain(self.program.iter().map(OsString::from));
         let words: Vec<OsString> = words.collect();
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
         let mut command = Command::new(program);
@@ -74,6 +83,9 @@ impl Run {
         if let Some(address) = &self.listen {
             command.env("DISCO_LISTEN", address);
         }
+        if let Some(folder) = &self.log_dir {
+            command.env("DISCO_LOG_DIR", folder);
+        }
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");
         }
@@ -85,6 +97,11 @@ impl Run {
     /// Refuses options that have no effect on a session of this kind.
     fn check_effects(&self, session: SessionKind) -> anyhow::Result<()> {
         values::check_devices(&self.backend, &self.devices)?;
+        ensure!(
+            self.log_dir.is_none() || session != SessionKind::Threads,
+            "--log-dir has no effect on workers that are threads, which print as their program does; `--session processes` \
+             makes them processes"
+        );
         if session == SessionKind::Nodes {
             return Ok(());
         }

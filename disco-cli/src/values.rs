@@ -15,11 +15,23 @@ pub(crate) struct Named<P> {
     parse: P,
 }
 
-type Parse<T> = fn(&str) -> Result<T, <T as FromStr>::Err>;
+type Parse<T, E = <T as FromStr>::Err> = fn(&str) -> Result<T, E>;
 
 /// Kinds of sessions.
 pub(crate) fn sessions() -> Named<Parse<SessionKind>> {
     Named { names: SessionKind::ALL.map(SessionKind::name).to_vec(), parse: SessionKind::from_str }
+}
+
+/// Where workers of a node live.
+pub(crate) fn node_workers() -> Named<Parse<SessionKind, String>> {
+    let kinds = [SessionKind::Threads, SessionKind::Processes];
+    Named {
+        names: kinds.map(SessionKind::name).to_vec(),
+        parse: |name| match name.parse() {
+            Ok(SessionKind::Nodes) | Err(_) => Err(format!("workers of a node are threads or processes, not `{name}`")),
+            Ok(kind) => Ok(kind),
+        },
+    }
 }
 
 /// Element types.

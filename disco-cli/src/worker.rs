@@ -29,6 +29,10 @@ pub(crate) struct Worker {
     /// A file with the session's token [default: DISCO_TOKEN_FILE, or the token itself in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// A folder for files with what each worker N on this machine prints: N/stdout.log and N/stderr.log, which are appended to
+    /// [default: DISCO_LOG_DIR, else none]
+    #[arg(long, value_name = "FOLDER", env = "DISCO_LOG_DIR", hide_env = true)]
+    log_dir: Option<PathBuf>,
     /// How many seconds the controller may take to be there
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u64,
@@ -45,7 +49,7 @@ impl Worker {
         let token = self.token_file.as_deref().map_or_else(Token::required, Token::read)?;
         let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
-        options.start = Duration::from_secs(self.wait);
+        (options.start, options.log_dir) = (Duration::from_secs(self.wait), self.log_dir);
         options.say = |text| _ = writeln!(io::stderr(), "disco: {text}");
         disco::join(&options)?;
         Ok(ExitCode::SUCCESS)
@@ -58,6 +62,9 @@ impl Worker {
         let numbers = [("DISCO_NODE_ID", self.node_id), ("DISCO_WORKERS_PER_NODE", self.workers_per_node)];
         for (name, number) in numbers {
             number.map(|number| command.env(name, number.to_string()));
+        }
+        if let Some(folder) = &self.log_dir {
+            command.env("DISCO_LOG_DIR", folder);
         }
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");

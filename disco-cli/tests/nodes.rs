@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 
+use disco::{Session as _, SessionExt as _};
 use libtest_mimic::{Arguments, Trial};
 
 #[path = "../../examples/hello.rs"]
@@ -52,15 +53,50 @@ fn disco() -> Command {
     command
 }
 
+fn greet(ctx: &mut disco::WorkerContext) -> disco::Result<()> {
+    println!("{} prints", ctx.worker());
+    eprintln!("{} warns", ctx.worker());
+    Ok(())
+}
+
+disco::register_function!("nodes.greet", greet);
+
+/// A program whose workers print.
+fn say() -> ExitCode {
+    disco::init();
+    let said = disco::from_env().and_then(|session| {
+        disco::block_on(async {
+            session.call(&session.function("nodes.greet").await?, ()).await?;
+            session.sync_all().await?;
+            session.shutdown().await
+        })
+    });
+    said.map_or_else(
+        |error| {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
+}
+
 fn main() -> ExitCode {
-    // Nodes and workers of the example are started with its variables.
-    if std::env::var_os(PROGRAM).is_some() {
-        hello::main().unwrap();
-        return ExitCode::SUCCESS;
+    // Nodes and workers of the programs are started with its variables.
+    match std::env::var(PROGRAM).as_deref() {
+        Ok("hello") => {
+            hello::main().unwrap();
+            return ExitCode::SUCCESS;
+        }
+        Ok("say") => return say(),
+        _ => {}
     }
-    let tests: [(&str, fn()); 5] = [
+    let tests: [(&str, fn()); 9] = [
         ("a_token_is_a_new_file_of_its_owner", a_token_is_a_new_file_of_its_owner),
         ("what_run_prints_joins", what_run_prints_joins),
+        ("run_warns_where_only_this_machine_reaches_it", run_warns_where_only_this_machine_reaches_it),
+        ("each_worker_has_log_files_that_a_restart_appends_to", each_worker_has_log_files_that_a_restart_appends_to),
+        ("each_machine_has_the_log_files_of_its_workers", each_machine_has_the_log_files_of_its_workers),
+        ("log_files_that_can_not_be_written_are_named", log_files_that_can_not_be_written_are_named),
         (
             "run_refuses_nodes_that_can_not_be_before_it_starts_anything",
             run_refuses_nodes_that_can_not_be_before_it_starts_anything,
@@ -115,6 +151,85 @@ fn what_run_prints_joins() {
         let node = node.wait_with_output().unwrap();
         assert!(node.status.success() && node.stderr.is_empty(), "{node:?}");
     }
+}
+
+fn run_warns_where_only_this_machine_reaches_it() {
+    let folder = Folder::new("reach");
+    let path = folder.0.join("session.token");
+    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    for (listen, warns) in [(None, true), (Some("127.0.0.1:0"), true), (Some("0.0.0.0:0"), false)] {
+        let mut run = disco();
+        run.args(["run", "--nodes", "2", "--token-file"]).arg(&path);
+        listen.map(|address| run.args(["--listen", address]));
+        let mut run = run.arg("--").arg(hello()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();
+        let line = lines.next().unwrap().unwrap();
+        let port = line.split(' ').find_map(|word| word.rsplit_once(':')?.1.parse::<u16>().ok()).unwrap();
+        let mut node = disco();
+        node.args(["worker", "--connect", &format!("127.0.0.1:{port}"), "--token-file"]).arg(&path);
+        assert!(node.arg("--").arg(hello()).status().unwrap().success());
+        assert!(run.wait().unwrap().success());
+        let rest: Vec<String> = lines.map(Result::unwrap).collect();
+        let warning = format!(
+            "disco: only this machine reaches 127.0.0.1:{port}; other machines join with `--listen 0.0.0.0:{port}`, or DISCO_LISTEN"
+        );
+        assert_eq!(rest, if warns { vec![warning] } else { Vec::new() }, "{listen:?}");
+    }
+}
+
+/// What is in a worker's files of standard output and standard error; none where there are no such.
+fn logs(folder: &Path, worker: usize) -> Option<[String; 2]> {
+    let read = |name: &str| fs::read_to_string(folder.join(worker.to_string()).join(name)).ok();
+    Some([read("stdout.log")?, read("stderr.log")?])
+}
+
+fn each_worker_has_log_files_that_a_restart_appends_to() {
+    let folder = Folder::new("logs");
+    let logs_folder = folder.0.join("new").join("logs");
+    for times in 1..=2 {
+        let mut run = disco();
+        run.env(PROGRAM, "say").args(["run", "--session", "processes", "--workers", "3", "--log-dir"]);
+        let ran = run.arg(&logs_folder).arg("--").arg(hello()).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        let said = String::from_utf8(ran.stdout.clone()).unwrap();
+        assert!(said.contains("[worker 2] worker 2 prints\n"), "it is printed, too: {said}");
+        for worker in 1..3 {
+            let expected = ["prints", "warns"].map(|what| format!("worker {worker} {what}\n").repeat(times));
+            assert_eq!(logs(&logs_folder, worker), Some(expected));
+        }
+        assert_eq!(logs(&logs_folder, 0), None, "worker 0 is a thread of the program");
+    }
+}
+
+fn each_machine_has_the_log_files_of_its_workers() {
+    let folder = Folder::new("machines");
+    let path = folder.0.join("session.token");
+    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let [here, there] = ["here", "there"].map(|name| folder.0.join(name));
+    let mut run = disco();
+    run.env(PROGRAM, "say").args(["run", "--nodes", "2", "--workers", "4", "--token-file"]).arg(&path);
+    run.arg("--log-dir").arg(&here).arg("--").arg(hello()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    let address = line.split(' ').find(|word| word.starts_with("127.0.0.1:")).unwrap();
+    let mut node = disco();
+    node.env(PROGRAM, "say").args(["worker", "--connect", address, "--token-file"]).arg(&path);
+    assert!(node.arg("--log-dir").arg(&there).arg("--").arg(hello()).status().unwrap().success());
+    assert!(run.wait().unwrap().success());
+    let files = |folder: &Path| (0..4).filter(|worker| logs(folder, *worker).is_some()).collect::<Vec<_>>();
+    assert_eq!((files(&here), files(&there)), (vec![1], vec![2, 3]));
+    assert_eq!(logs(&there, 3), Some(["worker 3 prints\n", "worker 3 warns\n"].map(str::to_owned)));
+}
+
+fn log_files_that_can_not_be_written_are_named() {
+    let folder = Folder::new("no-logs");
+    fs::write(folder.0.join("file"), "").unwrap();
+    let mut run = disco();
+    run.env(PROGRAM, "say").args(["run", "--session", "processes", "--workers", "2", "--log-dir"]);
+    let ran = run.arg(folder.0.join("file")).arg("--").arg(hello()).output().unwrap();
+    let expected = format!("log file {}/file/1 can't be written: Not a directory (os error 20)\n", folder.0.display());
+    assert_eq!((ran.status.success(), err(&ran)), (false, expected));
 }
 
 fn run_refuses_nodes_that_can_not_be_before_it_starts_anything() {

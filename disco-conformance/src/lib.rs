@@ -3,6 +3,7 @@
 //! - [`communicator::Suite`] runs the data plane of a [`Harness`]: a backend in a kind of session. A new backend brings a
 //!   harness, no cases; what it lacks by its [`Capabilities`](disco_core::Capabilities) must be refused, and is skipped
 //!   with that reason.
+//! - [`Runner`] makes a test program of it, in this repository or another.
 //! - [`lane`] holds a [`Channel`](disco_core::Channel) to its contract. A new lane brings a [`lane::Harness`].
 //!
 //! [`Pattern`] is for tools that measure, and look at what they measured.
@@ -18,9 +19,13 @@ mod oracle;
 mod patience;
 mod pattern;
 mod require;
+mod runner;
+mod threads;
 
 pub use check::{Check, Outcome};
 pub use fetched::{nvrtc, nvrtc_13};
 pub use harness::{Harness, Wish};
 pub use pattern::Pattern;
 pub use require::Required;
+pub use runner::Runner;
+pub use threads::ThreadSessions;

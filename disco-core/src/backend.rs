@@ -46,6 +46,9 @@ use crate::world::World;
 /// assert_eq!(backend::find("mine")?.probe()?.library, "built in");
 /// # Ok::<(), Error>(())
 /// ```
+///
+/// `examples/own_backend.rs` makes communicators, too. `disco-cli/tests/own_backend.rs` runs the conformance suite and the `disco` command
+/// over it.
 pub trait Backend: Send + Sync + 'static {
     /// How users name it: `local`, `nccl`, `rccl`, `mpi`.
     fn name(&self) -> &'static str;

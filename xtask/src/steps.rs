@@ -38,11 +38,13 @@ pub(crate) const CRATES: [&str; 13] = [
 const FEATURES: [&str; 4] = ["local", "mpi", "nccl", "rccl"];
 
 /// Examples, and the arguments of each run. A test holds this to the folder.
-const EXAMPLES: [(&str, &str); 7] = [
+const EXAMPLES: [(&str, &str); 9] = [
     ("bare_communicator", ""),
     ("digits", "--epochs 2 --workers 2"),
     ("digits", "--epochs 2 --workers 2 --session processes"),
     ("hello", ""),
+    ("node", ""),
+    ("own_backend", ""),
     ("pipeline", ""),
     ("tensor_parallel", ""),
     ("tokio", ""),

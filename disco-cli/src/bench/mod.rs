@@ -55,10 +55,10 @@ pub(crate) struct Bench {
     /// From one size to the next
     #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
-    /// Iterations of a row [default: those of about 20 ms, and at least 5]
+    /// Iterations of a row [default: as many as take about 20 ms, at least 5]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// Iterations before those, which are not timed
+    /// Warm-up iterations of a row, before the clock starts
     #[arg(short = 'w', long, default_value_t = 3)]
     warmup_iters: u32,
     /// Check the result of each row (1) or of none (0)

@@ -33,6 +33,11 @@ fn errors_are_about_what_was_typed() {
     let nodes = "a session has at least 1 node, which is this machine";
     assert_eq!(first_line(&["run", "--nodes", "0", "--", "true"]), invalid("0", "--nodes <NODES>", nodes));
     assert_eq!(first_line(&["ping", "--session", "nodes", "--nodes", "0"]), invalid("0", "--nodes <NODES>", nodes));
+    let kinds = "workers of a node are threads or processes, not `nodes`";
+    assert_eq!(
+        first_line(&["ping", "--node-workers", "nodes"]),
+        invalid("nodes", "--node-workers <NODE_WORKERS>", kinds)
+    );
     let groups = "workers are in at least 1 group";
     assert_eq!(first_line(&["check", "--groups", "0"]), invalid("0", "--groups <GROUPS>", groups));
     let min = "--min-bytes <MIN_BYTES>";
@@ -77,6 +82,11 @@ fn options_without_effect_are_refused() {
         (&["ping", "--node-workers", "threads"], "--node-workers has no effect without --session nodes"),
         (&["run", "--token-file", "token", "--", "echo", "started"], "--token-file has no effect without --nodes"),
         (&["run", "--listen", "0.0.0.0:1", "--", "echo", "started"], "--listen has no effect without --nodes"),
+        (
+            &["run", "--log-dir", "logs", "--", "echo", "started"],
+            "--log-dir has no effect on workers that are threads, which print as their program does; `--session processes` makes \
+             them processes",
+        ),
         (
             &["run", "--nodes", "2", "--session", "threads", "--", "echo", "started"],
             "--session threads is on one machine, and --nodes 2 are as many machines",

@@ -17,11 +17,22 @@ use crate::harness::{Harness, Wish};
 use crate::patience::block_on;
 
 /// Every check of one backend in one kind of session. Checks may run on several threads at once; each has a session to
-/// itself, and sessions are used again as long as nothing failed in them.
+/// itself, and sessions are used again as long as nothing failed in them. A check that fails in a used session runs once more in a new
+/// one, so that it only fails for reasons of its own.
 pub struct Suite {
     harness: Arc<dyn Harness>,
-    idle: Mutex<Vec<(Wish, Box<dyn Session>)>>,
+    idle: Mutex<Vec<Used>>,
+    /// Sessions that a check left broken, in words.
+    broken: Mutex<Vec<String>>,
     runs: AtomicI64,
+}
+
+/// A session that waits for its next check.
+struct Used {
+    wish: Wish,
+    session: Box<dyn Session>,
+    /// The last check in it.
+    last: String,
 }
 
 /// What is wrong, in words.
@@ -30,7 +41,7 @@ pub(super) type Wrong<T> = std::result::Result<T, String>;
 impl Suite {
     /// The suite of a harness. Nothing starts before a check is run.
     pub fn new(harness: Arc<dyn Harness>) -> Self {
-        Self { harness, idle: Mutex::default(), runs: AtomicI64::new(0) }
+        Self { harness, idle: Mutex::default(), broken: Mutex::default(), runs: AtomicI64::new(0) }
     }
 
     /// All checks. They are the same for every harness.
@@ -43,7 +54,7 @@ impl Suite {
     pub fn run(&self, check: &Check) -> Outcome {
         let ran = match (table::find(check.name()), scenario::find(check.name())) {
             (Some(row), _) => self.run_row(&row, check.name()),
-            (None, Some(scenario)) => self.run_scenario(scenario),
+            (None, Some(scenario)) => self.run_scenario(scenario, check.name()),
             (None, None) => Err("there is no such check".into()),
         };
         ran.unwrap_or_else(|why| Outcome::Failed { why })
@@ -52,23 +63,32 @@ impl Suite {
     /// Ends the sessions.
     ///
     /// # Errors
-    /// That of the first session that did not end well.
+    /// A check passed and left its session broken: which one, and what another check failed with afterwards. That of the first session
+    /// that did not end well.
     pub fn close(&self) -> Result<()> {
         let idle = std::mem::take(&mut *sync::lock(&self.idle));
-        idle.iter().try_for_each(|(_, session)| pollster::block_on(session.shutdown()))
+        let ended = |used: &Used| {
+            let did_not = |error| Error::state(format!("after the checks, a session did not end: {error}"));
+            pollster::block_on(used.session.shutdown()).map_err(did_not)
+        };
+        let broken = std::mem::take(&mut *sync::lock(&self.broken));
+        idle.iter().try_for_each(ended)?;
+        if broken.is_empty() { Ok(()) } else { Err(Error::state(broken.join("\n"))) }
     }
 
     fn run_row(&self, row: &Row, name: &str) -> Wrong<Outcome> {
         let mut executed = 0;
         for world in self.worlds_for(row) {
-            let scopes = Scope::ALL.into_iter().enumerate().filter(|(_, scope)| match scope {
-                Scope::World => true,
-                Scope::Group => world.groups() > 1 && !row.is_large(),
-                Scope::Split => world.size() > 1 && !row.is_large(),
-            });
-            let ran = self.in_session(Wish::new(world), async |session| {
+            let scopes = || {
+                Scope::ALL.into_iter().enumerate().filter(|(_, scope)| match scope {
+                    Scope::World => true,
+                    Scope::Group => world.groups() > 1 && !row.is_large(),
+                    Scope::Split => world.size() > 1 && !row.is_large(),
+                })
+            };
+            let ran = self.in_session(name, Wish::new(world), async |session| {
                 let mut executed = 0;
-                for (index, scope) in scopes {
+                for (index, scope) in scopes() {
                     let run = self.runs.fetch_add(1, Ordering::Relaxed);
                     let args = (name, index as i64, run, self.harness.is_exact());
                     let verdicts = verdicts(session, args).await.map_err(|error| error.to_string())?;
@@ -100,7 +120,7 @@ impl Suite {
         }
     }
 
-    fn run_scenario(&self, scenario: Scenario) -> Wrong<Outcome> {
+    fn run_scenario(&self, scenario: Scenario, name: &str) -> Wrong<Outcome> {
         if let Some(reason) = scenario.is_beyond(&*self.harness) {
             return Ok(Outcome::Skipped { reason });
         }
@@ -108,8 +128,8 @@ impl Suite {
         let mut executed = 0;
         for world in &worlds {
             let wish = scenario.wish(*world);
-            let run = self.runs.fetch_add(1, Ordering::Relaxed);
-            let ran = self.in_session(wish, async |session| {
+            let ran = self.in_session(name, wish, async |session| {
+                let run = self.runs.fetch_add(1, Ordering::Relaxed);
                 match lacking(session, scenario.needs()).await.map_err(|error| error.to_string())? {
                     Some(reason) => Ok(Err(reason)),
                     None => scenario.run(session, &*self.harness, run).await.map(Ok),
@@ -126,27 +146,57 @@ impl Suite {
         }
     }
 
-    /// Runs `body` in a session that nobody else uses.
-    fn in_session<T>(&self, wish: Wish, body: impl AsyncFnOnce(&dyn Session) -> Wrong<T>) -> Wrong<T> {
+    /// Runs `body` in a session that nobody else uses. Where it fails in a used one, it runs again in a new one, which decides.
+    fn in_session<T>(&self, check: &str, wish: Wish, body: impl AsyncFn(&dyn Session) -> Wrong<T>) -> Wrong<T> {
         let place = |why: String| {
             let (size, groups) = (wish.world.size(), wish.world.groups());
             let groups = if groups > 1 { format!(" in {groups} groups") } else { String::new() };
             format!("{size} workers{groups}: {why}")
         };
+        let mut suspicion = None;
+        if let Some(Used { session, last, .. }) = self.used(&wish) {
+            match self.attempt(&*session, &body) {
+                Ok(result) => {
+                    self.keep(check, wish, session);
+                    return Ok(result);
+                }
+                Err(why) => suspicion = Some((last, why)),
+            }
+        }
         let session = self.session(&wish).map_err(|error| place(error.to_string()))?;
-        let limit = self.harness.patience();
-        let ended = block_on(body(&*session), limit).unwrap_or_else(|| Err(format!("no end after {limit:?}")));
-        let result = ended.map_err(place)?;
-        sync::lock(&self.idle).push((wish, session));
+        let result = self.attempt(&*session, &body).map_err(place)?;
+        if let Some((last, why)) = suspicion {
+            let why = place(why);
+            sync::lock(&self.broken).push(format!(
+                "`{check}` passes in a new session, and fails in one that `{last}` has left broken: {why}"
+            ));
+        }
+        self.keep(check, wish, session);
         Ok(result)
     }
 
-    fn session(&self, wish: &Wish) -> Result<Box<dyn Session>> {
+    /// Runs `body`, after which the session must answer.
+    fn attempt<T>(&self, session: &dyn Session, body: &impl AsyncFn(&dyn Session) -> Wrong<T>) -> Wrong<T> {
+        let limit = self.harness.patience();
+        let ended = async {
+            let result = body(session).await?;
+            session.sync_all().await.map_err(|error| format!("the session is broken afterwards: {error}"))?;
+            Ok(result)
+        };
+        block_on(ended, limit).unwrap_or_else(|| Err(format!("no end after {limit:?}")))
+    }
+
+    fn keep(&self, check: &str, wish: Wish, session: Box<dyn Session>) {
+        sync::lock(&self.idle).push(Used { wish, session, last: check.to_owned() });
+    }
+
+    fn used(&self, wish: &Wish) -> Option<Used> {
         let mut idle = sync::lock(&self.idle);
-        if let Some(at) = idle.iter().position(|(of, _)| of == wish) {
-            return Ok(idle.swap_remove(at).1);
-        }
-        drop(idle);
+        let at = idle.iter().position(|used| used.wish == *wish)?;
+        Some(idle.swap_remove(at))
+    }
+
+    fn session(&self, wish: &Wish) -> Result<Box<dyn Session>> {
         let session = self.harness.start(wish)?;
         let connect = || format!("init_ccl: no end after {:?}", self.harness.patience());
         block_on(session.init_ccl(self.harness.backend(), &self.harness.devices()), self.harness.patience())

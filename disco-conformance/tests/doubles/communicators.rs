@@ -161,6 +161,22 @@ fn a_last_bit_counts_where_results_are_exact_and_only_there() {
     assert!(matches!(tolerant, Outcome::Passed { .. }), "{tolerant}");
 }
 
+/// A split is the last that a check of an operation uses.
+#[test]
+fn a_check_does_not_fail_for_what_an_earlier_one_has_broken() {
+    let patience = Duration::from_secs(60);
+    let suite = Suite::new(Arc::new(Doubled { name: "EndsWithItsSplit".into(), exact: true, patience }));
+    let run = |name: &str| suite.run(&Suite::checks().into_iter().find(|check| check.name() == name).unwrap());
+    for name in ["broadcast::u8", "all_reduce::i32::sum"] {
+        let outcome = run(name);
+        assert!(matches!(outcome, Outcome::Passed { .. }), "{name}: {outcome}");
+    }
+    let why = suite.close().unwrap_err().to_string();
+    let told = "`all_reduce::i32::sum` passes in a new session, and fails in one that `broadcast::u8` has left broken: 3 workers: ";
+    assert_says(&why, &[told, "double: this communicator has ended"]);
+    assert!(suite.close().is_ok(), "it is told once");
+}
+
 #[test]
 fn an_absent_backend_says_why() {
     let harness = Doubled { name: "IsAbsent".into(), exact: true, patience: Duration::from_secs(1) };

@@ -1,6 +1,7 @@
 //! `Lossy`: the built-in communicator with one fault.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) enum Fault {
     IgnoresKeys,
     /// Rank 1 rounds in another way.
     RoundsDifferently,
+    /// Once a split has ended, its parent fails, too.
+    EndsWithItsSplit,
     /// Is not on this machine.
     IsAbsent,
 }
@@ -75,6 +78,7 @@ doubles! {
     MixesMessages MIXES
     IgnoresKeys KEYS
     RoundsDifferently ROUNDS
+    EndsWithItsSplit ENDS
     IsAbsent ABSENT
 }
 
@@ -99,7 +103,7 @@ impl Backend for Double {
             seat.link = Arc::new(Link::bare(Arc::default()));
         }
         let inner = disco_local::BACKEND.connect(seat, at)?;
-        Ok(Box::new(Lossy { inner, fault: self.fault }))
+        Ok(Box::new(Lossy { inner, fault: self.fault, has_ended: Arc::default(), is_split: false }))
     }
 }
 
@@ -107,6 +111,15 @@ impl Backend for Double {
 struct Lossy {
     inner: Box<dyn Communicator>,
     fault: Fault,
+    /// A split of it has ended.
+    has_ended: Arc<AtomicBool>,
+    is_split: bool,
+}
+
+impl Drop for Lossy {
+    fn drop(&mut self) {
+        self.has_ended.fetch_or(self.is_split, Ordering::Relaxed);
+    }
 }
 
 impl Lossy {
@@ -188,6 +201,9 @@ impl Communicator for Lossy {
             Fault::Hangs if self.rank().index() == 1 && matches!(group[..], [Op::AllReduce { .. }]) => loop {
                 thread::park_timeout(Duration::from_secs(60));
             },
+            Fault::EndsWithItsSplit if self.has_ended.load(Ordering::Relaxed) => {
+                return Err(disco_core::Error::state("double: this communicator has ended"));
+            }
             Fault::MixesMessages => {
                 let sends: Vec<usize> = (0..group.len()).filter(|at| matches!(group[*at], Op::Send { .. })).collect();
                 if let [first, second, ..] = sends[..] {
@@ -205,8 +221,8 @@ impl Communicator for Lossy {
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let key = if self.fault == Fault::IgnoresKeys { 0 } else { key };
-        let (inner, fault) = (self.inner.split(color, key)?, self.fault);
-        Ok(inner.map(|inner| Box::new(Lossy { inner, fault }) as Box<dyn Communicator>))
+        let (inner, fault, has_ended) = (self.inner.split(color, key)?, self.fault, self.has_ended.clone());
+        Ok(inner.map(|inner| Box::new(Lossy { inner, fault, has_ended, is_split: true }) as Box<dyn Communicator>))
     }
 
     fn synchronize(&mut self) -> Result<()> {

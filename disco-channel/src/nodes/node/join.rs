@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub struct JoinOptions {
     pub per_node: Option<u32>,
     /// How long the controller may take to be there. Refusals that are not authenticated are retried until then.
     pub start: Duration,
+    /// A folder for files with what each worker prints, where workers are processes of the node.
+    pub log_dir: Option<PathBuf>,
     /// Takes what is waited for, to be shown.
     pub say: fn(&str),
 }
@@ -51,7 +54,7 @@ impl JoinOptions {
     /// To a controller at this address, as whatever node it says, within 30 s; says nothing.
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
-        Self { address: address.into(), token, node: None, per_node: None, start, say: |_| {} }
+        Self { address: address.into(), token, node: None, per_node: None, start, log_dir: None, say: |_| {} }
     }
 }
 

@@ -1,0 +1,172 @@
+//! The suite as a test program of its own.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use crate::check::{Check, Outcome};
+use crate::harness::Harness;
+use crate::require::Required;
+use crate::{communicator, lane};
+
+/// A test program that runs the suite over backends and lanes, as tests named like `mine::all_reduce::bf16::avg`. It takes the
+/// arguments of any Rust test program, and its `main` is that of a test target with `harness = false`:
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use disco_conformance::{Runner, ThreadSessions};
+/// // use my_backend as _; // so that it is linked
+///
+/// fn main() -> ExitCode {
+///     Runner::new().backend(ThreadSessions::of("mine")).main()
+/// }
+/// ```
+///
+/// Where a backend is absent its checks are skipped with the reason, or fail if `DISCO_REQUIRE` names its harness.
+#[derive(Debug, Default)]
+pub struct Runner {
+    required: Required,
+    elsewhere: Vec<&'static str>,
+    names: Vec<String>,
+    trials: Vec<Trial>,
+    judged: Vec<Judged>,
+    expected: HashMap<&'static str, usize>,
+}
+
+/// One backend's suite in this run.
+#[derive(Debug)]
+struct Judged {
+    name: String,
+    suite: Arc<communicator::Suite>,
+    counts: Arc<Counts>,
+}
+
+/// What became of its checks.
+#[derive(Debug, Default)]
+struct Counts {
+    executed: AtomicUsize,
+    skipped: AtomicUsize,
+}
+
+impl Runner {
+    /// One without checks, that reads `DISCO_REQUIRE`.
+    pub fn new() -> Self {
+        Self { required: Required::from_env(), ..Self::default() }
+    }
+
+    /// Adds the checks of a backend.
+    #[must_use]
+    pub fn backend(mut self, harness: impl Harness + 'static) -> Self {
+        let (name, absent) = (harness.name().to_owned(), harness.probe().err());
+        let is_required = self.required.contains(&name);
+        let suite = Arc::new(communicator::Suite::new(Arc::new(harness)));
+        let counts = Arc::<Counts>::default();
+        let trial = |check: Check| {
+            let (suite, counts, absent) = (suite.clone(), counts.clone(), absent.clone());
+            Trial::ignorable_test(format!("{name}::{}", check.name()), move || match (absent, is_required) {
+                (Some(absent), true) => Err(Failed::from(format!("DISCO_REQUIRE: {absent}"))),
+                (Some(absent), false) => Ok(Completion::ignored_with(absent)),
+                (None, _) => counts.completion(suite.run(&check)),
+            })
+        };
+        self.trials.extend(communicator::Suite::checks().into_iter().map(trial));
+        self.names.push(name.clone());
+        self.judged.push(Judged { name, suite, counts });
+        self
+    }
+
+    /// Adds the checks of a lane.
+    #[must_use]
+    pub fn lane(mut self, harness: impl lane::Harness + 'static) -> Self {
+        let name = harness.name().to_owned();
+        let suite = Arc::new(lane::Suite::new(Arc::new(harness)));
+        self.trials.extend(lane::Suite::checks().into_iter().map(|check| {
+            let (suite, test) = (suite.clone(), format!("{name}::{}", check.name()));
+            Trial::ignorable_test(test, move || Counts::default().completion(suite.run(&check)))
+        }));
+        self.names.push(name);
+        self
+    }
+
+    /// `DISCO_REQUIRE` may also have these names, which other test programs look for. Any other is a failure.
+    #[must_use]
+    pub fn required_elsewhere(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.elsewhere.extend(names);
+        self
+    }
+
+    /// A run of all checks fails unless this backend skips none and executes as many sub-cases, each counted on each worker: cases
+    /// that are lost by accident show here. The failure says the number.
+    #[must_use]
+    pub fn executes(mut self, name: &'static str, cases: usize) -> Self {
+        self.expected.insert(name, cases);
+        self
+    }
+
+    /// Runs the checks that the arguments of this process ask for, and returns the exit status.
+    pub fn main(self) -> ExitCode {
+        let mut arguments = Arguments::from_args();
+        // A dot each, unless somebody looks for some of them: there are hundreds.
+        arguments.quiet |= arguments.filter.is_none() && arguments.format.is_none();
+        let known: Vec<&str> = self.names.iter().map(String::as_str).chain(self.elsewhere).collect();
+        if let Some(unknown) = self.required.unknown(&known).next() {
+            println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", self.names.join(", "));
+            return ExitCode::FAILURE;
+        }
+        let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list && !arguments.ignored;
+        let conclusion = libtest_mimic::run(&arguments, self.trials);
+        if let Some(filter) = &arguments.filter
+            && !arguments.list
+            && conclusion.num_passed + conclusion.num_failed + conclusion.num_ignored == 0
+        {
+            // No failure: `cargo test NAME` gives the name to all test programs of a package.
+            println!("no check has `{filter}` in its name; the names start with {}", self.names.join("::, ") + "::");
+        }
+        let mut is_good = true;
+        for Judged { name, suite, counts } in &self.judged {
+            if let Err(error) = suite.close() {
+                println!("{name}: {error}");
+                is_good = false;
+            }
+            if let Some(expected) = self.expected.get(name.as_str()).filter(|_| is_whole && !conclusion.has_failed()) {
+                is_good &= counts.are(name, *expected);
+            }
+        }
+        if is_good { conclusion.exit_code() } else { ExitCode::FAILURE }
+    }
+}
+
+impl Counts {
+    /// Whether nothing was skipped and this many sub-cases were executed; says it where not.
+    fn are(&self, name: &str, expected: usize) -> bool {
+        let (executed, skipped) = (self.executed.load(Ordering::Relaxed), self.skipped.load(Ordering::Relaxed));
+        if skipped > 0 {
+            println!("{name}: {skipped} checks were skipped, and none may be");
+        }
+        if executed != expected {
+            println!(
+                "{name}: {executed} sub-cases were executed, not {expected}. If that is meant, write {executed} in the \
+                 program that expects them"
+            );
+        }
+        skipped == 0 && executed == expected
+    }
+
+    fn completion(&self, outcome: Outcome) -> Result<Completion, Failed> {
+        match outcome {
+            Outcome::Passed { executed } => {
+                self.executed.fetch_add(executed, Ordering::Relaxed);
+                Ok(Completion::Completed)
+            }
+            Outcome::Skipped { reason } => {
+                self.skipped.fetch_add(1, Ordering::Relaxed);
+                Ok(Completion::ignored_with(reason))
+            }
+            Outcome::Failed { why } => Err(Failed::from(why)),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! One program for all machines of a session. `cargo run --example node` starts its second node on this machine. On two machines:
+//!
+//! ```text
+//! A$ disco token session.token                     # copy it to B
+//! A$ node lead 0.0.0.0:4567 session.token
+//! B$ node join A:4567 session.token
+//! ```
+
+use std::env;
+use std::path::Path;
+
+use disco::{Builder, Error, JoinOptions, Result, Session as _, SessionExt as _, Token, WorkerContext};
+
+/// Nodes, and workers of each.
+const NODES: usize = 2;
+const PER_NODE: usize = 2;
+
+/// Runs on every worker: the sum of each `stride`-th number below `end`, from the worker's own on.
+fn partial_sum(ctx: &mut WorkerContext, end: i64) -> Result<i64> {
+    let (first, stride) = (ctx.worker().index(), ctx.world().size());
+    println!("adds each {stride}th number from {first} on");
+    Ok((first as i64..end).step_by(stride).sum())
+}
+
+disco::register_function!("node.partial_sum", partial_sum);
+
+fn main() -> Result<()> {
+    // First: workers of a node are this program once more.
+    disco::init();
+    let args: Vec<String> = env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => lead(Builder::nodes(NODES, PER_NODE)),
+        ["lead", address, token] => {
+            let builder = Builder::nodes(NODES, PER_NODE).listen(address).token(Token::read(Path::new(token))?);
+            lead(builder.announce(|announcement| {
+                println!("waiting for {} node at {}", announcement.nodes, announcement.address);
+                Ok(())
+            }))
+        }
+        ["join", address, token] => disco::join(&JoinOptions::new(address, Token::read(Path::new(token))?)),
+        _ => Err(Error::invalid("usage: node [lead HOST:PORT TOKEN_FILE | join HOST:PORT TOKEN_FILE]")),
+    }
+}
+
+/// The controller, with the workers of node 0.
+fn lead(builder: Builder) -> Result<()> {
+    let session = builder.start()?;
+    disco::block_on(async {
+        let partial_sum = session.function("node.partial_sum").await?;
+        let sums = session.call(&partial_sum, (1_000_000,)).await?;
+        let mut total = 0;
+        for worker in session.world().workers() {
+            total += session.get_as::<i64>(&sums, worker).await?;
+        }
+        assert_eq!(total, 499_999_500_000);
+        println!("{} workers on {NODES} nodes: {total}", session.world().size());
+        session.shutdown().await
+    })
+}

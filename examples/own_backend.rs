@@ -1,0 +1,78 @@
+//! A backend that is not Disco's, from public API: `counting` carries tensors by `local` and counts operations. It runs with
+//! `cargo run --example own_backend`; `disco-cli/tests/own_backend.rs` has its command and its run of the conformance suite.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use disco::{
+    Abort, Backend, Builder, Capabilities, Communicator, DType, DataPlane as _, Op, Placement, Probe, Rank, Reduction,
+    Result, Scope, Session as _, SessionExt as _, Tensor, Unavailable, WorkerId, World,
+};
+use disco_core::{Rendezvous, Seat};
+
+struct Counting;
+static COUNTING: Counting = Counting;
+disco_core::register_backend!(COUNTING);
+
+/// Operations of all ranks of this process.
+static OPERATIONS: AtomicUsize = AtomicUsize::new(0);
+
+impl Backend for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+    fn spans_machines(&self) -> bool {
+        disco_local::BACKEND.spans_machines()
+    }
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        Ok(Probe::new("this program", env!("CARGO_PKG_VERSION")))
+    }
+    fn rendezvous(&self, world: &World) -> Result<Rendezvous> {
+        disco_local::BACKEND.rendezvous(world)
+    }
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        Ok(Box::new(Counted(disco_local::BACKEND.connect(seat, at)?)))
+    }
+}
+
+#[derive(Debug)]
+struct Counted(Box<dyn Communicator>);
+
+impl Communicator for Counted {
+    fn rank(&self) -> Rank {
+        self.0.rank()
+    }
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        OPERATIONS.fetch_add(group.len(), Ordering::Relaxed);
+        self.0.enqueue(group)
+    }
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
+        Ok(self.0.split(color, key)?.map(|part| Box::new(Counted(part)) as _))
+    }
+    fn synchronize(&mut self) -> Result<()> {
+        self.0.synchronize()
+    }
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.0.aborter()
+    }
+}
+
+pub(crate) fn main() -> Result<()> {
+    let session = Builder::threads(3).start()?;
+    disco::block_on(async {
+        session.init_ccl("counting", &[]).await?;
+        let x = session.empty(DType::F32, [2], Placement::All).await?;
+        session.broadcast(&Tensor::from_slice(&[1f32, 2.0], [2])?, &x).await?;
+        session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await?;
+        let sum: Tensor = session.get_as(&x, WorkerId::new(2)).await?;
+        assert_eq!(sum.to_vec::<f32>()?, [3.0, 6.0]);
+        println!("3 workers: sum {:?}, {} operations", sum.to_vec::<f32>()?, OPERATIONS.load(Ordering::Relaxed));
+        session.shutdown().await
+    })
+}
