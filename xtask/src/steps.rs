@@ -33,7 +33,7 @@ pub(crate) const CRATES: [&str; 13] = [
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest, but for `nccl-without-bindings`,
 /// which needs another crate's.
-const FEATURES: [&str; 4] = ["local", "mpi", "nccl", "rccl"];
+const FEATURES: [&str; 5] = ["local", "mpi", "nccl", "rccl", "serde"];
 
 /// Format, clippy and the layers of modules.
 pub(crate) fn lints() -> Vec<Step> {
@@ -60,6 +60,9 @@ pub(crate) fn tests() -> Vec<Step> {
         step("tests, benchmarks once each", "test --quiet --workspace --all-targets --no-fail-fast"),
         step("documentation tests", "test --quiet --workspace --doc"),
         step("example without a session", "run --quiet --package disco --example bare_communicator"),
+        step("example of own state", "run --quiet --package disco --example own_state"),
+        step("example of serde types", "run --quiet --package disco --features serde --example serde_values"),
+        step("example without the facade", "run --quiet --package disco --example without_facade"),
         step("example that trains", "run --quiet --package disco --example digits -- --epochs 2 --workers 2"),
         step(
             "the same among processes",
