@@ -34,10 +34,7 @@ use crate::dtype::{DType, UnknownDType};
 pub use crate::error_kind::ErrorKind;
 use crate::id::{RegisterId, WorkerId};
 pub use crate::loss::{Loss, LossCause, LostPeer, Node, ProcessEnd};
-pub use crate::user_error::{ErrorEntry, UserError};
-#[cfg(feature = "serde")]
-#[doc(hidden)]
-pub use crate::user_error::{decode, encode};
+pub use crate::user_error::UserError;
 
 /// Result with Disco's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -34,7 +34,7 @@ mod signal;
 pub mod store;
 pub mod sync;
 pub mod tensor;
-mod user_error;
+pub mod user_error;
 mod value;
 pub mod wire;
 pub mod worker;

@@ -1,4 +1,4 @@
-//! Errors of a program's own types, which cross lanes as values.
+//! Errors of a program's own types, which cross lanes as values. Register a type with `register_error!` (feature `serde`).
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -134,10 +134,10 @@ impl Eq for UserError {}
 macro_rules! register_error {
     ($ty:ty) => {
         $crate::inventory::submit! {
-            $crate::error::ErrorEntry {
+            $crate::user_error::ErrorEntry {
                 type_name: concat!(module_path!(), "::", stringify!($ty)),
-                encode: $crate::error::encode::<$ty>,
-                decode: $crate::error::decode::<$ty>,
+                encode: $crate::user_error::encode::<$ty>,
+                decode: $crate::user_error::decode::<$ty>,
             }
         }
     };

@@ -735,3 +735,41 @@ fn texts_of_a_failure_are_cut_when_they_cross() {
     let Ok(Err(back)) = wire::decode_reply(packet(&bytes)) else { panic!() };
     assert_eq!((back.operation.len(), back.message.len(), back.causes.len()), (64 << 10, 64 << 10, 32));
 }
+
+#[test]
+fn the_answer_to_get_all_is_the_plain_value() {
+    let command = Command::GetAll { register: RegisterId::new(3) };
+    for value in [Value::Int(7), Value::from("a text of more than eight bytes"), Value::None] {
+        let bytes = wire::encode_reply(&command, WorkerId::new(1), &Ok(value.clone())).unwrap();
+        assert_eq!(wire::decode_reply(Packet::split(&bytes).unwrap().0).unwrap().unwrap(), value);
+    }
+    let frame = Frame::new(1, Vec::new(), command);
+    let golden = "2000000000000000 04000000 02000000 01000000 5e00000000000000 01000000 0300000000000000";
+    let golden: Vec<u8> = golden.replace(' ', "").as_bytes().chunks(2).map(hex).collect();
+    assert_eq!(frame.bytes().unwrap(), golden);
+}
+
+fn hex(digits: &[u8]) -> u8 {
+    u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap()
+}
+
+#[test]
+fn an_error_of_the_program_above_64_kib_does_not_cross() {
+    assert!(UserError::new("tests::Diverged", "x".repeat(UserError::LIMIT)).is_some());
+    assert!(UserError::new("tests::Diverged", "x".repeat(UserError::LIMIT + 1)).is_none());
+    let user = UserError::new("tests::Diverged", "x".repeat(UserError::LIMIT));
+    let failure = Failure { user, ..failure_of_worker_1() };
+    let bytes = wire::encode_reply(&debug_get(), WorkerId::new(1), &Err(Arc::new(failure.clone()))).unwrap();
+    let reply = wire::decode_reply(Packet::split(&bytes).unwrap().0).unwrap();
+    assert_eq!(*reply.unwrap_err(), failure);
+    // One byte more, as a peer might send it.
+    let len = [(UserError::LIMIT as u64).to_le_bytes().as_slice(), b"x"].concat();
+    let at = bytes.windows(9).position(|window| window == len).unwrap();
+    let mut more = bytes.clone();
+    more.splice(at..at + 8, (UserError::LIMIT as u64 + 1).to_le_bytes());
+    more.insert(at + 8, b'x');
+    let packet = (u64::from_le_bytes(bytes[..8].try_into().unwrap()) + 1).to_le_bytes();
+    more.splice(..8, packet);
+    let refused = wire::decode_reply(Packet::split(&more).unwrap().0).unwrap_err();
+    assert_eq!(refused, WireError::Expected("an error of at most 64 KiB"));
+}

@@ -35,19 +35,22 @@ pub(crate) const CRATES: [&str; 13] = [
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest, but for `nccl-without-bindings`,
 /// which needs another crate's.
-const FEATURES: [&str; 4] = ["local", "mpi", "nccl", "rccl"];
+const FEATURES: [&str; 5] = ["local", "mpi", "nccl", "rccl", "serde"];
 
 /// Examples, and the arguments of each run. A test holds this to the folder.
-const EXAMPLES: [(&str, &str); 9] = [
+const EXAMPLES: [(&str, &str); 12] = [
     ("bare_communicator", ""),
     ("digits", "--epochs 2 --workers 2"),
     ("digits", "--epochs 2 --workers 2 --session processes"),
     ("hello", ""),
     ("node", ""),
     ("own_backend", ""),
+    ("own_state", ""),
     ("pipeline", ""),
+    ("serde_values", ""),
     ("tensor_parallel", ""),
     ("tokio", ""),
+    ("without_facade", ""),
 ];
 
 /// Format, clippy and the layers of modules.
@@ -79,7 +82,7 @@ pub(crate) fn tests() -> Vec<Step> {
     let examples = EXAMPLES.map(|(name, args)| {
         step(
             format!("example {name} {args}").trim_end(),
-            &format!("run --quiet --package disco --example {name} -- {args}"),
+            &format!("run --quiet --package disco --features serde --example {name} -- {args}"),
         )
     });
     alone.into_iter().chain(facades).chain(rest).chain(examples).collect()
