@@ -3,7 +3,7 @@
 use std::time::Duration;
 use std::{fs, thread};
 
-use disco::{Builder, DType, DataPlane, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on};
+use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on};
 
 use crate::programs::{self, ask, builder, end, pair};
 use crate::terminal;
