@@ -31,3 +31,22 @@ pub(crate) fn round_trip() -> Duration {
     peer.join().expect("it does not panic");
     time
 }
+
+/// One copy of so many bytes over the loopback, from memory to memory.
+pub(crate) fn copy(bytes: usize) -> Duration {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback");
+    let mut near = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
+    let (mut far, _) = listener.accept().expect("it has connected");
+    let (sent, mut came) = (vec![1; bytes], vec![1; bytes]);
+    let peer = thread::spawn(move || {
+        far.read_exact(&mut came).expect("all of it comes");
+        far.write_all(&[0]).expect("it reads");
+        came
+    });
+    let start = Instant::now();
+    near.write_all(&sent).expect("it reads");
+    near.read_exact(&mut [0]).expect("it answers");
+    let time = start.elapsed();
+    drop(peer.join().expect("it does not panic"));
+    time
+}

@@ -573,6 +573,28 @@ fn a_large_tensor_travels_inline_and_beside_the_packet() {
 }
 
 #[test]
+fn pieces_of_a_frame_are_its_packet() {
+    let tensor =
+        |len: usize| Tensor::from_slice(&(0..len).map(|at| at as u8).collect::<Vec<_>>(), [len as i64]).unwrap();
+    let (first, second) = (tensor(65_537), tensor(200_000));
+    let call = call(vec![first.clone().into(), "between".into(), tensor(10).into(), second.into()]);
+    let freed = Frame::new(9, [RegisterId::new(4)], debug_set(first.clone().into()).command().clone());
+    for frame in [call, freed] {
+        let whole = Message::Frame { seq: frame.seq(), bytes: frame.bytes().unwrap().into() }.encode().unwrap();
+        let pieces = frame.pieces().unwrap().unwrap();
+        assert_eq!((pieces.byte_len(), pieces.frame_len()), (whole.len(), frame.bytes().unwrap().len()));
+        assert!(pieces.read(0, usize::MAX).unwrap() == whole);
+        for step in [1000, 61_440] {
+            let read: Vec<u8> = (0..whole.len()).step_by(step).flat_map(|at| pieces.read(at, step).unwrap()).collect();
+            assert!(read == whole);
+        }
+        assert!(first.bytes_mut().is_err(), "it is still to be sent");
+    }
+    first.bytes_mut().unwrap();
+    assert!(debug_set(tensor(65_536).into()).pieces().unwrap().is_none());
+}
+
+#[test]
 fn places_beside_a_packet_are_checked() {
     let tensor = || Value::from(Tensor::zeros(DType::U8, [65_537]).unwrap());
     let refused = |bytes: &[u8], memory| wire::decode_frame_beside(1, bytes, memory).unwrap_err().to_string();

@@ -176,7 +176,10 @@ impl Lane {
         }
     }
 
-    fn write_to(&self, connection: &Connection, Write { bytes, order, snapshot, .. }: Write) -> Result<()> {
+    fn write_to(&self, connection: &Connection, Write { bytes, order, snapshot, pieces, .. }: Write) -> Result<()> {
+        if let Some(pieces) = pieces {
+            return connection.send_pieces(pieces);
+        }
         if let Some(snapshot) = snapshot {
             return connection.send_last_behind(Message::Beside.encode()?, snapshot, bytes);
         }

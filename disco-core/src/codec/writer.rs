@@ -13,6 +13,8 @@ pub struct Writer {
     bytes: Vec<u8>,
     /// Size of the memory beside the packet that large values are given places in, if there is such memory.
     beside: Option<usize>,
+    /// Places of bytes that were left out, if large values are: the position in the buffer, and their length.
+    left_out: Option<Vec<(usize, usize)>>,
 }
 
 /// Alignment of values in memory beside the packet.
@@ -32,7 +34,29 @@ macro_rules! put {
 impl Writer {
     /// A buffer for packets whose large values lie in memory beside them.
     pub(crate) fn with_memory_beside() -> Self {
-        Self { bytes: Vec::new(), beside: Some(0) }
+        Self { beside: Some(0), ..Self::default() }
+    }
+
+    /// A buffer for packets without the bytes of large values, which are [left out](Self::leave_out).
+    pub(crate) fn leaving_out() -> Self {
+        Self { left_out: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// Counts bytes as written that go here from elsewhere. Returns whether this buffer leaves bytes out.
+    pub(crate) fn leave_out(&mut self, len: usize) -> bool {
+        let Some(left_out) = &mut self.left_out else { return false };
+        left_out.push((self.bytes.len(), len));
+        true
+    }
+
+    /// What was written, and the places and lengths of what was left out.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<(usize, usize)>) {
+        (self.bytes, self.left_out.unwrap_or_default())
+    }
+
+    /// Bytes that were left out so far.
+    fn bytes_left_out(&self) -> usize {
+        self.left_out.iter().flatten().map(|(_, len)| len).sum()
     }
 
     /// The place of a value of `len` bytes in the memory beside the packet; none without such memory.
@@ -92,14 +116,14 @@ impl Writer {
         count: usize,
         args: impl FnOnce(&mut Self) -> Result<(), WireError>,
     ) -> Result<(), WireError> {
-        let start = self.bytes.len();
+        let (start, left_out) = (self.bytes.len(), self.bytes_left_out());
         self.u64(0);
         self.i32(CODE_RETURN);
         self.i32(
             i32::try_from(count).map_err(|_| WireError::TooLarge { bytes: count as u64, limit: i32::MAX as u64 })?,
         );
         args(self)?;
-        let length = (self.bytes.len() - start - 8) as u64;
+        let length = (self.bytes.len() - start - 8 + self.bytes_left_out() - left_out) as u64;
         if length > PACKET_LIMIT {
             return Err(WireError::TooLarge { bytes: length, limit: PACKET_LIMIT });
         }

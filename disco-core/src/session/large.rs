@@ -73,7 +73,10 @@ pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Resul
         _ => None,
     };
     for lane in lanes.iter().filter(|lane| lane.crosses() && is_concerned(&***lane, to)) {
-        if !lane.shares_memory() || frame.bytes_and_snapshot().is_none() {
+        if lane.shares_memory() && frame.bytes_and_snapshot().is_some() {
+            continue;
+        }
+        if frame.pieces()?.is_none() {
             frame.bytes()?;
         }
     }

@@ -13,12 +13,7 @@ const ENVELOPE: u64 = 64;
 
 /// The packets of a frame.
 pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Box<[u8]>> {
-    if !frame.freed().is_empty() {
-        let mut args = vec![Value::Int(action::FREE)];
-        args.extend(frame.freed().iter().map(|id| Value::Int(id.wire())));
-        write(&mut to, &args, &[])?;
-    }
-    encode_command(frame.command(), &mut to)?;
+    write_frame(frame, &mut to)?;
     let bytes = to.into_bytes();
     // A message around it must not be too large either.
     match bytes.len() as u64 {
@@ -27,6 +22,16 @@ pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Box<[u8]>> {
         }
         _ => Ok(bytes.into()),
     }
+}
+
+/// Appends the packets of a frame.
+pub(super) fn write_frame(frame: &Frame, to: &mut Writer) -> Result<()> {
+    if !frame.freed().is_empty() {
+        let mut args = vec![Value::Int(action::FREE)];
+        args.extend(frame.freed().iter().map(|id| Value::Int(id.wire())));
+        write(to, &args, &[])?;
+    }
+    Ok(encode_command(frame.command(), to)?)
 }
 
 fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {

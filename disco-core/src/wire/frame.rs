@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use super::command::{decode_frame, encode_frame};
-use super::{WireError, Writer, beside};
+use super::{Pieces, WireError, Writer, beside};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::{RegisterId, WorkerId};
@@ -81,6 +81,15 @@ impl Frame {
     pub fn bytes(&self) -> Result<&[u8]> {
         let encoded = self.encoded.get_or_init(|| encode_frame(self, Writer::default()).map_err(Box::new));
         encoded.as_deref().map_err(|error| (**error).clone())
+    }
+
+    /// The packet of [`Message::Frame`](super::Message::Frame) with this frame, whose large tensors are read only when it is sent;
+    /// none if it has no large tensor.
+    ///
+    /// # Errors
+    /// A value that can't leave the process.
+    pub fn pieces(&self) -> Result<Option<Pieces>> {
+        Pieces::of(self)
     }
 
     /// The large tensors of the frame were copied into shared memory already.

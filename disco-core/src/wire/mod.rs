@@ -46,6 +46,7 @@ mod loss;
 mod message;
 mod object;
 mod packet;
+mod pieces;
 mod progress;
 mod question;
 mod value;
@@ -58,6 +59,7 @@ pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
 pub use message::{Message, write_frame};
 pub use object::ObjectEntry;
 pub use packet::Packet;
+pub use pieces::Pieces;
 
 pub use crate::codec::{INLINE_LIMIT, PACKET_LIMIT, Reader, WireError, Writer};
 pub use crate::shared_memory::MappedSnapshot;

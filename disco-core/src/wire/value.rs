@@ -132,6 +132,12 @@ pub(super) fn object_head(to: &mut Writer, index: i32) {
     to.i32(index);
 }
 
+/// Appends what stands before as many bytes, which are more than a few.
+pub(super) fn write_bytes_head(len: usize, to: &mut Writer) {
+    object_head(to, index::BYTES);
+    to.u64(len as u64);
+}
+
 fn string(to: &mut Writer, (short, long): (i32, i32), bytes: &[u8]) {
     to.i32(if bytes.len() < SHORT { short } else { long });
     to.i32(long);
@@ -170,11 +176,14 @@ fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
     }
     let bytes = tensor_bytes(tensor)?;
     object_head(to, index::TENSOR);
-    to.reserve(bytes.len() + 8 * (tensor.shape().len() + 2));
     write_dtype(tensor.dtype(), to);
     to.i32(tensor.shape().len() as i32);
     tensor.shape().iter().for_each(|dim| to.i64(*dim));
-    to.bytes(&bytes);
+    to.u64(bytes.len() as u64);
+    if bytes.len() <= INLINE_LIMIT || !to.leave_out(bytes.len()) {
+        to.reserve(bytes.len());
+        to.raw(&bytes);
+    }
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::shared_memory::Snapshot;
-use disco_core::wire::{self, Writer};
+use disco_core::wire::{self, Pieces, Writer};
 use disco_core::{Frame, Result};
 
 use crate::engine::limits::CHUNK;
@@ -38,6 +38,8 @@ pub(crate) struct Load {
     pub(super) bytes: usize,
     /// Large tensors of the one frame.
     pub(super) snapshot: Option<Arc<Snapshot>>,
+    /// The one packet, in place of `packets`.
+    pub(super) pieces: Option<Arc<Pieces>>,
 }
 
 impl Batch {
@@ -110,7 +112,7 @@ impl Batch {
         let (frames, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         let packets = self.packets.take();
         debug_assert!(frames == 1 || packets.len() <= CHUNK, "what goes in parts is one packet");
-        Some(Load { packets, frames, bytes, snapshot: None })
+        Some(Load { packets, frames, bytes, snapshot: None, pieces: None })
     }
 }
 
@@ -119,13 +121,17 @@ impl Batch {
 /// # Errors
 /// A value that can't leave the process.
 pub(crate) fn pack(frame: &Frame) -> Result<Option<Load>> {
+    if let Some(pieces) = frame.pieces()? {
+        let (packets, bytes) = (Arc::default(), pieces.frame_len());
+        return Ok(Some(Load { packets, frames: 1, bytes, snapshot: None, pieces: Some(Arc::new(pieces)) }));
+    }
     let bytes = frame.bytes()?;
     if bytes.len() < ENOUGH {
         return Ok(None);
     }
     let mut packets = Writer::default();
     wire::write_frame(frame.seq(), bytes, &mut packets)?;
-    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: bytes.len(), snapshot: None }))
+    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: bytes.len(), snapshot: None, pieces: None }))
 }
 
 /// The packet of a frame whose large tensors go along in shared memory, if it has such tensors and there is such memory.
@@ -137,7 +143,7 @@ pub(crate) fn pack_beside(frame: &Frame) -> Result<Option<Load>> {
     let mut packets = Writer::default();
     wire::write_frame(frame.seq(), &bytes, &mut packets)?;
     let size = bytes.len() + snapshot.byte_len();
-    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: size, snapshot: Some(snapshot) }))
+    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: size, snapshot: Some(snapshot), pieces: None }))
 }
 
 #[cfg(test)]

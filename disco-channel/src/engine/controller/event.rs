@@ -10,7 +10,7 @@ use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::LossCause;
 use disco_core::link::SharedFd;
 use disco_core::shared_memory::Snapshot;
-use disco_core::wire::{Message, StoreCall};
+use disco_core::wire::{Message, Pieces, StoreCall};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use crate::handshake::Nonce;
@@ -89,6 +89,8 @@ pub(crate) struct Write {
     pub(crate) order: Order,
     /// Large tensors of the frame, which go along as a descriptor; the order is [`Order::Last`] then.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
+    /// The packet, in place of `bytes`; the order is [`Order::Last`] then.
+    pub(crate) pieces: Option<Arc<Pieces>>,
 }
 
 /// Something to be done in order, by one thread.

@@ -22,12 +22,13 @@ impl Outbox {
     }
 
     pub(super) fn write(&mut self, conn: Conn, bytes: impl Into<Arc<[u8]>>, order: Order) {
-        self.writes.push_back(Write { conn, bytes: bytes.into(), order, snapshot: None });
+        self.writes.push_back(Write { conn, bytes: bytes.into(), order, snapshot: None, pieces: None });
     }
 
     /// Writes frames, with the large tensors that lie beside them.
     pub(super) fn write_load(&mut self, conn: Conn, load: &Load, order: Order) {
-        self.writes.push_back(Write { conn, bytes: load.packets.clone(), order, snapshot: load.snapshot.clone() });
+        let Load { packets, snapshot, pieces, .. } = load.clone();
+        self.writes.push_back(Write { conn, bytes: packets, order, snapshot, pieces });
     }
 
     /// Sends a message ahead of frames.

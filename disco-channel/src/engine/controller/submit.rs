@@ -53,7 +53,8 @@ impl Controller {
         match frame.command() {
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
                 let peer = self.place(*worker).map(|(peer, _)| peer);
-                let rest = (frame.bytes()?.len() > SMALL).then(|| frame.without_command());
+                let is_small = packed.is_none() && frame.bytes()?.len() <= SMALL;
+                let rest = (!is_small).then(|| frame.without_command());
                 self.submit_to((frame, packed), rest.as_ref(), peer, now)
             }
             command => {

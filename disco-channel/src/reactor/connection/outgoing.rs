@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use disco_core::wire::Message;
+use disco_core::wire::{Message, Pieces};
 use disco_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -60,6 +60,8 @@ struct Outbox {
 /// Bytes of which some may be gone, and the descriptor that goes with the first of them.
 struct Parcel {
     bytes: Arc<[u8]>,
+    /// A large packet, in place of `bytes`.
+    pieces: Option<Arc<Pieces>>,
     sent: usize,
     fd: Option<Descriptor>,
 }
@@ -105,6 +107,20 @@ impl Connection {
         self.go(&mut outbox)
     }
 
+    /// Sends a large packet behind all others, which is read part by part when it goes.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn send_pieces(&self, pieces: Arc<Pieces>) -> Result<()> {
+        let mut outbox = self.outbox();
+        let bytes = pieces.byte_len();
+        debug_assert!(bytes > CHUNK, "it goes in parts");
+        self.check_backlog(&mut outbox, bytes)?;
+        outbox.bytes += bytes;
+        outbox.last.push_back(Parcel { bytes: Arc::default(), pieces: Some(pieces), sent: 0, fd: None });
+        self.go(&mut outbox)
+    }
+
     /// Sends a packet, and right before it, one with a descriptor, behind all others.
     ///
     /// # Errors
@@ -137,15 +153,21 @@ impl Connection {
     /// Queues a packet.
     fn put(&self, bytes: Arc<[u8]>, fd: Option<Descriptor>, is_urgent: bool) -> Result<MutexGuard<'_, Outbox>> {
         let mut outbox = self.outbox();
-        if outbox.bytes.saturating_add(bytes.len()) > BACKLOG + outbox.more {
-            outbox.is_full = true;
-            self.waker.wake();
-            return Err(Error::state(format!("the other end has left {} bytes unread", outbox.bytes)));
-        }
+        self.check_backlog(&mut outbox, bytes.len())?;
         outbox.bytes += bytes.len();
         let queue = if is_urgent { &mut outbox.first } else { &mut outbox.last };
-        queue.push_back(Parcel { bytes, sent: 0, fd });
+        queue.push_back(Parcel { bytes, pieces: None, sent: 0, fd });
         Ok(outbox)
+    }
+
+    /// Fails if so many more bytes may not wait.
+    fn check_backlog(&self, outbox: &mut Outbox, bytes: usize) -> Result<()> {
+        if outbox.bytes.saturating_add(bytes) <= BACKLOG + outbox.more {
+            return Ok(());
+        }
+        outbox.is_full = true;
+        self.waker.wake();
+        Err(Error::state(format!("the other end has left {} bytes unread", outbox.bytes)))
     }
 
     fn go(&self, outbox: &mut Outbox) -> Result<()> {
@@ -289,19 +311,24 @@ impl Outbox {
     /// The next of those that go last, or a part of it.
     fn next_part(&mut self) -> Result<Option<Parcel>> {
         let Some(parcel) = self.last.front_mut() else { return Ok(None) };
-        if parcel.bytes.len() <= CHUNK {
+        let len = parcel.pieces.as_ref().map_or(parcel.bytes.len(), |pieces| pieces.byte_len());
+        if len <= CHUNK {
             return Ok(self.last.pop_front());
         }
-        let part = &parcel.bytes[parcel.sent..][..PART.min(parcel.bytes.len() - parcel.sent)];
-        parcel.sent += part.len();
-        let left = parcel.bytes.len() - parcel.sent;
-        let packet: Arc<[u8]> = Message::Part { left: left as u64, bytes: part.into() }.encode()?.into();
+        let count = PART.min(len - parcel.sent);
+        let part: Arc<[u8]> = match &parcel.pieces {
+            Some(pieces) => pieces.read(parcel.sent, count)?.into(),
+            None => parcel.bytes[parcel.sent..][..count].into(),
+        };
+        parcel.sent += count;
+        let left = len - parcel.sent;
+        let packet: Arc<[u8]> = Message::Part { left: left as u64, bytes: part }.encode()?.into();
         // Its envelope is to be sent, too.
-        self.bytes += packet.len() - part.len();
+        self.bytes += packet.len() - count;
         if left == 0 {
             self.last.pop_front();
         }
-        Ok(Some(Parcel { bytes: packet, sent: 0, fd: None }))
+        Ok(Some(Parcel { bytes: packet, pieces: None, sent: 0, fd: None }))
     }
 
     /// Passes the packets that are next to the socket, up to one that brings a descriptor.

@@ -1,0 +1,109 @@
+//! A frame whose large tensors stay where they are until they are sent.
+
+use super::command::write_frame;
+use super::value::write_bytes_head;
+use super::{Frame, INLINE_LIMIT, Writer, action};
+use crate::error::Result;
+use crate::tensor::{Access, Tensor};
+use crate::value::Value;
+
+/// The packet of [`Message::Frame`](super::Message::Frame), to be read part by part. Large tensors are read in place, so nobody can
+/// write to them as long as this lives.
+#[derive(Debug)]
+pub struct Pieces {
+    /// Each piece, and the position in the packet behind it.
+    pieces: Vec<(Piece, usize)>,
+    frame_len: usize,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    Tensor(Tensor, #[expect(dead_code, reason = "held")] Access),
+}
+
+impl Pieces {
+    /// The packet of a frame with large tensors; none if there are no such tensors.
+    ///
+    /// # Errors
+    /// A value that can't leave the process.
+    pub(super) fn of(frame: &Frame) -> Result<Option<Self>> {
+        let large = |value: &&Value| matches!(value, Value::Tensor(tensor) if tensor.byte_len() > INLINE_LIMIT);
+        let mut tensors = frame.command().values().iter().filter(large);
+        if tensors.clone().next().is_none() {
+            return Ok(None);
+        }
+        let mut inner = Writer::leaving_out();
+        write_frame(frame, &mut inner)?;
+        let (bytes, left_out) = inner.into_parts();
+        let len = bytes.len() + left_out.iter().map(|(_, len)| len).sum::<usize>();
+        let mut head = Writer::leaving_out();
+        head.packet(3, |to| {
+            [action::FRAME, frame.seq() as i64].map(Value::Int).iter().try_for_each(|arg| arg.write(to))?;
+            write_bytes_head(len, to);
+            to.leave_out(len);
+            Ok(())
+        })?;
+        let mut packet = Self { pieces: Vec::new(), frame_len: len };
+        packet.push(Piece::Bytes(head.into_parts().0));
+        let mut start = 0;
+        for (at, _) in left_out {
+            packet.push(Piece::Bytes(bytes[start..at].to_vec()));
+            if let Some(Value::Tensor(tensor)) = tensors.next() {
+                packet.push(Piece::Tensor(tensor.clone(), tensor.storage().read()?));
+            }
+            start = at;
+        }
+        packet.push(Piece::Bytes(bytes[start..].to_vec()));
+        Ok(Some(packet))
+    }
+
+    /// Bytes of the frame in the packet.
+    pub fn frame_len(&self) -> usize {
+        self.frame_len
+    }
+
+    /// Bytes of the packet.
+    pub fn byte_len(&self) -> usize {
+        self.pieces.last().map_or(0, |(_, end)| *end)
+    }
+
+    /// Copies `count` bytes of the packet, from a position on; fewer at its end.
+    ///
+    /// # Errors
+    /// A tensor can't be read.
+    pub fn read(&self, mut at: usize, count: usize) -> Result<Vec<u8>> {
+        let end = self.byte_len().min(at.saturating_add(count));
+        let mut bytes = Vec::with_capacity(end.saturating_sub(at));
+        for (piece, piece_end) in &self.pieces {
+            if at >= end {
+                break;
+            }
+            if at >= *piece_end {
+                continue;
+            }
+            let start = piece_end - piece.byte_len();
+            let range = at - start..end.min(*piece_end) - start;
+            match piece {
+                Piece::Bytes(piece) => bytes.extend_from_slice(&piece[range]),
+                Piece::Tensor(tensor, _) => bytes.extend_from_slice(&tensor.bytes()?[range]),
+            }
+            at = end.min(*piece_end);
+        }
+        Ok(bytes)
+    }
+
+    fn push(&mut self, piece: Piece) {
+        let end = self.byte_len() + piece.byte_len();
+        self.pieces.push((piece, end));
+    }
+}
+
+impl Piece {
+    fn byte_len(&self) -> usize {
+        match self {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::Tensor(tensor, _) => tensor.byte_len(),
+        }
+    }
+}
