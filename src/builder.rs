@@ -11,11 +11,11 @@ use disco_channel::nodes::{Announce, Announcement, Options as NodeOptions, Token
 #[cfg(target_os = "linux")]
 use disco_channel::processes::{self, Invitation, Launch};
 use disco_channel::session;
+#[cfg(target_os = "linux")]
+use disco_core::WorkerRange;
 use disco_core::env::Variable;
 use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::WorkerConfig;
-#[cfg(target_os = "linux")]
-use disco_core::WorkerRange;
 use disco_core::{Error, Result, World};
 
 use crate::SessionKind;
