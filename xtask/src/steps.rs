@@ -33,7 +33,7 @@ pub(crate) const CRATES: [&str; 13] = [
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest, but for `nccl-without-bindings`,
 /// which needs another crate's.
-const FEATURES: [&str; 4] = ["local", "mpi", "nccl", "rccl"];
+const FEATURES: [&str; 5] = ["local", "ndarray", "mpi", "nccl", "rccl"];
 
 /// Format, clippy and the layers of modules.
 pub(crate) fn lints() -> Vec<Step> {
