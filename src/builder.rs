@@ -266,7 +266,8 @@ impl Builder {
 
     /// Starts the workers. Blocks the calling thread until they have started, for at most [`start_deadline`](Self::start_deadline)
     /// where they are processes or nodes; what an MPI library takes to start is not counted. Builders and sessions are [`Send`]: an
-    /// async program starts a session on a thread for work that blocks, such as those of `tokio::task::spawn_blocking`.
+    /// async program starts a session on a thread for work that blocks, such as those of `tokio::task::spawn_blocking`
+    /// (`examples/tokio.rs`).
     ///
     /// # Errors
     /// No workers, groups that do not divide them; a heartbeat that is too rare; threads that can't be made; processes that can't be started, that end

@@ -424,6 +424,27 @@ fn calls_behind_a_stuck_worker_end_in_stalled_and_shutdown_names_it() {
 }
 
 #[test]
+fn calls_behind_a_stuck_worker_name_it_and_not_the_workers_that_wait_for_it() {
+    let session = Builder::threads(3).deadlines(impatient()).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        session.init_ccl("local", &[]).await.unwrap();
+        let wait = session.function("tests.wait_at_barrier").await.unwrap();
+        let add_one = session.function("tests.add_one").await.unwrap();
+        session.call(&wait, (2, gate.id())).await.unwrap();
+        let (_, stalled) = call_until_error(&session, &add_one).await;
+        assert_eq!(
+            stalled,
+            "worker 2 took no command for 200ms and its lane is full: \
+             finished command 5, in command 6, inside `tests.wait_at_barrier`"
+        );
+        gate.open();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
 fn a_future_that_nobody_polls_any_more_holds_up_nobody() {
     let session = Builder::threads(2).deadlines(impatient()).start().unwrap();
     block_on(async {

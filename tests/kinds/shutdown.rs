@@ -15,6 +15,7 @@ use crate::{SOON, builder, call, within};
 
 crate::tests!(
     waits_end_when_shutdown_gives_up_on_a_stuck_worker,
+    a_shutdown_after_a_passed_deadline_does_not_wait_for_the_limit_of_shutdowns,
     waits_for_overtaken_commands_end_when_the_workers_have_left,
     waits_for_a_worker_that_has_left_end_before_the_stuck_worker_is_given_up,
     waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end,
@@ -107,6 +108,18 @@ fn waits_end_when_shutdown_gives_up_on_a_stuck_worker(kind: SessionKind) {
     let error = block_on(session.shutdown()).unwrap_err().to_string();
     assert!(error.starts_with("not stopped after 300ms: worker 3 ("), "{error}");
     waits.end_closed();
+}
+
+fn a_shutdown_after_a_passed_deadline_does_not_wait_for_the_limit_of_shutdowns(kind: SessionKind) {
+    let session = builder(kind).call_deadline(Duration::from_millis(500)).start().unwrap();
+    let sign = Sign::new();
+    call(&session, "tests.sleep", (3, 1000.0, sign.path())).unwrap();
+    sign.wait();
+    let error = block_on(session.sync_all()).unwrap_err().to_string();
+    assert!(error.starts_with("sync_all: no end after 500ms: worker 3 does not answer: "), "{error}");
+    assert!(error.ends_with(", inside `tests.sleep`"), "{error}");
+    let error = within(SOON, "shutdown", move || block_on(session.shutdown())).unwrap_err().to_string();
+    assert!(error.starts_with("not stopped after 3s: worker 3 ("), "{error}");
 }
 
 /// Submits calls until a lane is full, and stays so.

@@ -35,7 +35,7 @@ pub(crate) const CRATES: [&str; 13] = [
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest, but for `nccl-without-bindings`,
 /// which needs another crate's.
-const FEATURES: [&str; 5] = ["local", "mpi", "nccl", "rccl", "serde"];
+const FEATURES: [&str; 6] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde"];
 
 /// Examples, and the arguments of each run. A test holds this to the folder.
 const EXAMPLES: [(&str, &str); 12] = [

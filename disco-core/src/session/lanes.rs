@@ -166,7 +166,7 @@ impl LaneSession {
     fn check_stall(&self, patience: &mut Patience, is_large: bool) -> Result<()> {
         let full = self.lanes.iter().filter(|lane| room(&***lane, is_large) == 0);
         let workers = full.flat_map(|lane| lane.workers().into_iter().map(|worker| (worker, lane.progress(worker))));
-        let last = workers.min_by_key(|(_, progress)| progress.finished);
+        let last = workers.min_by_key(|(_, progress)| (progress.finished, waits_for_others(progress)));
         match last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)) {
             None => Ok(()),
             Some(stalled) => {
