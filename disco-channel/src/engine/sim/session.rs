@@ -138,8 +138,9 @@ impl World {
             42..62 => Job::Meet.command(),
             62..72 => Command::SyncAll,
             72..82 => Command::SyncWorker { worker },
-            82..87 => {
-                Command::DebugGet { worker, register: RegisterId::new(if random.percent(20) { LARGE } else { 2 }) }
+            number @ 82..87 => {
+                let register = RegisterId::new(if random.percent(20) { LARGE } else { 2 });
+                if number < 85 { Command::DebugGet { worker, register } } else { Command::GetAll { register } }
             }
             92..99 if self.plan.failures => Job::Fail(worker.index() as u64).command(),
             99 if self.plan.failures => Job::Hang(worker.index() as u64).command(),
@@ -155,12 +156,13 @@ impl World {
         session.seq += 1;
         let seq = session.seq;
         let from: BTreeSet<WorkerId> = match &command {
-            Command::SyncAll => (0..workers).map(WorkerId::new).collect(),
+            Command::SyncAll | Command::GetAll { .. } => (0..workers).map(WorkerId::new).collect(),
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } => [*worker].into(),
             _ => BTreeSet::new(),
         };
         if !from.is_empty() {
-            let only = if let Command::SyncAll = command { None } else { from.first().copied() };
+            let is_for_all = matches!(command, Command::SyncAll | Command::GetAll { .. });
+            let only = if is_for_all { None } else { from.first().copied() };
             session.asked.insert(seq, only);
             session.pending.insert(seq, from);
         }

@@ -238,6 +238,7 @@ impl World {
             Command::DebugGet { worker, register } if *worker == id => {
                 self.reply_to(index, at, seq, register.index() << 10);
             }
+            Command::GetAll { register } => self.reply_to(index, at, seq, register.index() << 10),
             Command::Recover { epoch } => {
                 (worker.poison, _) = (None, worker.epoch.begin(*epoch));
                 self.begin_questions(index, *epoch);
