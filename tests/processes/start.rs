@@ -94,7 +94,7 @@ fn workers_that_talk_nonsense_are_refused() {
     assert!(error.starts_with("worker ") && error.contains(" lost: bad packet: "), "{error}");
     let error = refused_program("huge");
     assert!(
-        error.ends_with(" lost: bad packet: a packet of 1152921504606846976 bytes; the limit is 268435456"),
+        error.ends_with(" lost: bad packet: a packet of 1152921504606846976 bytes; the limit is 68719476736"),
         "{error}"
     );
 }

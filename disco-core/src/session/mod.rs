@@ -75,7 +75,8 @@ pub trait Session: Debug + Send + Sync {
 
     /// Calls a worker function on all workers; the handle stands for the results. No reply is awaited. Arguments of any size travel,
     /// up to [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit) in all where workers are in other processes;
-    /// workers there get copies of tensors, thread workers the tensors themselves.
+    /// workers there get copies of tensors, thread workers the tensors themselves. A tensor must not be written to before the next
+    /// sync: a write fails with [`Error::Busy`](crate::Error::Busy) while a worker reads the tensor or it is on its way.
     async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef>;
 
     /// [`Session::submit`] at once, without a future; none if that would have to wait. Then `args` are as before.

@@ -58,6 +58,12 @@ impl Pieces {
         Ok(Some(packet))
     }
 
+    /// A packet of these bytes.
+    pub fn whole(packet: Vec<u8>) -> Self {
+        let len = packet.len();
+        Self { pieces: vec![(Piece::Bytes(packet), len)], frame_len: len }
+    }
+
     /// Bytes of the frame in the packet.
     pub fn frame_len(&self) -> usize {
         self.frame_len

@@ -78,7 +78,7 @@ impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
         let reply = reply::within(self.value_limit, worker, seq, reply);
         let packet = reply::encode(worker, seq, reply, |message| upward::from(worker, message));
-        self.look_into(packet.and_then(|packet| self.connection.send(packet, None)));
+        self.look_into(packet.and_then(|packet| self.connection.send_owned(packet)));
     }
 
     fn accepts_large_replies(&self) -> bool {

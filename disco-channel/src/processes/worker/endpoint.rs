@@ -39,7 +39,7 @@ impl Endpoint for ProcessEndpoint {
             return self.connection.send_last_behind(first, snapshot, packet);
         }
         let packet = reply::encode(self.worker, seq, reply, |message| message)?;
-        self.connection.send(packet, None)
+        self.connection.send_owned(packet)
     }
 
     fn link(&self) -> Arc<Link> {

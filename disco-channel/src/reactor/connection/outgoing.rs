@@ -121,6 +121,17 @@ impl Connection {
         self.go(&mut outbox)
     }
 
+    /// [`Connection::send`] of a packet that may be large, without another copy of it.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn send_owned(&self, packet: Vec<u8>) -> Result<()> {
+        match packet.len() <= CHUNK {
+            true => self.send(packet, None),
+            false => self.send_pieces(Arc::new(Pieces::whole(packet))),
+        }
+    }
+
     /// Sends a packet, and right before it, one with a descriptor, behind all others.
     ///
     /// # Errors
