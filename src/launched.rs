@@ -1,6 +1,7 @@
 //! This process as a rank that an MPI launcher has started.
 
 use std::env;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{self, Command};
 use std::thread;
@@ -39,7 +40,7 @@ pub(crate) fn enter() {
         Err(error) => Err(error),
     };
     if let Err(error) = &ended {
-        eprintln!("disco: {error}");
+        _ = writeln!(io::stderr(), "disco: {error}");
     }
     process::exit(i32::from(ended.is_err()));
 }
@@ -71,7 +72,7 @@ fn serve(host: &Host) -> Result<()> {
             };
             if let Err(error) = served {
                 // The controller knows, and may start another session.
-                eprintln!("disco: {name}: {error}");
+                _ = writeln!(io::stderr(), "disco: {name}: {error}");
             }
         }));
     }
