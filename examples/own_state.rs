@@ -1,4 +1,4 @@
-//! State of the program's own on each worker, in a register: a queue of samples from which each worker trains by itself.
+//! State of the program's own on each worker, in a register: a trainer that each worker keeps between calls.
 //!
 //! Run it with `cargo run --example own_state`, or with `DISCO_SESSION=processes DISCO_WORKERS=3` before it.
 
