@@ -207,7 +207,10 @@ fn a_peer_that_claims_2_to_the_60_bytes_is_refused() {
     let huge = |address| Stranger::enter(address, TOKEN, Request::default()).say(&(1u64 << 60).to_le_bytes());
     at_the_door(huge);
     let (error, _) = refused_alone(huge);
-    assert!(error.ends_with(": bad packet: a packet of 1152921504606846976 bytes; the limit is 68719476736"), "{error}");
+    assert!(
+        error.ends_with(": bad packet: a packet of 1152921504606846976 bytes; the limit is 68719476736"),
+        "{error}"
+    );
     // Or by pieces.
     let part = Message::Part { left: 1 << 60, bytes: [0; 10].into() }.encode().unwrap();
     let (error, _) = refused_alone(|address| Stranger::enter(address, TOKEN, Request::default()).say(&part));
