@@ -12,6 +12,8 @@ pub(crate) struct Built {
     /// Kind and name of the target, such as `test` and `session`.
     pub(crate) kind: String,
     pub(crate) name: String,
+    /// Cargo's identifier of its package.
+    pub(crate) package: String,
     /// The folder of its package, where cargo runs tests.
     pub(crate) folder: PathBuf,
     pub(crate) file: PathBuf,
@@ -23,6 +25,7 @@ pub(crate) struct Built {
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,
+    package_id: Option<String>,
     manifest_path: Option<PathBuf>,
     profile: Option<Profile>,
     target: Option<Target>,
@@ -71,6 +74,7 @@ impl Message {
         Some(Built {
             kind: kind.into_iter().next()?,
             name,
+            package: self.package_id?,
             folder: self.manifest_path?.parent()?.to_owned(),
             file: self.executable?,
             is_test: self.profile?.test,

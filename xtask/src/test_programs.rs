@@ -104,7 +104,12 @@ impl Built {
 
     /// Such as `disco-cli test nodes`.
     fn label(&self) -> String {
-        let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        // `file:///…/disco-cli#0.1.0`, or `file:///…/checkout#disco@0.1.0` where the folder has another name.
+        let (folder, version) = self.package.rsplit_once('#').unwrap_or((&self.package, ""));
+        let package = match version.split_once('@') {
+            Some((name, _)) => name,
+            None => folder.rsplit('/').next().unwrap_or(folder),
+        };
         format!("{package} {} {}", self.kind, self.name)
     }
 
