@@ -6,7 +6,6 @@ use std::panic::{self, AssertUnwindSafe};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -15,13 +14,13 @@ use futures_lite::future;
 use super::closing::Closing;
 use super::dref::Home;
 use super::large::{Values, check_crossing, payload_len};
-use super::mail::{Expected, Mail};
+use super::mail::Mail;
 use super::order::Order;
-use super::patience::{Patience, rounded, waits_for_others};
+use super::patience::Patience;
 use super::registers::RegisterIds;
 use super::ticker::Ticker;
+use super::waits::room;
 use super::{Arguments, DRef, Deadlines, Session};
-use crate::activity::Progress;
 use crate::channel::{Channel, Reply, SMALL_FRAME, Signal};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
@@ -33,8 +32,6 @@ use crate::value::Value;
 use crate::wire::Frame;
 use crate::world::World;
 
-/// How long a wait for a reply stays awake: what it takes to wake a sleeping thread on another processor.
-const AWAKE: Duration = Duration::from_micros(50);
 /// Limit of the wait for workers when a session is dropped, or shut down after a wait has passed its deadline. Each lane adds up
 /// to 2 s where it gives workers up.
 const DROP_LIMIT: Duration = Duration::from_secs(3);
@@ -48,9 +45,9 @@ const SHUTDOWN_WARNING: Duration = Duration::from_secs(2);
 /// and up to 2 s more for each lane with such workers. Async programs await [`Session::shutdown`] first: then a drop waits for
 /// nothing.
 pub struct LaneSession {
-    world: World,
-    limits: Deadlines,
-    lanes: Vec<Arc<dyn Channel>>,
+    pub(super) world: World,
+    pub(super) limits: Deadlines,
+    pub(super) lanes: Vec<Arc<dyn Channel>>,
     /// Whether some lead to other processes.
     crosses: bool,
     mail: Arc<Mail>,
@@ -64,8 +61,8 @@ pub struct LaneSession {
     closed: AtomicBool,
     closing: Arc<Closing>,
     /// A wait has passed its deadline since all workers answered last.
-    is_hung: AtomicBool,
-    ticker: Ticker,
+    pub(super) is_hung: AtomicBool,
+    pub(super) ticker: Ticker,
 }
 
 impl LaneSession {
@@ -163,19 +160,6 @@ impl LaneSession {
         self.lanes.iter().all(|lane| room(&**lane, is_large) > 0)
     }
 
-    fn check_stall(&self, patience: &mut Patience, is_large: bool) -> Result<()> {
-        let full = self.lanes.iter().filter(|lane| room(&***lane, is_large) == 0);
-        let workers = full.flat_map(|lane| lane.workers().into_iter().map(|worker| (worker, lane.progress(worker))));
-        let last = workers.min_by_key(|(_, progress)| (progress.finished, waits_for_others(progress)));
-        match last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)) {
-            None => Ok(()),
-            Some(stalled) => {
-                self.is_hung.store(true, Ordering::Relaxed);
-                Err(stalled)
-            }
-        }
-    }
-
     /// Passes the next command, with the ids freed since the last, to all lanes.
     fn send(
         &self,
@@ -246,63 +230,7 @@ impl LaneSession {
         replies
     }
 
-    async fn replies(&self, operation: &str, expected: &Expected<'_>) -> Result<Vec<Reply>> {
-        let pending = &expected.pending;
-        let asked = Instant::now();
-        while asked.elapsed() < AWAKE {
-            if let Some(replies) = pending.take() {
-                return replies;
-            }
-            // First to workers that have no processor, then to other tasks of this executor.
-            thread::yield_now();
-            future::yield_now().await;
-        }
-        let ticks = self.ticker.start();
-        let mut patience = Patience::new();
-        loop {
-            let (done, tick) = (pending.done.listen(), ticks.next());
-            if let Some(replies) = pending.take() {
-                return replies;
-            }
-            future::or(done, tick).await;
-            if let Some(replies) = pending.take() {
-                return replies;
-            }
-            let missing = self.waited_for(pending.missing());
-            if let Some(warning) = patience.warning(&self.limits, operation, &missing) {
-                tracing::warn!("{warning}");
-            }
-            if let Some(late) = patience.reply(&self.limits, operation, missing) {
-                self.is_hung.store(true, Ordering::Relaxed);
-                return Err(late);
-            }
-        }
-    }
-
-    /// What `missing` are doing, and the workers inside a function that they wait for inside a collective.
-    fn waited_for(&self, missing: Vec<WorkerId>) -> Vec<(WorkerId, Progress)> {
-        let progress = |worker| (worker, self.lane_of(worker).progress(worker));
-        let mut waited_for: Vec<_> = missing.iter().copied().map(progress).collect();
-        if waited_for.iter().any(|(_, progress)| waits_for_others(progress)) {
-            let others = self.world.workers().filter(|worker| !missing.contains(worker)).map(progress);
-            waited_for.extend(others.filter(|(_, it)| it.inside.is_some() && !waits_for_others(it)));
-        }
-        waited_for
-    }
-
-    /// Logs the workers that a shutdown waits for.
-    fn warn_of_shutdown(&self, waited: Duration, limit: Duration) {
-        let inside = self.waited_for(self.world.workers().collect()).into_iter();
-        let inside = inside.filter(|(_, it)| it.inside.is_some() && !waits_for_others(it));
-        let inside: Vec<String> = inside.map(|(worker, it)| format!("{worker} ({it})")).collect();
-        let workers = if inside.is_empty() { "the workers to leave".to_owned() } else { inside.join(", ") };
-        let waited = rounded(waited);
-        tracing::warn!(
-            "shutdown has waited {waited:?} for {workers}; it gives up after {limit:?} (`Deadlines::close`)"
-        );
-    }
-
-    fn lane_of(&self, worker: WorkerId) -> &Arc<dyn Channel> {
+    pub(super) fn lane_of(&self, worker: WorkerId) -> &Arc<dyn Channel> {
         // Lanes reach every worker of the world, and `worker` was checked or made by us.
         let lane = self.lanes.iter().find(|lane| lane.workers().contains(worker));
         lane.unwrap_or(&self.lanes[0])
@@ -493,11 +421,6 @@ impl Session for LaneSession {
             }
         }
     }
-}
-
-/// Frames that a lane would take now, of any size or of at most [`SMALL_FRAME`] bytes of values.
-fn room(lane: &dyn Channel, is_large: bool) -> usize {
-    if is_large { lane.room() } else { lane.room_for_small() }
 }
 
 /// Blocks until the workers have left, for at most `limit`, and ends the waits for replies that never come. Closes all

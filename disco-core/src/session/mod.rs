@@ -13,6 +13,7 @@ mod order;
 mod patience;
 mod registers;
 mod ticker;
+mod waits;
 
 use std::fmt::Debug;
 
