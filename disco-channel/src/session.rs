@@ -22,7 +22,7 @@ use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Channel, Result, WorkerRange};
+use disco_core::{Channel, Error, Result, WorkerRange};
 
 #[cfg(target_os = "linux")]
 use crate::nodes::{self, NodeLane};
@@ -53,11 +53,13 @@ pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<La
 }
 
 /// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes` nodes. Worker 0 is
-/// a thread of this process; the other workers here are processes with `local` if `options.processes` says so, else threads.
+/// a thread of this process; the other workers here are processes with `local`, but for its `config`, if `options.processes` says so, else
+/// threads.
 /// Blocks until all nodes have joined and started their workers, for at most [`nodes::Options::start`].
 ///
 /// # Errors
-/// A process can't be started, or a node does not join in time or is refused: which one, and why. The address is taken.
+/// A process can't be started, or a node does not join in time or is refused: which one, and why. The address is taken; `here` is 0 or
+/// more than all workers.
 #[cfg(target_os = "linux")]
 pub fn nodes(
     options: nodes::Options,
@@ -66,12 +68,16 @@ pub fn nodes(
     deadlines: Deadlines,
 ) -> Result<LaneSession> {
     let config = options.config;
+    if !(1..=config.world.size() as u32).contains(&here) {
+        let workers = config.world.size();
+        return Err(Error::invalid(format!("{here} of {workers} workers on this machine: it has worker 0 at least")));
+    }
     let shared = match options.processes {
         true => shared_with_processes(config.world.per_node()),
         false => Arc::default(),
     };
     let mut lanes = match options.processes {
-        true => lanes_to_processes(local, here, &shared),
+        true => lanes_to_processes(processes::Options { config, ..local }, here, &shared),
         false => vec![lane_to_threads(config, here, shared.clone())],
     };
     if options.nodes > 0 {

@@ -122,14 +122,19 @@ impl Check {
             report.count(row);
         }
         let closed = suite.close();
-        if self.json {
-            json(out, &report)?;
-        } else {
-            let Report { passed, failed, skipped, .. } = report;
-            writeln!(out, "{passed} passed, {failed} failed, {skipped} skipped")?;
-        }
+        let written = match self.json {
+            true => json(out, &report),
+            false => {
+                let Report { passed, failed, skipped, .. } = report;
+                writeln!(out, "{passed} passed, {failed} failed, {skipped} skipped").map_err(Into::into)
+            }
+        };
         closed?;
-        Ok(report.status())
+        // A reader that has seen enough does not make failures a success.
+        if report.failed > 0 {
+            return Ok(report.status());
+        }
+        written.map(|()| report.status())
     }
 }
 

@@ -117,6 +117,10 @@ impl Runner {
             println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", self.names.join(", "));
             return ExitCode::FAILURE;
         }
+        if let Some(name) = self.expected.keys().find(|name| !self.names.iter().any(|known| known == *name)) {
+            println!("sub-cases are counted of `{name}`; this program has {}", self.names.join(", "));
+            return ExitCode::FAILURE;
+        }
         let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list && !arguments.ignored;
         let conclusion = libtest_mimic::run(&arguments, self.trials);
         if let Some(filter) = &arguments.filter

@@ -14,7 +14,7 @@ pub struct WorkerConfig {
     pub collective_deadline: Duration,
     /// How long to wait for peers to connect.
     pub connect_deadline: Duration,
-    /// Bytes of the values of one command or of one reply, together, that may cross to another process.
+    /// Bytes of the values of one command or of one reply, together, that may cross to another process. Up to 64 KiB always may.
     pub value_limit: usize,
     /// Ranks exchange signatures through the store before each collective (`DISCO_CHECK=1`).
     pub check: bool,

@@ -30,9 +30,9 @@ macro_rules! data_plane_functions {
 }
 pub(crate) use data_plane_functions;
 
-/// Whether a worker function is one of Disco's own, which have limits of their own.
+/// Whether a worker function or a command is one of Disco's own, which have limits of their own.
 pub(crate) fn is_built_in(name: &str) -> bool {
-    name.starts_with("disco.")
+    name.starts_with("disco.") || matches!(name, "get" | "get_all" | "set")
 }
 
 macro_rules! names {

@@ -97,23 +97,23 @@ impl Eq for UserError {}
 ///
 /// The type implements [`std::error::Error`], `serde::Serialize` and `serde::de::DeserializeOwned`. A worker function fails with the
 /// error itself, or with an error that has it among its causes: the first one of a registered type crosses. It crosses as JSON of at
-/// most 64 KiB ([`UserError::LIMIT`](crate::error::UserError::LIMIT)); of a larger one only the text crosses.
+/// most 64 KiB ([`UserError::LIMIT`](crate::error::UserError::LIMIT)); of a larger one only the text crosses. JSON has no NaN and no
+/// infinity: a float that may be one is an `Option<f32>` in the type, which serde reads as none, or a string.
 ///
 /// ```
 /// use disco_core::{Error, Result, Session, SessionExt, WorkerContext};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
-/// #[error("the loss is {loss} in step {step}")]
+/// #[error("the loss is no number in step {step}")]
 /// struct Diverged {
 ///     step: u64,
-///     loss: f32,
 /// }
 ///
 /// disco_core::register_error!(Diverged);
 ///
 /// fn step(_: &mut WorkerContext, step: u64) -> Result<(), Diverged> {
-///     Err(Diverged { step, loss: 1e30 })
+///     Err(Diverged { step })
 /// }
 ///
 /// disco_core::register_function!("example.step", step);

@@ -74,11 +74,12 @@ impl Value {
         }
     }
 
-    /// Bytes of its content, where that has no fixed size: the elements of a tensor, bytes, a string, an object. Else 0.
+    /// Bytes of its content, where that has no fixed size: the elements of a tensor, bytes, a string, a shape, an object. Else 0.
     pub fn payload_len(&self) -> usize {
         match self {
             Value::Str(text) => text.len(),
             Value::Bytes(bytes) => bytes.len(),
+            Value::Shape(shape) => 8 * shape.len(),
             Value::Object(object) => object.size(),
             Value::Tensor(tensor) => tensor.byte_len(),
             _ => 0,

@@ -588,6 +588,9 @@ fn pieces_of_a_frame_are_its_packet() {
             let read: Vec<u8> = (0..whole.len()).step_by(step).flat_map(|at| pieces.read(at, step).unwrap()).collect();
             assert!(read == whole);
         }
+        let again = frame.pieces().unwrap().unwrap();
+        assert!(std::sync::Arc::ptr_eq(&pieces, &again), "lanes send the same");
+        drop(pieces);
         assert!(first.bytes_mut().is_err(), "it is still to be sent");
     }
     first.bytes_mut().unwrap();

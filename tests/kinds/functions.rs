@@ -22,6 +22,7 @@ disco::register_function!("tests.exit", exit);
 disco::register_function!("tests.freeze", freeze);
 disco::register_function!("tests.held_works", held_works);
 disco::register_function!("tests.hold", hold);
+disco::register_function!("tests.increment", increment);
 disco::register_function!("tests.keyed", keyed);
 disco::register_function!("tests.late", late);
 disco::register_function!("tests.late_sum", late_sum);
@@ -91,6 +92,13 @@ fn diverge_at_length(ctx: &mut WorkerContext, worker: u32, bytes: usize) -> Resu
 
 fn count(_: &mut WorkerContext, number: i64) -> Result<i64> {
     Ok(number + 1)
+}
+
+/// Adds 1 to each byte in place; returns the sum of all bytes.
+fn increment(_: &mut WorkerContext, x: Tensor) -> Result<u64> {
+    let mut bytes = x.bytes_mut()?;
+    bytes.iter_mut().for_each(|byte| *byte += 1);
+    Ok(bytes.iter().map(|byte| u64::from(*byte)).sum())
 }
 
 /// Both tensors' bytes, doubled, one behind the other.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use disco::error::ErrorKind;
 use disco::{
     Builder, DRef, DType, Error, LaneSession, Result, Session, SessionExt as _, SessionKind, Tensor, Value, WorkerId,
     WorkerRange, World, block_on,
@@ -19,7 +20,9 @@ crate::tests!(
     tensors_of_any_size_go_to_a_worker_and_come_back,
     tensors_of_every_dtype_go_to_a_worker_and_come_back,
     tensors_are_arguments_of_any_size_and_results,
+    an_argument_that_worker_0_writes_to_is_sent_as_it_was,
     each_worker_gets_weights_of_its_own_by_set,
+    an_argument_that_a_register_holds_is_not_written_to_by_set,
     a_value_above_the_limit_is_refused_with_what_to_do,
     two_large_sets_at_once_and_small_commands_between_them,
     a_worker_that_dies_while_a_tensor_is_on_its_way_is_named,
@@ -136,6 +139,34 @@ fn tensors_are_arguments_of_any_size_and_results(kind: SessionKind) {
     }
 }
 
+fn an_argument_that_worker_0_writes_to_is_sent_as_it_was(kind: SessionKind) {
+    // Thread workers all have the tensor itself.
+    for (name, session) in sessions(kind).into_iter().filter(|_| kind != SessionKind::Threads) {
+        block_on(async {
+            let mut right = 0;
+            for round in 0..20 {
+                let increment = session.function("tests.increment").await.unwrap();
+                let x = Tensor::from_vec(vec![1u8; 1 << 20], [1 << 20]).unwrap();
+                let sums = session.call(&increment, (&x,)).await.unwrap();
+                match session.get_all_as::<u64>(&sums).await {
+                    Ok(sums) => {
+                        right += 1;
+                        assert!(sums.iter().all(|sum| *sum == 2 << 20), "{name}, round {round}: {sums:?}");
+                    }
+                    // The tensor was still on its way to the others.
+                    Err(Error::Worker(failure)) if failure.worker == WorkerId::new(0) => {
+                        assert_eq!(failure.kind, ErrorKind::Busy, "{name}, round {round}: {failure}");
+                        session.recover().await.unwrap();
+                    }
+                    Err(error) => panic!("{name}, round {round}: {error}"),
+                }
+            }
+            println!("{name}: {right} of 20 rounds did not find the tensor busy");
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
 fn each_worker_gets_weights_of_its_own_by_set(kind: SessionKind) {
     for (name, session) in sessions(kind) {
         block_on(async {
@@ -152,6 +183,24 @@ fn each_worker_gets_weights_of_its_own_by_set(kind: SessionKind) {
                 let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
                 assert_eq!(session.get(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
             }
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
+fn an_argument_that_a_register_holds_is_not_written_to_by_set(kind: SessionKind) {
+    for (name, session) in sessions(kind) {
+        block_on(async {
+            let shared = pattern(1000, 0);
+            let handle = session.call_named("tests.echo", (&shared,)).await.unwrap();
+            session.set_each(&handle, |worker| pattern(1000, 1 + worker.index())).await.unwrap();
+            for (index, back) in session.get_all_as::<Tensor>(&handle).await.unwrap().iter().enumerate() {
+                assert!(same(back, &pattern(1000, 1 + index)), "{name}: worker {index}");
+            }
+            assert!(same(&shared, &pattern(1000, 0)), "{name}: the controller's tensor");
+            session.set_each(&handle, |worker| worker.index()).await.unwrap();
+            let expected: Vec<usize> = (0..session.world().size()).collect();
+            assert_eq!(session.get_all_as::<usize>(&handle).await.unwrap(), expected, "{name}");
             session.shutdown().await.unwrap();
         });
     }

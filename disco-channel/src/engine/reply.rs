@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disco_core::channel::Reply;
+use disco_core::channel::{Reply, SMALL_FRAME};
 use disco_core::error::Failure;
 use disco_core::wire::Message;
 use disco_core::{Error, Result, Value, WorkerId};
@@ -21,7 +21,7 @@ pub(crate) fn encode(worker: WorkerId, seq: u64, reply: Reply, wrap: impl Fn(Mes
 /// The reply, or a failure in place of a value above `limit`.
 pub(crate) fn within(limit: usize, worker: WorkerId, seq: u64, reply: Reply) -> Reply {
     match reply.as_ref().map_or(0, Value::payload_len) {
-        bytes if bytes > limit => refuse(
+        bytes if bytes > limit.max(SMALL_FRAME) => refuse(
             worker,
             seq,
             &Error::invalid(format!(

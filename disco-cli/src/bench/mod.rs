@@ -120,15 +120,18 @@ impl Bench {
         block_on(session.shutdown())?;
         report.hop_ns[1] = hop();
         report.avg_busbw = Some(report.mean_busbw());
-        if self.json {
-            json(out, &report)?;
-        } else {
-            report.print_footer(out)?;
-        }
         if let Some(file) = picture {
             plot::draw(slice::from_ref(&report), file)?;
         }
-        Ok(if report.wrong().unwrap_or(0) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let written = match self.json {
+            true => json(out, &report),
+            false => report.print_footer(out).map_err(Into::into),
+        };
+        // A reader that has seen enough does not make wrong elements a success.
+        match report.wrong().unwrap_or(0) {
+            0 => written.map(|()| ExitCode::SUCCESS),
+            _ => Ok(ExitCode::FAILURE),
+        }
     }
 
     /// Refuses what can't be measured, and options that have no effect.

@@ -18,7 +18,7 @@ use crate::value::Value;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be an argument of a worker function",
     label = "not an argument of a worker function",
-    note = "an argument is an integer of 32 or 64 bits, `usize`, `f32`, `f64`, `bool`, `String`, `Arc<str>`, `Vec<u8>`, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, an `Option` of one of these, or `Rc<T>` of a value that another worker function returned as `Opaque`",
+    note = "an argument is an integer of up to 64 bits, `usize`, `f32`, `f64`, `bool`, `String`, `Arc<str>`, `Vec<u8>`, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, an `Option` of one of these, or `Rc<T>` of a value that another worker function returned as `Opaque`",
     note = "a worker function takes owned arguments: `String` instead of `&str`, `Tensor` instead of `&Tensor`"
 )]
 pub trait FromArg: Sized {

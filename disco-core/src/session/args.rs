@@ -35,6 +35,17 @@ impl Arguments {
         self.refused.get_or_insert(error);
     }
 
+    /// The one argument, for [`Session::set`](super::Session::set).
+    ///
+    /// # Errors
+    /// It does not become a value.
+    pub(super) fn into_value(self) -> Result<Value> {
+        match self.refused {
+            Some(error) => Err(error),
+            None => Ok(self.values.into_iter().next().unwrap_or(Value::None)),
+        }
+    }
+
     /// Refuses handles of other sessions, and registers that no handle stands for.
     pub(super) fn check(&self, home: &Arc<Home>) -> Result<()> {
         if let Some(error) = &self.refused {

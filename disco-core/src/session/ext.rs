@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::{DRef, IntoArgs, Session};
+use super::{Arguments, DRef, IntoArg, IntoArgs, Session};
 use crate::error::{Error, Result};
 use crate::function::{Arg, FromArg};
 use crate::id::WorkerId;
@@ -79,8 +79,8 @@ pub trait SessionExt: Session {
         }
     }
 
-    /// [`Session::set`] on all workers, one after the other, to the value that `make` returns for each. `make` is called when
-    /// the worker before is done, so that the controller holds one value at a time.
+    /// [`Session::set`] on all workers, one after the other, to the value that `make` returns for each: anything that can be an argument
+    /// but a handle. `make` is called when the worker before is done, so that the controller holds one value at a time.
     ///
     /// ```
     /// # use disco_core::{DRef, Result, Session, SessionExt};
@@ -94,15 +94,16 @@ pub trait SessionExt: Session {
     ///
     /// # Cancel safety
     /// Workers from some worker on keep what they had, when the future is dropped.
-    fn set_each<V: Into<Value>>(
+    fn set_each<V: IntoArg>(
         &self,
         handle: &DRef,
         mut make: impl FnMut(WorkerId) -> V + Send,
     ) -> impl Future<Output = Result<()>> + Send {
         async move {
             for worker in self.world().workers() {
-                let value = make(worker).into();
-                self.set(handle, worker, value).await?;
+                let mut args = Arguments::default();
+                args.push(make(worker));
+                self.set(handle, worker, args.into_value()?).await?;
             }
             Ok(())
         }

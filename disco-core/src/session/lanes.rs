@@ -168,13 +168,15 @@ impl LaneSession {
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<()> {
         let frame = order.next(&self.home, values, make)?;
-        if self.crosses
-            && let Err(error) = check_crossing(&self.lanes, &frame)
-        {
+        let kept = match self.crosses {
+            true => check_crossing(&self.lanes, &frame),
+            false => Ok(None),
+        };
+        match kept {
+            Ok(_kept) => self.pass(&frame),
             // It has taken a number and freed ids: these go on, without what can't.
-            return self.pass(&Arc::new(frame.without_command())).and(Err(error));
+            Err(error) => self.pass(&Arc::new(frame.without_command())).and(Err(error)),
         }
-        self.pass(&frame)
     }
 
     fn pass(&self, frame: &Arc<Frame>) -> Result<()> {
@@ -305,8 +307,8 @@ impl Session for LaneSession {
     }
 
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
-        // Large values are copied without the order ticket, by `submit`.
-        if payload_len(&args.values) > SMALL_FRAME {
+        // Large values that cross are copied without the order ticket, by `submit`.
+        if self.crosses && payload_len(&args.values) > SMALL_FRAME {
             return None;
         }
         let mut order = self.order();

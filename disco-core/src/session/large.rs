@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Snapshot;
 use crate::value::Value;
-use crate::wire::{self, Frame};
+use crate::wire::{self, Frame, Pieces};
 
 /// The values of one command before it takes the order ticket.
 #[derive(Debug)]
@@ -60,13 +60,16 @@ pub(super) fn payload_len(values: &[Value]) -> usize {
     values.iter().map(Value::payload_len).sum()
 }
 
-/// Whether the values of `frame` can go over the lanes that they concern.
+/// Whether the values of `frame` can go over the lanes that they concern. Where tensors are read when the frame is sent, the caller
+/// keeps the result until all lanes have the frame: before that, no worker that gets the tensors themselves can write to them.
 ///
 /// # Errors
 /// A value that can't leave the process.
-pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Result<()> {
+pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Result<Option<Arc<Pieces>>> {
+    let mut kept = None;
     if payload_len(frame.command().values()) <= SMALL_FRAME {
-        return frame.bytes().map(drop);
+        frame.bytes()?;
+        return Ok(kept);
     }
     let to = match frame.command() {
         Command::DebugSet { worker, .. } => Some(*worker),
@@ -76,11 +79,12 @@ pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Resul
         if lane.shares_memory() && frame.bytes_and_snapshot().is_some() {
             continue;
         }
-        if frame.pieces()?.is_none() {
+        kept = frame.pieces()?;
+        if kept.is_none() {
             frame.bytes()?;
         }
     }
-    Ok(())
+    Ok(kept)
 }
 
 fn is_concerned(lane: &dyn Channel, to: Option<WorkerId>) -> bool {

@@ -76,11 +76,13 @@ pub trait Session: Debug + Send + Sync {
 
     /// Calls a worker function on all workers; the handle stands for the results. No reply is awaited. Arguments of any size travel,
     /// up to [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit) in all where workers are in other processes;
-    /// workers there get copies of tensors, thread workers the tensors themselves. A tensor must not be written to before the next
+    /// each process gets a copy of each tensor, and threads of one process share it; thread workers of the controller's process get the
+    /// tensors themselves. A tensor must not be written to before the next
     /// sync: a write fails with [`Error::Busy`](crate::Error::Busy) while a worker reads the tensor or it is on its way.
     async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef>;
 
-    /// [`Session::submit`] at once, without a future; none if that would have to wait. Then `args` are as before.
+    /// [`Session::submit`] at once, without a future; none if that would have to wait, and for arguments of more than 64 KiB if workers
+    /// are in other processes. Then `args` are as before, and [`Session::submit`] takes them.
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>>;
 
     /// Waits until a worker has executed everything before, and its device too.
@@ -101,8 +103,8 @@ pub trait Session: Debug + Send + Sync {
     async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>>;
 
     /// Sets a register on one worker. A tensor is copied: into the tensor that the worker has there, which must have as many bytes;
-    /// or, if the worker has no tensor there, into a new one on the worker's device. So each worker gets weights of its own by one
-    /// `set` of a handle that any call made, and later changes of the controller's tensor do not reach the worker. Any other value
+    /// or, if the worker has no tensor there, or one that was an argument of a call, into a new one on the worker's device. So each worker
+    /// gets weights of its own by one `set` of a handle that any call made, and later changes of the controller's tensor do not reach the worker. Any other value
     /// replaces what is there. A tensor travels as in [`Session::get`], to this worker alone.
     ///
     /// # Errors

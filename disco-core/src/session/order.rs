@@ -49,7 +49,12 @@ impl Order {
         let command = make(&mut self.registers)?;
         self.seq += 1;
         let mut next = Frame::with(self.seq, freed, command);
+        let is_large = values.is_large;
         values.put_in(&mut next);
+        if is_large {
+            // Its memory goes with the last lane that has it.
+            return Ok(Arc::new(next));
+        }
         match self.sent.front_mut().and_then(Arc::get_mut) {
             Some(oldest) => *oldest = next,
             None => self.sent.push_front(Arc::new(next)),

@@ -59,7 +59,10 @@ impl Tensor {
     fn first_axis(&self, action: &str) -> Result<(usize, usize)> {
         let dims = self.dims();
         match dims.split_first() {
-            Some((extent, rest)) => Ok((*extent, rest.iter().product())),
+            // It wraps only where another extent is 0, so that there is no element.
+            Some((extent, rest)) => {
+                Ok((*extent, rest.iter().fold(1, |product: usize, dim| product.wrapping_mul(*dim))))
+            }
             None => Err(Error::invalid(format!("{action}: {self} has no axis"))),
         }
     }

@@ -6,7 +6,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::device::Device;
 use crate::dtype::Element;
@@ -25,6 +25,8 @@ pub struct Storage {
     device: Device,
     /// Number of readers, or -1 for one writer.
     borrows: AtomicI32,
+    /// Whether it came to a worker as an argument: threads of one process share it.
+    is_argument: AtomicBool,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
@@ -65,7 +67,25 @@ impl Storage {
         device: Device,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
-        Arc::new(Self { pointer, bytes, device, borrows: AtomicI32::new(0), _owner: owner })
+        Arc::new(Self {
+            pointer,
+            bytes,
+            device,
+            borrows: AtomicI32::new(0),
+            is_argument: AtomicBool::new(false),
+            _owner: owner,
+        })
+    }
+
+    /// It came to a worker as an argument.
+    pub(crate) fn note_argument(&self) {
+        // The flag is read by threads that get the storage as an argument later, or by this one.
+        self.is_argument.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it came to a worker as an argument.
+    pub(crate) fn is_argument(&self) -> bool {
+        self.is_argument.load(Ordering::Relaxed)
     }
 
     /// Address of the first byte, in the device's address space.

@@ -1,6 +1,6 @@
 //! One step of the command stream, as lanes carry it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use smallvec::SmallVec;
 
@@ -10,6 +10,7 @@ use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::{RegisterId, WorkerId};
 use crate::shared_memory::Snapshot;
+use crate::sync;
 use crate::value::Value;
 
 /// Bytes of a frame above which a second copy of them is not kept.
@@ -27,6 +28,8 @@ pub struct Frame {
     encoded: OnceLock<Result<Box<[u8]>, Box<Error>>>,
     /// Its large tensors in shared memory, once they are there; none if it has no such tensor.
     snapshot: OnceLock<Option<Arc<Snapshot>>>,
+    /// The packet of the frame whose large tensors are read when it is sent, while somebody has it.
+    pieces: Mutex<Weak<Pieces>>,
 }
 
 impl Frame {
@@ -37,7 +40,7 @@ impl Frame {
     }
 
     pub(crate) fn with(seq: u64, freed: Freed, command: Command) -> Self {
-        Self { seq, freed, command, encoded: OnceLock::new(), snapshot: OnceLock::new() }
+        Self { seq, freed, command, encoded: OnceLock::new(), snapshot: OnceLock::new(), pieces: Mutex::default() }
     }
 
     /// Frame `seq` from its [bytes](Frame::bytes), which it keeps to go on to others, unless they are so many that another copy
@@ -84,12 +87,21 @@ impl Frame {
     }
 
     /// The packet of [`Message::Frame`](super::Message::Frame) with this frame, whose large tensors are read only when it is sent;
-    /// none if it has no large tensor.
+    /// none if it has no large tensor. All callers get the same packet while any of them keeps it: nobody can write to the tensors
+    /// between the first call and the last use.
     ///
     /// # Errors
-    /// A value that can't leave the process.
-    pub fn pieces(&self) -> Result<Option<Pieces>> {
-        Pieces::of(self)
+    /// A value that can't leave the process, or a tensor that is being written to.
+    pub fn pieces(&self) -> Result<Option<Arc<Pieces>>> {
+        let mut shared = sync::lock(&self.pieces);
+        if let Some(pieces) = shared.upgrade() {
+            return Ok(Some(pieces));
+        }
+        let pieces = Pieces::of(self)?.map(Arc::new);
+        if let Some(pieces) = &pieces {
+            *shared = Arc::downgrade(pieces);
+        }
+        Ok(pieces)
     }
 
     /// The large tensors of the frame were copied into shared memory already.

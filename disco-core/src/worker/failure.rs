@@ -36,7 +36,8 @@ pub(super) fn describe(
         causes: causes(error),
         aborted: Error::abort_cause(error).is_some(),
         kind: if error.is::<Panicked>() { ErrorKind::Panicked } else { ErrorKind::of(error) },
-        user: chain(error).find_map(UserError::of),
+        // A panic in the program's own serde code loses the value of the error, and no more.
+        user: catch_unwind(AssertUnwindSafe(|| chain(error).find_map(UserError::of))).unwrap_or(None),
     }
 }
 

@@ -79,7 +79,14 @@ impl Worker {
                 let find = |_: &mut Self| Ok(Object::Function(function::find(name)?));
                 self.set(seq, operation, *register, find);
             }
-            Command::CallPacked { register, function, args } => self.call(seq, *register, *function, args),
+            Command::CallPacked { register, function, args } => {
+                for arg in args {
+                    if let Value::Tensor(tensor) = arg {
+                        tensor.storage().note_argument();
+                    }
+                }
+                self.call(seq, *register, *function, args);
+            }
             Command::SyncWorker { worker } if *worker == self.worker => return Step::Answer(self.sync(seq, operation)),
             Command::SyncAll => return Step::Answer(self.sync(seq, operation)),
             Command::DebugGet { register, worker } if *worker == self.worker => {
@@ -194,7 +201,8 @@ impl Worker {
             self.registers.set(register, Object::Value(value.clone()));
             return Ok(());
         };
-        if let Ok(old) = self.tensor(register) {
+        // A tensor that was an argument may be that of other workers, too.
+        if let Some(old) = self.tensor(register).ok().filter(|old| !old.storage().is_argument()) {
             return Ok(self.context.queue().copy_in(&old, new)?);
         }
         let own = self.context.empty(new.dtype(), new.shape().clone())?;

@@ -123,7 +123,7 @@ impl Batch {
 pub(crate) fn pack(frame: &Frame) -> Result<Option<Load>> {
     if let Some(pieces) = frame.pieces()? {
         let (packets, bytes) = (Arc::default(), pieces.frame_len());
-        return Ok(Some(Load { packets, frames: 1, bytes, snapshot: None, pieces: Some(Arc::new(pieces)) }));
+        return Ok(Some(Load { packets, frames: 1, bytes, snapshot: None, pieces: Some(pieces) }));
     }
     let bytes = frame.bytes()?;
     if bytes.len() < ENOUGH {
