@@ -60,6 +60,8 @@ pub fn init() {
 /// }
 /// ```
 ///
+/// The line stands in the test itself: the name of the function around it is the name of the test.
+///
 /// A worker is the test program once more, which runs one test alone (`--exact NAME`): the first one of the process that has come
 /// to this line. There the line serves as the worker, and ends the process; what stands before it runs in each worker, too. The
 /// harness of a worker prints `running 1 test`, which comes with the other output of the worker. A test program without the standard

@@ -17,12 +17,14 @@
 
 use std::sync::Arc;
 
+#[cfg(target_os = "linux")]
+use disco_core::Error;
 use disco_core::link::Shared;
 use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Channel, Error, Result, WorkerRange};
+use disco_core::{Channel, Result, WorkerRange};
 
 #[cfg(target_os = "linux")]
 use crate::nodes::{self, NodeLane};
