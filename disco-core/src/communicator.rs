@@ -156,6 +156,8 @@ impl DTypeSet {
 ///     Ok(largest.view::<f32>()?[0])
 /// }
 /// ```
+///
+/// `examples/tensor_parallel.rs` of the package `disco` is a whole program.
 pub trait CommunicatorExt: Communicator {
     /// [`Op::AllReduce`] from `src` to `dst`.
     fn all_reduce(&mut self, src: &Tensor, dst: &Tensor, reduction: Reduction) -> Result<()> {

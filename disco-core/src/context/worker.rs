@@ -131,7 +131,7 @@ impl WorkerContext {
         Tensor::in_new_storage(dtype, shape, |bytes| self.queue.alloc(bytes))
     }
 
-    /// Sends to the worker in the same seat of the next group.
+    /// Sends to the worker in the same seat of the next group. `examples/pipeline.rs` of the package `disco` is a whole program.
     ///
     /// # Errors
     /// This is the last group, or the communicator's own.
