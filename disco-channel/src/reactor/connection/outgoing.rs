@@ -132,18 +132,26 @@ impl Connection {
         }
     }
 
-    /// Sends a packet, and right before it, one with a descriptor, behind all others.
+    /// Sends two packets behind all others, the first one with a descriptor. No other packet goes between the two if both together
+    /// have at most [`CHUNK`] bytes.
     ///
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn send_last_behind(
         &self,
-        first: impl Into<Arc<[u8]>>,
+        first: impl AsRef<[u8]>,
         fd: Descriptor,
-        packet: impl Into<Arc<[u8]>>,
+        packet: impl Into<Arc<[u8]>> + AsRef<[u8]>,
     ) -> Result<()> {
-        drop(self.put(first.into(), Some(fd), false)?);
-        self.send_last(packet)
+        let first = first.as_ref();
+        if first.len() + packet.as_ref().len() > CHUNK {
+            drop(self.put(first.into(), Some(fd), false)?);
+            return self.send_last(packet);
+        }
+        // One parcel, so that a packet that goes first can't overtake only the second one.
+        let both = [first, packet.as_ref()].concat();
+        let mut outbox = self.put(both.into(), Some(fd), false)?;
+        self.go(&mut outbox)
     }
 
     /// As [`Connection::send_last`], but the packet may wait until something else is sent, or until the one who polls [flushes](Self::flush).

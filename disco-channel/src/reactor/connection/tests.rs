@@ -1,9 +1,11 @@
 //! Both halves over a pair of sockets.
 
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use disco_core::wire::{Message, WireError};
+use rustix::net::{self, SendFlags};
 
 use super::{Connection, Incoming};
 use crate::engine::limits::{CHUNK, PACKET};
@@ -73,6 +75,34 @@ fn a_descriptor_comes_with_its_packet() {
     assert!(incoming.take_fd().is_err());
     drop(received);
     assert_eq!(std::io::Read::read(&mut &other, &mut [0]).unwrap(), 0, "the last copy is closed");
+}
+
+#[test]
+fn no_packet_goes_between_a_packet_with_a_descriptor_and_the_packet_behind_it() {
+    let (a, b) = pair();
+    let fd = Arc::new(UnixStream::pair().unwrap().0);
+    // The socket is full, so that 64 packets are chosen to go next before the urgent packet is sent.
+    let (mut filled, mut read) = (0, 0);
+    while let Ok(sent) = net::send(a.as_fd(), &[0; CHUNK], SendFlags::DONTWAIT) {
+        filled += sent;
+    }
+    (1..64).for_each(|_| a.hold_last(bye("small")).unwrap());
+    a.send_last_behind(bye("first"), fd, bye("second")).unwrap();
+    a.send(bye("urgent"), None).unwrap();
+    let mut rest = vec![0; filled];
+    while read < filled {
+        read += b.receive(&mut rest[read..]).unwrap();
+    }
+    let (mut incoming, mut come) = (Incoming::new(1 << 20), Vec::new());
+    while a.is_behind() || incoming.fill(&b).unwrap() {
+        a.flush().unwrap();
+        while let Some(Message::Bye(text)) = incoming.next().unwrap() {
+            come.push(text);
+        }
+    }
+    let first = come.iter().position(|text| text == "first").unwrap();
+    assert_eq!(come[first + 1], "second");
+    assert!(come.contains(&"urgent".to_owned()));
 }
 
 #[test]
