@@ -14,7 +14,8 @@ use std::time::Duration;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// For a reply of a worker that makes no progress, though it is not inside a worker function. 30 s.
+    /// For a reply of a worker that makes no progress, though it is not inside a worker function. 30 s. A value that is under way for
+    /// longer needs more.
     pub reply: Duration,
     /// For one call of a worker function of the program, while somebody waits for a reply. None: user code may take its time, and
     /// the wait [warns](Self::warn).
