@@ -14,7 +14,7 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Resu
     Ok(out.write_all(&text)?)
 }
 
-/// A file that is opened before the work whose result goes there. What it held stays until the result is written; a new one is removed
+/// A file that is opened before the work whose result goes there. Its content stays until the result is written; a new one is removed
 /// if there is no result.
 pub(crate) struct OutputFile {
     path: PathBuf,
@@ -39,7 +39,7 @@ impl OutputFile {
         Ok(Self { path: path.to_owned(), file, is_unfinished })
     }
 
-    /// Writes the result in place of what was there.
+    /// Replaces the content of the file by the result.
     ///
     /// # Errors
     /// It can't be written, naming it.

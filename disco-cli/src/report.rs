@@ -45,7 +45,7 @@ pub(crate) struct Figures {
     /// Size over time, in GB/s.
     pub(crate) algbw: f64,
     pub(crate) busbw: f64,
-    /// Wrong elements, over all ranks; none where nobody looked.
+    /// Wrong elements, over all ranks; `None` if the result was not checked.
     pub(crate) wrong: Option<u64>,
 }
 
@@ -77,7 +77,7 @@ impl Report {
         }
     }
 
-    /// Wrong elements of all rows; none where nobody looked.
+    /// Wrong elements of all rows; `None` if no result was checked.
     pub(crate) fn wrong(&self) -> Option<u64> {
         self.figures().map(|figures| figures.wrong).sum()
     }

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, Error};
 use disco::{DType, DeviceKind, Reduction, SessionKind, backend};
 
-/// Values that have names, parsed by `parse`, whose error says what they are.
+/// Parses a value that has a name by `parse`, whose error lists the names.
 #[derive(Clone)]
 pub(crate) struct Named<P> {
     names: Vec<&'static str>,

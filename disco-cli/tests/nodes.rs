@@ -177,7 +177,7 @@ fn run_warns_where_only_this_machine_reaches_it() {
     }
 }
 
-/// What is in a worker's files of standard output and standard error; none where there are no such.
+/// The content of a worker's log files of standard output and standard error; `None` if a file is missing.
 fn logs(folder: &Path, worker: usize) -> Option<[String; 2]> {
     let read = |name: &str| fs::read_to_string(folder.join(worker.to_string()).join(name)).ok();
     Some([read("stdout.log")?, read("stderr.log")?])

@@ -32,8 +32,10 @@ use crate::codec::WireError;
 use crate::device::{Device, UnknownDevice};
 use crate::dtype::{DType, UnknownDType};
 pub use crate::error_kind::ErrorKind;
+pub use crate::failure::Failure;
 use crate::id::{RegisterId, WorkerId};
 pub use crate::loss::{Loss, LossCause, LostPeer, Node, ProcessEnd};
+pub use crate::unavailable::Unavailable;
 pub use crate::user_error::UserError;
 
 /// Result with Disco's [`enum@Error`].
@@ -55,7 +57,7 @@ pub enum Error {
          `DataPlane::init_ccl` makes the workers forget the failure"
     )]
     Earlier {
-        /// What was to be submitted.
+        /// The command that was refused.
         operation: String,
         /// The failure of the earlier command.
         failure: Arc<Failure>,
@@ -410,44 +412,6 @@ pub(crate) fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<It
     })
 }
 
-/// The first error of a worker: what failed, where, and why.
-#[allow(
-    clippy::exhaustive_structs,
-    reason = "lanes write one for a reply that they can not pass on, and must set every field"
-)]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Who failed.
-    pub worker: WorkerId,
-    /// The command's number, counted from 1 over the session.
-    pub command: u64,
-    /// The worker function, or the command's own name.
-    pub operation: String,
-    /// The register that was to be set, if any; it is poisoned.
-    pub register: Option<RegisterId>,
-    /// The error's own words.
-    pub message: String,
-    /// Its causes, nearest first.
-    pub causes: Vec<String>,
-    /// True if it failed only because another worker had.
-    pub aborted: bool,
-    /// What kind of error it is.
-    pub kind: ErrorKind,
-    /// The error itself, or the first of its causes, whose type the program has registered with `register_error!`.
-    pub user: Option<UserError>,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} (command {}", self.worker, self.operation, self.command)?;
-        if let Some(register) = self.register {
-            write!(f, ", {register}")?;
-        }
-        write!(f, "): {}", self.message)?;
-        self.causes.iter().try_for_each(|cause| write!(f, ": {cause}"))
-    }
-}
-
 impl From<UnknownDevice> for Error {
     fn from(error: UnknownDevice) -> Self {
         Error::invalid(error.to_string())
@@ -459,39 +423,6 @@ impl From<UnknownDType> for Error {
         Self::invalid(error.to_string())
     }
 }
-
-/// Why a library, backend or device can't be used on this machine: what was tried, and how each try failed.
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable {
-    /// What was looked for.
-    pub what: String,
-    /// Each try (a path, a device, a name) and why it failed.
-    pub tried: Vec<(String, String)>,
-}
-
-impl Unavailable {
-    /// Nothing was tried beyond looking for `what`.
-    pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), tried: Vec::new() }
-    }
-
-    /// The same, and that `candidate` (a path, a device, a name) was tried and why it failed.
-    #[must_use]
-    pub fn with_tried(mut self, candidate: impl Into<String>, why: impl Into<String>) -> Self {
-        self.tried.push((candidate.into(), why.into()));
-        self
-    }
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is not available", self.what)?;
-        self.tried.iter().try_for_each(|(candidate, why)| write!(f, "; tried {candidate}: {why}"))
-    }
-}
-
-impl StdError for Unavailable {}
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ pub(crate) const PACKET: usize = 256 << 20;
 /// The largest packet that goes whole.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-/// The largest packet that an end which has proved what it is may send, in parts, where values have `value_limit` bytes at most.
+/// The largest packet, in bytes, that an admitted peer may send in parts, for values of at most `value_limit` bytes.
 pub(crate) fn packet_limit(value_limit: usize) -> usize {
     PACKET.saturating_add(value_limit).min(PACKET_LIMIT as usize)
 }

@@ -20,7 +20,8 @@
 //! **Commands** of up to 64 KiB go through the ring, larger ones as FRAME to those whom they concern; a record in the ring keeps
 //! their place. Tensors above 64 KiB are in a sealed memfd, whose descriptor comes with BESIDE right before the FRAME; those of replies
 //! likewise. Where there is no shared memory all frames are FRAME, with their tensors. Workers acknowledge FRAMEs, so that no more than 1,024
-//! of them are unread, about 64 MiB of small ones, and about 64 MiB and one more of large ones. Before a worker makes a REPLY it waits until at most 16 MiB of what it sent are unread.
+//! of them are unread: about 64 MiB of small ones, and of large ones about 64 MiB and one more. A worker makes a REPLY once at most 16 MiB
+//! of its earlier messages are unread.
 //!
 //! **The end** of a worker is what comes first: its connection closes, its process ends, it says nothing for too long, or it
 //! sends what no worker would. What it said before is heard first. A worker whose connection closes ends by itself; one

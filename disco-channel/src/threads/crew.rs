@@ -66,7 +66,8 @@ impl Crew {
         self.ring.close();
     }
 
-    /// Waits for at most `limit`, or until an earlier one of another caller, then joins who has left and detaches the others. Returns the indices of these.
+    /// Waits for the workers until `limit`, or until the limit of a concurrent caller if that is earlier. Joins the threads that have left,
+    /// detaches the others, and returns the indices of the detached ones.
     pub(super) fn dismiss(&self, limit: Duration) -> Vec<usize> {
         self.exits.wait_until_earliest(Instant::now().checked_add(limit));
         self.let_go();

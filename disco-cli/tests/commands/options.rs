@@ -1,8 +1,8 @@
-//! What options take, and what is said of those that are refused.
+//! Values that options take, and the errors of refused options.
 
 use crate::{disco, err, out};
 
-/// What is printed of a command line that is refused before anything starts.
+/// The text that the command prints when it refuses its command line.
 fn refused(args: &[&str]) -> String {
     let output = disco(args);
     assert!(!output.status.success() && output.stdout.is_empty(), "{args:?}: {}", out(&output));

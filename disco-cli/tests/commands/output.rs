@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::{disco, err};
 
-/// Runs the command with a standard output that nobody reads, and perhaps such a standard error.
+/// Runs the command with a standard output whose reader has closed, and a standard error likewise if asked for.
 fn into_closed_pipes(args: &[&str], error_too: bool) -> Output {
     let closed = || io::pipe().unwrap().1;
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));

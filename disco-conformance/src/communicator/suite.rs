@@ -146,7 +146,8 @@ impl Suite {
         }
     }
 
-    /// Runs `body` in a session that nobody else uses. Where it fails in a used one, it runs again in a new one, which decides.
+    /// Runs `body` in a session of the pool, which no other check uses meanwhile. A failure in a used session counts only if `body` also
+    /// fails in a new one.
     fn in_session<T>(&self, check: &str, wish: Wish, body: impl AsyncFn(&dyn Session) -> Wrong<T>) -> Wrong<T> {
         let place = |why: String| {
             let (size, groups) = (wish.world.size(), wish.world.groups());

@@ -49,7 +49,7 @@ impl Writer {
         true
     }
 
-    /// What was written, and the places and lengths of what was left out.
+    /// The bytes, and the position and length of each value that was left out.
     pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<(usize, usize)>) {
         (self.bytes, self.left_out.unwrap_or_default())
     }

@@ -1,0 +1,37 @@
+//! Libraries, backends and devices that this machine does not have.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// Why a library, backend or device can't be used on this machine: what was tried, and how each try failed.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// What was looked for.
+    pub what: String,
+    /// Each try (a path, a device, a name) and why it failed.
+    pub tried: Vec<(String, String)>,
+}
+
+impl Unavailable {
+    /// Nothing was tried beyond looking for `what`.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), tried: Vec::new() }
+    }
+
+    /// The same, and that `candidate` (a path, a device, a name) was tried and why it failed.
+    #[must_use]
+    pub fn with_tried(mut self, candidate: impl Into<String>, why: impl Into<String>) -> Self {
+        self.tried.push((candidate.into(), why.into()));
+        self
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not available", self.what)?;
+        self.tried.iter().try_for_each(|(candidate, why)| write!(f, "; tried {candidate}: {why}"))
+    }
+}
+
+impl StdError for Unavailable {}
