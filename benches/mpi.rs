@@ -163,7 +163,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 /// The libraries that `cargo xtask test` has fetched.
 fn fetched() -> Vec<PathBuf> {
-    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-cache");
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-cache");
     let cache = env::var_os("DISCO_TEST_CACHE").map_or(cache, PathBuf::from);
     let folders = fs::read_dir(cache).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let libraries = folders.filter_map(|folder| {

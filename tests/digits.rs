@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
-#[cfg(all(feature = "nccl", feature = "rccl", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "nccl/alone.rs"]
 mod alone;
@@ -130,13 +130,13 @@ fn the_curves_part_without_all_reduce() {
 }
 
 /// GPUs that are a test double's, see `tests/nccl`.
-#[cfg(all(feature = "nccl", feature = "rccl", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 #[test]
 fn workers_on_gpus_follow_the_same_curve() {
     alone::run("on_the_double", &[]);
 }
 
-#[cfg(all(feature = "nccl", feature = "rccl", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 #[test]
 #[ignore = "run by its neighbour"]
 fn on_the_double() {

@@ -382,17 +382,11 @@ fn a_collective_before_init_ccl_says_what_to_call() {
 fn an_unknown_backend_lists_the_ones_there_are() {
     let session = threads(1);
     let error = text(block_on(session.init_ccl("ucc", &[])));
-    let has = ["cuda_p2p", "local", "mpi", "nccl", "rccl", "rocm_p2p"].into_iter().filter(|name| match *name {
-        "mpi" => cfg!(feature = "mpi"),
-        "nccl" | "cuda_p2p" => cfg!(feature = "nccl"),
-        "rccl" | "rocm_p2p" => cfg!(feature = "rccl"),
-        _ => true,
-    });
-    let has = has.collect::<Vec<_>>().join(", ");
-    let expected = "backend `ucc` is not available; tried the backends compiled into this program: it has";
+    let expected = "backend `ucc` is not available; tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, \
+                    rccl, rocm_p2p";
     let advice =
         "a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`";
-    assert_eq!(error, format!("{expected} {has}; {advice}"));
+    assert_eq!(error, format!("{expected}; {advice}"));
     assert!(matches!(block_on(session.sync_all()), Ok(())), "nothing was started");
 }
 

@@ -199,7 +199,6 @@ on_the_double!(memory_of_the_library_s_own_is_registered, [], {
 });
 
 /// Each with a driver and devices of its own.
-#[cfg(feature = "rccl")]
 mod both {
     use super::*;
 

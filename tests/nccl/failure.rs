@@ -356,7 +356,6 @@ on_the_double!(
     }
 );
 
-#[cfg(feature = "rccl")]
 mod rccl {
     use super::*;
 

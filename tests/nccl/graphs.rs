@@ -276,7 +276,6 @@ on_the_double!(
     }
 );
 
-#[cfg(feature = "rccl")]
 on_the_double!(collectives_are_captured_on_amd_s_devices, [], {
     let session = session(2);
     block_on(session.init_ccl("rccl", &[])).unwrap();

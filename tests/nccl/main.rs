@@ -6,7 +6,7 @@
 //! `processes` that plan no fault of the double, run on this machine's GPUs, of which one is enough. The others say that they are
 //! skipped, and why (`--nocapture` shows it).
 
-#![cfg(all(feature = "nccl", target_os = "linux"))]
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod allocations;

@@ -388,7 +388,6 @@ on_the_double!(groups_share_memory_of_their_own, [], {
     });
 });
 
-#[cfg(feature = "rccl")]
 on_the_double!(amd_s_devices_share_memory_too_and_sums_go_by_rccl, ["GPU_DOUBLE_DELAY_US" = "100"], {
     let session = patient(3);
     block_on(session.init_ccl("rocm_p2p", &[])).unwrap();

@@ -22,7 +22,6 @@ on_the_double!(a_wait_ends_where_all_ordinary_streams_share_its_queue, ["CUDA_DE
     waits_end_at_the_deadline(&session, "cuda_p2p");
 });
 
-#[cfg(feature = "rccl")]
 on_the_double!(a_wait_on_an_amd_device_ends_where_all_ordinary_streams_share_its_queue, ["GPU_MAX_HW_QUEUES" = "1"], {
     let session = patient(2);
     block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
@@ -69,7 +68,6 @@ on_the_double!(
     }
 );
 
-#[cfg(feature = "rccl")]
 on_the_double!(words_are_in_signal_memory_where_hip_waits_in_no_other, ["GPU_STREAMOPS_CP_WAIT" = "1"], {
     let session = patient(3);
     block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
@@ -82,7 +80,6 @@ on_the_double!(words_are_in_signal_memory_where_hip_waits_in_no_other, ["GPU_STR
     crate::costs::check_nothing_is_left_of("libamdhip64.so.6");
 });
 
-#[cfg(feature = "rccl")]
 on_the_double!(
     words_that_hip_does_not_wait_for_leave_all_to_rccl,
     ["GPU_STREAMOPS_CP_WAIT" = "1", "LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
@@ -95,7 +92,6 @@ on_the_double!(
     }
 );
 
-#[cfg(feature = "rccl")]
 on_the_double!(
     memory_in_which_peers_do_not_see_words_leaves_all_to_rccl,
     ["LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],

@@ -10,9 +10,7 @@ mod functions;
 mod invited;
 mod life;
 mod matching;
-#[cfg(feature = "mpi")]
 mod mpi;
-#[cfg(feature = "nccl")]
 mod nccl;
 mod programs;
 mod replies;
@@ -32,14 +30,6 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They count processes and descriptors, and stop and kill.
     arguments.test_threads = Some(1);
-    #[cfg(feature = "mpi")]
-    let mpi = mpi::tests();
-    #[cfg(not(feature = "mpi"))]
-    let mpi = Tests::new();
-    #[cfg(feature = "nccl")]
-    let nccl = nccl::tests();
-    #[cfg(not(feature = "nccl"))]
-    let nccl = Tests::new();
     let tests = [
         death::tests(),
         invited::tests(),
@@ -47,8 +37,8 @@ fn main() -> ExitCode {
         matching::tests(),
         replies::tests(),
         start::tests(),
-        mpi,
-        nccl,
+        mpi::tests(),
+        nccl::tests(),
     ];
     let trials = tests.into_iter().flatten().map(|(name, test)| {
         let run = move || {

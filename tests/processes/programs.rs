@@ -55,7 +55,6 @@ pub(crate) fn run() -> Option<ExitCode> {
         "invited" => invited(),
         "listener" => listener(),
         "mpi" => mpi(),
-        #[cfg(feature = "nccl")]
         "nccl" => crate::nccl::run(),
         "printer" => printer("output"),
         "painter" => printer(ESCAPES),

@@ -17,8 +17,8 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-pub(crate) const CRATES: [&str; 13] = [
-    "disco",
+pub(crate) const CRATES: [&str; 15] = [
+    "disco-runtime",
     "disco-core",
     "disco-channel",
     "disco-local",
@@ -29,9 +29,14 @@ pub(crate) const CRATES: [&str; 13] = [
     "disco-mpi",
     "disco-conformance",
     "disco-gpu-double",
-    "disco-cli",
+    "disco-runtime-cli",
+    "disco-benches",
+    "disco-tests",
     "xtask",
 ];
+
+/// Packages that stay in the repository.
+const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-tests", "xtask"];
 
 /// Features of the facade; it must build with each alone. A test holds this to the manifest, but for `nccl-without-bindings`,
 /// which needs another crate's.
@@ -57,11 +62,11 @@ const EXAMPLES: [(&str, &str); 12] = [
 pub(crate) fn lints() -> Vec<Step> {
     let mut steps = vec![
         step("format", "fmt --all --check"),
-        step("clippy", "clippy --quiet --workspace --all-targets -- -D warnings"),
+        step("clippy", "clippy --quiet --workspace --all-targets --all-features -- -D warnings"),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
     ];
     steps.extend(facades().map(|(name, features)| {
-        let args = format!("clippy --quiet --package disco --all-targets {features} -- -D warnings");
+        let args = format!("clippy --quiet --package disco-runtime --all-targets {features} -- -D warnings");
         step(&format!("clippy, {name}"), &args)
     }));
     steps
@@ -72,8 +77,8 @@ pub(crate) fn tests() -> Vec<Step> {
     let alone =
         CRATES.map(|name| step(&format!("{name} alone"), &format!("check --quiet --package {name} --all-targets")));
     // Without the tests: what they depend on could lend the facade a feature it forgot to ask for.
-    let facades =
-        facades().map(|(name, features)| step(&name, &format!("check --quiet --package disco --lib {features}")));
+    let facades = facades()
+        .map(|(name, features)| step(&name, &format!("check --quiet --package disco-runtime --lib {features}")));
     let rest = [
         step("tests and benchmarks compile", &format!("{} --quiet", test_programs::BUILD)),
         step("tests, benchmarks once each", "run --quiet --package xtask -- programs"),
@@ -82,7 +87,7 @@ pub(crate) fn tests() -> Vec<Step> {
     let examples = EXAMPLES.map(|(name, args)| {
         step(
             format!("example {name} {args}").trim_end(),
-            &format!("run --quiet --package disco --features serde --example {name} -- {args}"),
+            &format!("run --quiet --package disco-runtime --features serde --example {name} -- {args}"),
         )
     });
     alone.into_iter().chain(facades).chain(rest).chain(examples).collect()
@@ -108,7 +113,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
             "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
         )
         .with("RUSTFLAGS", "--cfg loom"),
-        step("random sessions, for longer", "test --quiet --package disco --test soak")
+        step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
             .with("DISCO_SOAK_SECONDS", "600"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
             .with("DISCO_LONG_TESTS", "1"),
@@ -118,16 +123,21 @@ pub(crate) fn long_tests() -> Vec<Step> {
             "--package disco-core --package disco-channel --package disco-local --lib --tests",
             "",
         ),
-        sanitized("conformance, address sanitizer", "--package disco --test conformance", ""),
+        sanitized("conformance, address sanitizer", "--package disco-tests --test conformance", ""),
         // What is kept from peers that are stuck leaks, as it must.
-        sanitized("processes, address sanitizer", "--package disco --test processes", &but)
+        sanitized("processes, address sanitizer", "--package disco-tests --test processes", &but)
             .with("ASAN_OPTIONS", "allocator_may_return_null=1:detect_leaks=0"),
     ]
 }
 
-/// Documentation without a warning.
+/// Documentation without a warning, and the packages as they would be published.
 pub(crate) fn documentation() -> Vec<Step> {
-    vec![step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings")]
+    let published = CRATES.iter().filter(|name| !UNPUBLISHED.contains(name));
+    let packages: String = published.map(|name| format!(" --package {name}")).collect();
+    vec![
+        step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
+        step("packages", &format!("package --quiet --no-verify --allow-dirty{packages}")),
+    ]
 }
 
 /// The facade with no feature and with each alone: a name, and cargo's arguments for it.
@@ -161,6 +171,7 @@ mod tests {
     use std::fs;
 
     use super::{CRATES, EXAMPLES, FEATURES};
+    use crate::built::root;
 
     /// Examples that other tests run: a library for a C program, and those that need a GPU or its test double.
     const ELSEWHERE: [&str; 3] = ["c_host", "gpu_evidence", "overlap"];
@@ -173,9 +184,12 @@ mod tests {
 
     #[test]
     fn every_package_of_the_workspace_has_a_row() {
-        let members = between("members = [", "]").split(',').map(|name| name.trim().trim_matches('"'));
-        let members: Vec<_> = members.filter(|name| !name.is_empty()).collect();
-        assert_eq!(CRATES[1..], members);
+        let folders = between("members = [", "]").split(',').map(|name| name.trim().trim_matches('"'));
+        let names = folders.filter(|name| !name.is_empty()).map(|folder| {
+            let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+            manifest.split_once("name = \"").unwrap().1.split_once('"').unwrap().0.to_owned()
+        });
+        assert_eq!(CRATES[1..], names.collect::<Vec<_>>());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::built::{self, Built};
 
 /// What cargo builds; the step before builds the same, so that its time is seen.
-pub(crate) const BUILD: &str = "test --workspace --all-targets --no-run";
+pub(crate) const BUILD: &str = "test --workspace --all-targets --all-features --no-run";
 
 /// Test programs that take longest, which start first.
 const FIRST: [&str; 4] = ["conformance", "nccl", "processes", "nodes"];
@@ -102,9 +102,9 @@ impl Built {
         self.kind == "test" && self.name == name
     }
 
-    /// Such as `disco-cli test nodes`.
+    /// Such as `disco-tests test nodes`.
     fn label(&self) -> String {
-        // `file:///…/disco-cli#0.1.0`, or `file:///…/checkout#disco@0.1.0` where the folder has another name.
+        // `file:///…/disco-core#0.1.0`, or `file:///…/tests#disco-tests@0.1.0` where the folder has another name.
         let (folder, version) = self.package.rsplit_once('#').unwrap_or((&self.package, ""));
         let package = match version.split_once('@') {
             Some((name, _)) => name,

@@ -14,7 +14,9 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// Builds an example of the facade. Returns the folder of all.
 fn build(example: &str) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
-    let built = cargo.args(["build", "--quiet", "--package", "disco", "--example", example]).current_dir(WORKSPACE);
+    let built = cargo
+        .args(["build", "--quiet", "--package", "disco-runtime", "--features", "mpi", "--example", example])
+        .current_dir(WORKSPACE);
     assert!(built.status().unwrap().success());
     Path::new(env!("CARGO_BIN_EXE_disco")).parent().unwrap().join("examples")
 }

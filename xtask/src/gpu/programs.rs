@@ -21,10 +21,11 @@ const PROGRAMS: [(&str, &str, &str); 5] = [
     ("nccl_bench", "bench", "nccl"),
 ];
 
-const BUILDS: [&str; 3] = [
-    "build --package disco-cli",
-    "build --package disco --example digits --example gpu_evidence",
-    "test --package disco --test nccl --bench nccl --no-run",
+const BUILDS: [&str; 4] = [
+    "build --package disco-runtime-cli",
+    "build --package disco-runtime --features nccl --example digits --example gpu_evidence",
+    "test --package disco-tests --test nccl --no-run",
+    "test --package disco-benches --features nccl --bench nccl --no-run",
 ];
 
 /// Builds them.
