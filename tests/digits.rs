@@ -113,6 +113,8 @@ fn held_out_images_are_recognised() {
     let accuracy = outcome.epochs.last().unwrap().accuracy;
     assert!(accuracy >= 0.95, "{accuracy}");
     assert!(outcome.images_per_second > 0.0);
+    assert_eq!(outcome.bytes_per_step, (64 * 32 + 32 + 32 * 10 + 10 + 1) * 4, "weights, biases and the loss");
+    assert!(!outcome.time_in_collectives.is_zero() && outcome.time_in_collectives <= outcome.time);
 }
 
 #[test]

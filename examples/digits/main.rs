@@ -16,8 +16,8 @@ use disco::{Builder, DataPlane, Session, SessionKind, block_on};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::data::Dataset;
-use crate::train::Epoch;
+use crate::data::{BATCH, Dataset};
+use crate::train::{Epoch, Outcome};
 
 /// Decides which images are held out, and the one order of the others.
 const SEED: u64 = 0;
@@ -76,15 +76,18 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let bar = progress(&args);
     let outcome = block_on(async {
         session.init_ccl(&args.backend, &args.devices).await?;
-        let report = |epoch: usize, result: &Epoch| {
-            bar.set_message(format!("loss {:.4}  test accuracy {:.4}", result.loss, result.accuracy));
-            bar.set_position(epoch as u64 + 1);
+        let report = |epoch: usize, Epoch { loss, accuracy }: &Epoch| {
+            let epoch = epoch + 1;
+            if !args.json {
+                bar.suspend(|| println!("epoch {epoch:>3}  loss {loss:.4}  test accuracy {accuracy:.4}"));
+            }
+            bar.set_position(epoch as u64);
         };
         let outcome = train::train(&session, (&data, &held_out), args.epochs.into(), report).await?;
         session.shutdown().await?;
         Ok::<_, disco::Error>(outcome)
     })?;
-    bar.finish();
+    bar.finish_and_clear();
 
     let Args { workers, backend, .. } = args;
     let test_accuracy = outcome.epochs.last().map_or(0.0, |epoch| epoch.accuracy);
@@ -94,9 +97,29 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
         let report = Report { workers, backend: &backend, epochs, losses, test_accuracy, images_per_second };
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        println!("test accuracy {test_accuracy:.3} ({images_per_second:.0} images/s, {workers} workers, {backend})");
+        print_summary(&outcome, workers, &backend);
     }
     Ok(())
+}
+
+/// Says in words what happened.
+fn print_summary(outcome: &Outcome, workers: usize, backend: &str) {
+    let Outcome { losses, epochs, images_per_second, bytes_per_step, time, time_in_collectives } = outcome;
+    let steps = losses.len();
+    println!(
+        "{workers} workers trained one network together, on {steps} batches of {BATCH} images, each of which they shared."
+    );
+    println!(
+        "After each batch, one all-reduce of {bytes_per_step} bytes over backend `{backend}` averaged their gradients: {:.1} MB a worker.",
+        (steps * bytes_per_step) as f64 / 1e6
+    );
+    println!(
+        "They took {:.2} s, of which a worker spent {:.2} s in all-reduces, waits for slower workers included.",
+        time.as_secs_f64(),
+        time_in_collectives.as_secs_f64()
+    );
+    let accuracy = epochs.last().map_or(0.0, |epoch| epoch.accuracy);
+    println!("test accuracy {accuracy:.3} ({images_per_second:.0} images/s)");
 }
 
 /// A bar on standard error, where that is a terminal.
@@ -105,7 +128,7 @@ fn progress(args: &Args) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(args.epochs.into());
-    match ProgressStyle::with_template("epoch {pos:>3}/{len} [{bar:30}] {msg}") {
+    match ProgressStyle::with_template("epoch {pos:>3}/{len} [{bar:30}] {eta} left") {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),
         Err(_) => bar,
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! broadcast weights, scatter rows
 //! for each batch:  digits.backward   each worker: loss and gradients of its rows
-//!                  all_reduce(avg)   … of the whole batch, on all workers
+//!                  digits.average    … of the whole batch, on all workers: one all-reduce
 //!                  digits.update     each worker: the same step
 //! after an epoch:  digits.predict, gather_to_worker0
 //! ```
@@ -11,8 +11,8 @@
 use std::time::{Duration, Instant};
 
 use disco::{
-    DRef, DType, DataPlane, Element, Error, Placement, Reduction, Result, Scope, Session, SessionExt, Tensor,
-    WorkerContext,
+    CommunicatorExt, DRef, DType, DataPlane, Element, Error, Placement, Reduction, Result, Scope, Session, SessionExt,
+    Tensor, WorkerContext,
 };
 
 use crate::data::{BATCH, Dataset, PIXELS};
@@ -40,6 +40,12 @@ pub(crate) struct Outcome {
     pub(crate) epochs: Vec<Epoch>,
     /// Images trained on per second, each counted once an epoch.
     pub(crate) images_per_second: f64,
+    /// Bytes of the tensor of each all-reduce.
+    pub(crate) bytes_per_step: usize,
+    /// Time that training took, without the look at the held-out images.
+    pub(crate) time: Duration,
+    /// Part of that time in which a worker is inside all-reduces, or waits for other workers there; the mean of all workers.
+    pub(crate) time_in_collectives: Duration,
 }
 
 /// Writes the gradients of this worker's rows of a batch to `step`, and their loss behind them.
@@ -60,6 +66,20 @@ fn backward(
         loss[0] = model::loss_and_gradients(&params.view::<f32>()?, &pixels, &labels, grads);
     }
     up(ctx, [(&step, &result)])
+}
+
+/// Averages gradients and loss over all workers. Returns the seconds that this worker has spent so, with those `before`.
+fn average(ctx: &mut WorkerContext, step: Tensor, before: f64) -> Result<f64> {
+    let start = Instant::now();
+    let comm = ctx.comm()?;
+    comm.all_reduce_in_place(&step, Reduction::Avg)?;
+    comm.synchronize()?;
+    Ok(before + start.elapsed().as_secs_f64())
+}
+
+/// No time has been spent so far.
+fn start_clock(_: &mut WorkerContext) -> Result<f64> {
+    Ok(0.0)
 }
 
 /// Takes one step, and notes its loss as number `at` of the curve.
@@ -118,6 +138,8 @@ fn up<const N: usize>(ctx: &mut WorkerContext, tensors: [(&Tensor, &Tensor); N])
 }
 
 disco::register_function!("digits.backward", backward);
+disco::register_function!("digits.average", average);
+disco::register_function!("digits.start_clock", start_clock);
 disco::register_function!("digits.update", update);
 disco::register_function!("digits.predict", predict);
 
@@ -152,28 +174,36 @@ pub(crate) async fn train(
     let labels = scattered(session, &by_worker(&data.labels, 1, batches, workers), [batches, share, 1]).await?;
     let test = Test::new(session, held_out).await?;
     let (backward, update) = (session.function("digits.backward").await?, session.function("digits.update").await?);
+    let average = session.function("digits.average").await?;
+    let mut in_collectives = session.call_named("digits.start_clock", ()).await?;
 
     let host_curve = Tensor::zeros(DType::F32, [batches as i64])?;
-    let mut outcome = Outcome { losses: Vec::new(), epochs: Vec::new(), images_per_second: 0.0 };
-    let mut time = Duration::ZERO;
+    let (mut losses, mut results, mut time) = (Vec::new(), Vec::with_capacity(epochs), Duration::ZERO);
     for epoch in 0..epochs {
         let start = Instant::now();
         for batch in 0..batches as i64 {
             session.call(&backward, (&params, &pixels, &labels, &step, batch)).await?;
-            session.all_reduce(&step, &step, Reduction::Avg, Scope::World).await?;
+            in_collectives = session.call(&average, (&step, &in_collectives)).await?;
             session.call(&update, (&params, &velocity, &step, &curve, batch)).await?;
         }
         session.copy_from_worker_0(&host_curve, &curve).await?;
         session.sync_all().await?;
         time += start.elapsed();
-        let losses = host_curve.to_vec::<f32>()?;
-        let loss = losses.iter().sum::<f32>() / batches as f32;
-        outcome.losses.extend(losses);
-        outcome.epochs.push(Epoch { loss, accuracy: test.accuracy(session, &params).await? });
-        report(epoch, &outcome.epochs[epoch]);
+        let curve = host_curve.to_vec::<f32>()?;
+        let loss = curve.iter().sum::<f32>() / batches as f32;
+        losses.extend(curve);
+        results.push(Epoch { loss, accuracy: test.accuracy(session, &params).await? });
+        report(epoch, &results[epoch]);
     }
-    outcome.images_per_second = (epochs * batches * BATCH) as f64 / time.as_secs_f64();
-    Ok(outcome)
+    let seconds: f64 = session.get_all_as::<f64>(&in_collectives).await?.iter().sum();
+    Ok(Outcome {
+        losses,
+        epochs: results,
+        images_per_second: (epochs * batches * BATCH) as f64 / time.as_secs_f64(),
+        bytes_per_step: (PARAMETERS + 1) * size_of::<f32>(),
+        time,
+        time_in_collectives: Duration::from_secs_f64(seconds / workers as f64),
+    })
 }
 
 /// The images that are not trained on.
