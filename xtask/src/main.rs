@@ -8,6 +8,7 @@ mod modules;
 mod run;
 mod steps;
 mod test_programs;
+mod tools;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,8 +24,7 @@ enum Command {
     /// The tests: every crate and feature on its own, all tests together, documentation tests, examples
     Test {
         /// Also the loom models, the tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit on the test
-        /// double, and a minute of each fuzz target; each has a target folder
-        /// of its own
+        /// double, a minute of each fuzz target, cargo-deny, and a build of each package as it would be published
         #[arg(long)]
         long: bool,
     },
@@ -35,6 +35,8 @@ enum Command {
         #[arg(default_value = "target/gpu-bundle")]
         folder: PathBuf,
     },
+    /// Licences and sources of all dependencies, by cargo-deny
+    Deny,
     /// Fails on a cycle between the modules of a crate, which the gate does not take
     Modules,
     /// All test programs, several at a time
@@ -58,6 +60,7 @@ impl Command {
     fn run(self) -> anyhow::Result<()> {
         let steps = match self {
             Self::GpuBundle { folder } => return gpu::bundle(&folder),
+            Self::Deny => return tools::deny(),
             Self::Modules => return modules::check(),
             Self::Programs => return test_programs::run(),
             Self::GpuRehearsal => return gpu::rehearse(),

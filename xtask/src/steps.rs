@@ -117,6 +117,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_SOAK_SECONDS", "600"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
             .with("DISCO_LONG_TESTS", "1"),
+        step("packages build", &packages()),
+        step("dependencies", "run --quiet --package xtask -- deny"),
         step("GPU evidence kit on the double", "run --quiet --package xtask -- gpu-rehearsal"),
         sanitized(
             "address sanitizer",
@@ -132,12 +134,16 @@ pub(crate) fn long_tests() -> Vec<Step> {
 
 /// Documentation without a warning, and the packages as they would be published.
 pub(crate) fn documentation() -> Vec<Step> {
-    let published = CRATES.iter().filter(|name| !UNPUBLISHED.contains(name));
-    let packages: String = published.map(|name| format!(" --package {name}")).collect();
     vec![
         step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
-        step("packages", &format!("package --quiet --no-verify --allow-dirty{packages}")),
+        step("packages", &format!("{} --no-verify", packages())),
     ]
+}
+
+/// Makes the packages that are published.
+fn packages() -> String {
+    let published = CRATES.iter().filter(|name| !UNPUBLISHED.contains(name));
+    published.fold("package --quiet --allow-dirty".to_owned(), |args, name| format!("{args} --package {name}"))
 }
 
 /// The facade with no feature and with each alone: a name, and cargo's arguments for it.
