@@ -144,8 +144,7 @@ impl Builder {
 
     /// Bytes of the arguments of one call, of the value of one `set` or of the value of one `get` that may cross to or from workers
     /// in other processes. It bounds what each end allocates for the other. Threads of this process have no such limit. Default:
-    /// 1 GiB. Bytes under way are no progress to a wait for a reply: where a value takes longer than 30 s to cross the network, raise
-    /// [`Deadlines::reply`], too.
+    /// 1 GiB. A value may take longer than [`Deadlines::reply`] to cross the network: bytes that move count as progress.
     pub fn value_limit(mut self, bytes: usize) -> Self {
         self.value_limit = bytes;
         self

@@ -47,6 +47,9 @@ pub struct Progress {
     pub inside: Option<Arc<str>>,
     /// Its last operations on communicators, oldest first.
     pub ops: Vec<OpRecord>,
+    /// Bytes of large packets that its lane has sent to it and received from it. A lane to a node counts those of all workers of the node.
+    /// It is known to the lane alone, and does not cross the wire.
+    pub moved: u64,
 }
 
 impl Progress {
@@ -152,6 +155,7 @@ impl Activity {
             finished: self.finished.load(Ordering::Relaxed),
             inside: inside.checked_sub(1).and_then(|index| names.get(index as usize).cloned()),
             ops,
+            moved: 0,
         }
     }
 }

@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{Builder, DataPlane, LaneSession, Session, SessionExt, SessionKind, Value, WorkerId, block_on};
+use disco::{
+    Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on,
+};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 use crate::programs::{self, PATIENCE, ask, builder, complaint, end, node, with};
 
@@ -18,6 +21,7 @@ crate::tests!(
     a_link_that_is_cut_during_the_start_is_named,
     a_link_that_is_cut_without_a_packet_is_noticed_on_both_ends,
     a_delay_of_200_ms_loses_nothing,
+    a_transfer_longer_than_the_reply_deadline_succeeds_while_bytes_move,
 );
 
 /// Passes on what goes over connections to an address.
@@ -33,6 +37,8 @@ struct State {
     record: Mutex<Option<Arc<Mutex<Vec<u8>>>>>,
     /// Bytes to the node until the link is cut.
     left: AtomicUsize,
+    /// Bytes that go each way in a second; 0 without a limit.
+    rate: usize,
     streams: Mutex<Vec<TcpStream>>,
 }
 
@@ -44,16 +50,30 @@ impl Proxy {
         Self::delaying(to, Duration::ZERO)
     }
 
+    /// So many bytes a second go each way.
+    fn throttled(to: SocketAddr, rate: usize) -> Self {
+        Self::new(to, Duration::ZERO, rate)
+    }
+
     /// Everything takes so long, each way.
     fn delaying(to: SocketAddr, delay: Duration) -> Self {
+        Self::new(to, delay, 0)
+    }
+
+    fn new(to: SocketAddr, delay: Duration, rate: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State { left: usize::MAX.into(), ..State::default() });
+        let state = Arc::new(State { left: usize::MAX.into(), rate, ..State::default() });
         let shared = state.clone();
         thread::spawn(move || {
             for node in listener.incoming() {
                 let (node, Ok(controller)) = (node.unwrap(), TcpStream::connect(to)) else { continue };
                 [&node, &controller].into_iter().for_each(|stream| stream.set_nodelay(true).unwrap());
+                if rate > 0 {
+                    // Little waits in the system, where no end sees it move.
+                    [&node, &controller].into_iter().for_each(|it| set_socket_recv_buffer_size(it, 64 << 10).unwrap());
+                    [&node, &controller].into_iter().for_each(|it| set_socket_send_buffer_size(it, 64 << 10).unwrap());
+                }
                 shared.streams.lock().unwrap().extend([&node, &controller].map(|stream| stream.try_clone().unwrap()));
                 let back = [&node, &controller].map(|stream| stream.try_clone().unwrap());
                 let (up, down) = (shared.clone(), shared.clone());
@@ -98,7 +118,7 @@ impl State {
 
 /// Copies one direction, until it is closed.
 fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<State>, is_up: bool) {
-    let (tell, told) = mpsc::channel::<(Instant, Vec<u8>)>();
+    let (tell, told) = mpsc::sync_channel::<(Instant, Vec<u8>)>(if state.rate > 0 { 1 } else { 1 << 16 });
     let keeper = state.clone();
     let writer = thread::spawn(move || {
         for (due, mut bytes) in told {
@@ -113,6 +133,9 @@ fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<Sta
             }
             if to.write_all(&bytes).is_err() {
                 return;
+            }
+            if keeper.rate > 0 {
+                thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / keeper.rate as f64));
             }
             if !is_up && left < usize::MAX && left == bytes.len() {
                 return keeper.cut();
@@ -261,4 +284,27 @@ fn a_delay_of_200_ms_loses_nothing() {
         session.shutdown().await.unwrap();
     });
     assert!(end(node).status.success());
+}
+
+fn a_transfer_longer_than_the_reply_deadline_succeeds_while_bytes_move() {
+    // 24 MiB take 3 s each way.
+    let limits = Deadlines::default().with_reply(Duration::from_secs(1)).with_stall(Duration::from_secs(1));
+    let tensor = Tensor::from_vec((0..3 << 20).map(f64::from).collect::<Vec<_>>(), [3 << 20]).unwrap();
+    let builder = builder(2, 1).deadlines(limits);
+    let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, 8 << 20));
+    block_on(async {
+        let worker = WorkerId::new(1);
+        let register = session.call_named("tests.length", ("four",)).await.unwrap();
+        session.set(&register, worker, tensor.clone().into()).await.unwrap();
+        let back: Tensor = session.get_as(&register, worker).await.unwrap();
+        assert!(back.to_vec::<f64>().unwrap() == tensor.to_vec::<f64>().unwrap());
+        // A link that moves nothing is another matter.
+        proxy.go_deaf();
+        let late = session.get(&register, worker).await.unwrap_err().to_string();
+        assert!(late.starts_with("get: no end after 1s: worker 1 does not answer: finished command "), "{late}");
+        // The session is lost with the link.
+        proxy.cut();
+        session.shutdown().await.unwrap_err();
+    });
+    complaint(node);
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use disco_core::channel::Signal;
+use disco_core::channel::{Progress, Signal};
 use disco_core::wire::Message;
-use disco_core::{Error, Result};
+use disco_core::{Error, Result, WorkerId};
 
 use super::table::Table;
 use crate::engine::controller::{Action, Conn, Controller, Event, Order, Write};
@@ -59,6 +59,15 @@ impl Lane {
     /// Only looks at the engine.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
         look(&self.lock().controller)
+    }
+
+    /// What a worker is doing, and the bytes that its connection has moved.
+    pub(crate) fn progress(&self, worker: WorkerId) -> Progress {
+        let state = self.lock();
+        let conn = state.controller.conn_of(worker).and_then(|conn| state.table.find(conn));
+        let mut progress = state.controller.progress(worker);
+        progress.moved = conn.map_or(0, |connection| connection.moved());
+        progress
     }
 
     /// Has the engine note something of which nothing follows.

@@ -237,9 +237,10 @@ impl<T: Transport> Reactor<T> {
     /// Takes in the messages of which all bytes have come. Returns whether there were any.
     fn take_messages(&mut self, conn: Conn) -> Result<bool, WireError> {
         let mut is_any = false;
-        while let Some(reading) = self.connections.get_mut(&conn)
-            && let Some(message) = reading.incoming.next()?
-        {
+        while let Some(reading) = self.connections.get_mut(&conn) {
+            let message = reading.incoming.next()?;
+            reading.connection.note_received(reading.incoming.moved());
+            let Some(message) = message else { break };
             is_any = true;
             self.step(Event::Message(conn, message));
         }

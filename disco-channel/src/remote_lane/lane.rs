@@ -166,7 +166,7 @@ impl<P: Peers> Channel for RemoteLane<P> {
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {
-        self.running.get().map(|it| it.served.look(|engine| engine.progress(worker))).unwrap_or_default()
+        self.running.get().map(|it| it.served.progress(worker)).unwrap_or_default()
     }
 
     /// Nodes that have not left in time are told to end at once; worker processes are killed.

@@ -17,7 +17,7 @@ pub(super) struct Patience {
 }
 
 /// What changes when a worker makes progress.
-type Mark = (u64, u64, Option<u32>);
+type Mark = (u64, u64, u64, Option<u32>);
 
 impl Patience {
     pub(super) fn new() -> Self {
@@ -27,7 +27,8 @@ impl Patience {
 
     /// Time since `worker` moved, or since the wait began.
     pub(super) fn idle(&mut self, worker: WorkerId, progress: &Progress) -> Duration {
-        let mark = (progress.received, progress.finished, progress.ops.last().map(|op| op.number));
+        let op = progress.ops.last().map(|op| op.number);
+        let mark = (progress.received, progress.finished, progress.moved, op);
         let now = Instant::now();
         match self.seen.iter_mut().find(|seen| seen.0 == worker) {
             Some(seen) if seen.1 == mark => {}
@@ -107,6 +108,8 @@ pub(super) fn rounded(time: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
     use crate::activity::Activity;
     use crate::op::Op;
@@ -124,6 +127,23 @@ mod tests {
         assert!(late.contains("worker 1 does not answer: "), "{late}");
         assert!(late.ends_with("inside `train.step`, in barrier (operation 1)"), "{late}");
         op.end(true);
+    }
+
+    #[test]
+    fn bytes_under_way_are_progress() {
+        let limits = Deadlines::default().with_reply(Duration::from_millis(20)).with_stall(Duration::from_millis(20));
+        let (worker, mut patience) = (WorkerId::new(1), Patience::new());
+        let moved = |moved| Progress { moved, ..Progress::new(3, 2) };
+        assert!(patience.reply(&limits, "get", vec![(worker, moved(0))]).is_none());
+        for bytes in 1..5 {
+            thread::sleep(limits.reply);
+            assert!(patience.reply(&limits, "get", vec![(worker, moved(bytes))]).is_none());
+            assert!(patience.room(&limits, worker, &moved(bytes)).is_none());
+        }
+        thread::sleep(limits.reply);
+        let late = patience.reply(&limits, "get", vec![(worker, moved(4))]).unwrap().to_string();
+        assert_eq!(late, "get: no end after 20ms: worker 1 does not answer: finished command 2, in command 3");
+        assert!(matches!(patience.room(&limits, worker, &moved(4)), Some(Error::Stalled { .. })));
     }
 
     #[test]

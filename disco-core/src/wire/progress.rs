@@ -33,7 +33,7 @@ pub(super) fn decode(mut packet: Packet<'_>) -> Result<Progress, WireError> {
         return Err(WireError::Expected("whole records of operations"));
     }
     let ops = ops.iter().map(decode_op).collect::<Result<_, _>>()?;
-    Ok(Progress { received, finished, inside, ops })
+    Ok(Progress { received, finished, inside, ops, moved: 0 })
 }
 
 fn decode_op(args: &[Value; 5]) -> Result<OpRecord, WireError> {

@@ -245,6 +245,11 @@ impl Controller {
         self.peers.get(peer)?.conn()
     }
 
+    /// The connection of the peer of a worker.
+    pub(crate) fn conn_of(&self, worker: WorkerId) -> Option<Conn> {
+        self.place(worker).and_then(|(peer, _)| self.conn(peer))
+    }
+
     /// What a worker is doing.
     pub(crate) fn progress(&self, worker: WorkerId) -> Progress {
         self.place(worker).map(|(peer, at)| self.peers[peer].progress[at].clone()).unwrap_or_default()

@@ -26,6 +26,8 @@ pub(crate) struct Incoming {
     /// What has come of a large packet, and what is to come.
     parts: Vec<u8>,
     left: u64,
+    /// Bytes of parts that have come so far.
+    moved: u64,
     fds: VecDeque<OwnedFd>,
     /// Memory with the large tensors of the next frame or reply.
     beside: Option<Arc<MappedSnapshot>>,
@@ -38,7 +40,8 @@ impl Incoming {
     /// Nothing so far. A packet may have `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         let (buffer, parts) = (Vec::new(), Vec::new());
-        Self { buffer, unread: 0..0, parts, left: 0, fds: VecDeque::new(), beside: None, limit, is_closed: false }
+        let fds = VecDeque::new();
+        Self { buffer, unread: 0..0, parts, left: 0, moved: 0, fds, beside: None, limit, is_closed: false }
     }
 
     /// The other end has proved who it is: larger packets are taken.
@@ -49,6 +52,11 @@ impl Incoming {
     /// Whether parts of a large packet have come, and others have not.
     pub(crate) fn is_inside_large_packet(&self) -> bool {
         !self.parts.is_empty()
+    }
+
+    /// Bytes of large packets that have come so far.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
     }
 
     /// The other end has closed, or is gone; what came before can still be taken.
@@ -168,6 +176,7 @@ impl Incoming {
             return Err(WireError::Expected("the next part of a packet"));
         }
         self.parts.extend_from_slice(part);
+        self.moved += part.len() as u64;
         self.left = left;
         if left > 0 {
             return Ok(None);

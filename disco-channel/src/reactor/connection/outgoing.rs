@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ const SLICES: usize = 64;
 pub(crate) struct Connection {
     socket: OwnedFd,
     outbox: Mutex<Outbox>,
+    /// Bytes of large packets that have gone and come.
+    moved: [AtomicU64; 2],
     /// Whoever polls the socket, and has to flush what it did not take.
     waker: Arc<Waker>,
 }
@@ -64,6 +67,8 @@ struct Parcel {
     pieces: Option<Arc<Pieces>>,
     sent: usize,
     fd: Option<Descriptor>,
+    /// Of a large packet.
+    is_part: bool,
 }
 
 /// A descriptor that goes along with a packet. Its owner may go on using it.
@@ -77,7 +82,7 @@ impl Connection {
     pub(crate) fn new(socket: impl Into<OwnedFd>, waker: Arc<Waker>) -> io::Result<Self> {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket, outbox: Mutex::default(), waker })
+        Ok(Self { socket, outbox: Mutex::default(), moved: Default::default(), waker })
     }
 
     /// So many workers send by it, each of which may have a packet of `limit` bytes under way.
@@ -117,7 +122,13 @@ impl Connection {
         debug_assert!(bytes > CHUNK, "it goes in parts");
         self.check_backlog(&mut outbox, bytes)?;
         outbox.bytes += bytes;
-        outbox.last.push_back(Parcel { bytes: Arc::default(), pieces: Some(pieces), sent: 0, fd: None });
+        outbox.last.push_back(Parcel {
+            bytes: Arc::default(),
+            pieces: Some(pieces),
+            sent: 0,
+            fd: None,
+            is_part: false,
+        });
         self.go(&mut outbox)
     }
 
@@ -175,7 +186,7 @@ impl Connection {
         self.check_backlog(&mut outbox, bytes.len())?;
         outbox.bytes += bytes.len();
         let queue = if is_urgent { &mut outbox.first } else { &mut outbox.last };
-        queue.push_back(Parcel { bytes, pieces: None, sent: 0, fd });
+        queue.push_back(Parcel { bytes, pieces: None, sent: 0, fd, is_part: false });
         Ok(outbox)
     }
 
@@ -273,6 +284,16 @@ impl Connection {
         _ = net::shutdown(&self.socket, Shutdown::Both);
     }
 
+    /// Bytes of large packets that the socket has taken, and that have come.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).sum()
+    }
+
+    /// So many bytes of large packets have come so far.
+    pub(crate) fn note_received(&self, bytes: u64) {
+        self.moved[1].store(bytes, Ordering::Relaxed);
+    }
+
     /// Whether the other end has closed.
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut polled = [PollFd::new(self, PollFlags::empty())];
@@ -293,7 +314,10 @@ impl Connection {
                 return Ok(true);
             }
             match outbox.pass_on(&self.socket) {
-                Ok(sent) => outbox.forget(sent),
+                Ok(sent) => {
+                    let parts = outbox.forget(sent);
+                    self.moved[0].fetch_add(parts as u64, Ordering::Relaxed);
+                }
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => {}
                 Err(errno) => {
@@ -347,7 +371,7 @@ impl Outbox {
         if left == 0 {
             self.last.pop_front();
         }
-        Ok(Some(Parcel { bytes: packet, pieces: None, sent: 0, fd: None }))
+        Ok(Some(Parcel { bytes: packet, pieces: None, sent: 0, fd: None, is_part: true }))
     }
 
     /// Passes the packets that are next to the socket, up to one that brings a descriptor.
@@ -364,23 +388,26 @@ impl Outbox {
         net::sendmsg(socket, &slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
-    /// The socket has taken so many bytes.
-    fn forget(&mut self, mut sent: usize) {
+    /// The socket has taken so many bytes. Returns how many of them are those of large packets.
+    fn forget(&mut self, mut sent: usize) -> usize {
         self.bytes -= sent;
+        let mut parts = 0;
         while let Some(parcel) = self.line.front_mut() {
             // It goes with the first byte.
             parcel.fd = None;
-            let left = parcel.bytes.len() - parcel.sent;
-            if sent < left {
-                parcel.sent += sent;
-                return;
+            let taken = sent.min(parcel.bytes.len() - parcel.sent);
+            parcel.sent += taken;
+            parts += if parcel.is_part { taken } else { 0 };
+            sent -= taken;
+            if parcel.sent < parcel.bytes.len() {
+                break;
             }
-            sent -= left;
             self.line.pop_front();
             if sent == 0 {
-                return;
+                break;
             }
         }
+        parts
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use disco_core::wire::{Message, WireError};
 use rustix::net::{self, SendFlags};
 
-use super::{Connection, Incoming};
+use super::{Connection, Incoming, PART};
 use crate::engine::limits::{CHUNK, PACKET};
 use crate::reactor::Waker;
 
@@ -116,6 +116,33 @@ fn a_packet_above_the_limit_is_refused_before_it_comes() {
     a.send(101u64.to_le_bytes().to_vec(), None).unwrap();
     incoming.fill(&b).unwrap();
     assert!(matches!(incoming.next(), Err(WireError::TooLarge { bytes: 101, limit: 100 })));
+}
+
+#[test]
+fn only_bytes_of_large_packets_count_as_moved() {
+    let (a, b) = pair();
+    let mut incoming = Incoming::new(1 << 20);
+    let mut come = |count: usize| {
+        let mut come = 0;
+        while come < count {
+            a.flush().unwrap();
+            incoming.fill(&b).unwrap();
+            while incoming.next().unwrap().is_some() {
+                come += 1;
+            }
+            b.note_received(incoming.moved());
+        }
+    };
+    a.send(bye("small"), None).unwrap();
+    come(1);
+    assert_eq!([a.moved(), b.moved()], [0, 0]);
+    let large = bye(&"x".repeat(3 * CHUNK));
+    a.send_last(large.clone()).unwrap();
+    a.send(bye("small"), None).unwrap();
+    come(2);
+    assert_eq!(b.moved(), large.len() as u64);
+    let envelopes = large.len().div_ceil(PART) * (bye("").len() + 64);
+    assert!((large.len()..large.len() + envelopes).contains(&(a.moved() as usize)), "{}", a.moved());
 }
 
 #[test]
