@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{Builder, Error, RegisterId, Session, SessionExt, Value, WorkerId, WorkerRange, World, block_on};
+use disco::{Builder, Error, RegisterId, Session, SessionExt, Tensor, Value, WorkerId, WorkerRange, World, block_on};
 use disco_channel::processes::{self, ProcessLane};
 use disco_core::{
     Channel, Command, Frame, Inbox,
@@ -86,6 +86,12 @@ impl Inbox for Gate {
 }
 
 fn a_lane_holds_large_replies_back_while_its_inbox_accepts_none_and_passes_small_ones_on() {
+    // Over the connection, and in shared memory.
+    holds_back(Value::from(vec![7u8; LARGE]));
+    holds_back(Tensor::from_vec(vec![7u8; LARGE], [LARGE]).unwrap().into());
+}
+
+fn holds_back(value: Value) {
     let mut options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
     let (silence, register) = (Duration::from_secs(2), RegisterId::new(1));
     (options.silence, options.heartbeat) = (silence, silence / 5);
@@ -96,17 +102,19 @@ fn a_lane_holds_large_replies_back_while_its_inbox_accepts_none_and_passes_small
     let reply = || told.recv_timeout(Duration::from_secs(20)).unwrap().index();
     let send = |seq, command| lane.send(&Arc::new(Frame::new(seq, [], command))).unwrap();
     let [holder, other] = [1, 2].map(WorkerId::new);
-    send(1, Command::DebugSet { register, worker: holder, value: Value::from(vec![7u8; LARGE]) });
+    send(1, Command::DebugSet { register, worker: holder, value });
     assert_eq!(reply(), 1);
     gate.is_open.store(false, Ordering::SeqCst);
     send(2, Command::DebugGet { register, worker: holder });
     send(3, Command::SyncWorker { worker: other });
     assert_eq!(reply(), 2);
+    // They wait behind the large one.
+    (4..6).for_each(|seq| send(seq, Command::DebugGet { register, worker: holder }));
     // Longer than workers may be silent.
     assert!(told.recv_timeout(2 * silence).is_err(), "a large reply came");
     gate.is_open.store(true, Ordering::SeqCst);
-    assert_eq!(reply(), 1);
+    (0..3).for_each(|_| assert_eq!(reply(), 1));
     assert!(gate.lost.lock().unwrap().is_empty());
-    send(4, Command::Shutdown);
+    send(6, Command::Shutdown);
     lane.close(Duration::from_secs(20)).unwrap();
 }

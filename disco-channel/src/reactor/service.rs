@@ -85,6 +85,7 @@ impl<T: Transport> Reactor<T> {
             if self.is_over {
                 break;
             }
+            self.release();
             let held = self.held();
             let (timeout, accepts) = self.lane.look(|engine| (engine.next_timeout(), engine.accepts()));
             for source in self.wait(timeout, accepts, &held) {
@@ -111,13 +112,25 @@ impl<T: Transport> Reactor<T> {
         self.transport.finish();
     }
 
-    /// Connections inside a large reply, while the inbox takes none.
+    /// Connections inside a large reply, or before one in shared memory, while the inbox takes none.
     fn held(&self) -> Vec<Conn> {
         if self.inbox.accepts_large_replies() {
             return Vec::new();
         }
-        let inside = self.connections.iter().filter(|(_, it)| it.incoming.is_inside_large_packet());
-        inside.map(|(conn, _)| *conn).collect()
+        let large = |incoming: &Incoming| incoming.is_inside_large_packet() || incoming.is_held();
+        self.connections.iter().filter(|(_, it)| large(&it.incoming)).map(|(conn, _)| *conn).collect()
+    }
+
+    /// Goes on with connections whose large reply was held back, if the inbox accepts it now: their sockets may have nothing more to say.
+    fn release(&mut self) {
+        let held: Vec<_> =
+            self.connections.iter().filter(|(_, it)| it.incoming.is_held()).map(|(conn, _)| *conn).collect();
+        for conn in held {
+            if !self.inbox.accepts_large_replies() {
+                break;
+            }
+            self.read(conn, true);
+        }
     }
 
     /// Waits until something comes, or it is time to look. What is `held` stays in its socket.
@@ -184,7 +197,7 @@ impl<T: Transport> Reactor<T> {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let connection = connection.clone();
         // The other end may have said why it is gone: that comes before an error of writing.
-        let is_all_read = is_held || self.read(conn);
+        let is_all_read = is_held || self.read(conn, true);
         if let Err(error) = connection.flush()
             && is_all_read
             && self.connections.contains_key(&conn)
@@ -195,9 +208,18 @@ impl<T: Transport> Reactor<T> {
     }
 
     /// Takes in what a connection says. Leaves off after a while, as the others have something to say, too: what is left comes up
-    /// again. Returns whether nothing is left.
-    fn read(&mut self, conn: Conn) -> bool {
+    /// again. Returns whether nothing is left. With `may_hold`, nothing is read behind a large reply that the inbox does not accept now.
+    fn read(&mut self, conn: Conn, may_hold: bool) -> bool {
         for _ in 0..ROUNDS {
+            if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_held()) {
+                if let Err(error) = self.take_messages(conn, may_hold) {
+                    self.step(Event::Garbage(conn, error.into()));
+                    return true;
+                }
+                if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_held()) {
+                    return true;
+                }
+            }
             let Some(reading) = self.connections.get_mut(&conn) else { return true };
             let event = if reading.bytes > 0 {
                 match reading.read_bytes() {
@@ -212,12 +234,15 @@ impl<T: Transport> Reactor<T> {
                 }
             } else {
                 match reading.incoming.fill(&reading.connection) {
-                    Ok(came) => match self.take_messages(conn) {
+                    Ok(came) => match self.take_messages(conn, may_hold) {
                         Ok(is_whole) if came => {
                             if !is_whole {
                                 self.step(Event::Heard(conn));
                             }
                             continue;
+                        }
+                        Ok(_) if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_held()) => {
+                            return true;
                         }
                         Ok(_) if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_closed()) => {
                             Event::Hung(conn, None)
@@ -235,10 +260,10 @@ impl<T: Transport> Reactor<T> {
     }
 
     /// Takes in the messages of which all bytes have come. Returns whether there were any.
-    fn take_messages(&mut self, conn: Conn) -> Result<bool, WireError> {
+    fn take_messages(&mut self, conn: Conn, may_hold: bool) -> Result<bool, WireError> {
         let mut is_any = false;
         while let Some(reading) = self.connections.get_mut(&conn) {
-            let message = reading.incoming.next()?;
+            let message = reading.incoming.next_if(|| !may_hold || self.inbox.accepts_large_replies())?;
             reading.connection.note_received(reading.incoming.moved());
             let Some(message) = message else { break };
             is_any = true;
@@ -261,7 +286,7 @@ impl<T: Transport> Reactor<T> {
         }
         if self.processes[index].has_ended() {
             if let Some(conn) = self.lane.look(|engine| engine.conn(index)) {
-                _ = self.read(conn);
+                _ = self.read(conn, false);
             }
             let status = self.processes[index].status();
             self.step(Event::Ended(index, status));

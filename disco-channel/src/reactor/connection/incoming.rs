@@ -34,6 +34,8 @@ pub(crate) struct Incoming {
     /// The largest packet taken.
     limit: usize,
     is_closed: bool,
+    /// A large reply in shared memory is next, and was not accepted.
+    is_held: bool,
 }
 
 impl Incoming {
@@ -41,7 +43,18 @@ impl Incoming {
     pub(crate) fn new(limit: usize) -> Self {
         let (buffer, parts) = (Vec::new(), Vec::new());
         let fds = VecDeque::new();
-        Self { buffer, unread: 0..0, parts, left: 0, moved: 0, fds, beside: None, limit, is_closed: false }
+        Self {
+            buffer,
+            unread: 0..0,
+            parts,
+            left: 0,
+            moved: 0,
+            fds,
+            beside: None,
+            limit,
+            is_closed: false,
+            is_held: false,
+        }
     }
 
     /// The other end has proved who it is: larger packets are taken.
@@ -126,6 +139,20 @@ impl Incoming {
     /// # Errors
     /// Bytes that are no message, or one that is too large.
     pub(crate) fn next(&mut self) -> Result<Option<Message>, WireError> {
+        self.next_if(|| true)
+    }
+
+    /// Whether [`Incoming::next_if`] has left a large reply unread. Nothing behind it is read before.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    /// [`Incoming::next`], but leaves a large reply in shared memory, and all messages behind it, unread unless `accepts_large`.
+    ///
+    /// # Errors
+    /// As [`Incoming::next`].
+    pub(crate) fn next_if(&mut self, accepts_large: impl Fn() -> bool) -> Result<Option<Message>, WireError> {
+        self.is_held = false;
         loop {
             let start = self.unread.start;
             let bytes = &self.buffer[start..self.unread.end];
@@ -144,6 +171,11 @@ impl Incoming {
             };
             match message {
                 None => {}
+                Some(Message::Beside) if !accepts_large() => {
+                    self.unread.start = start;
+                    self.is_held = true;
+                    return Ok(None);
+                }
                 Some(Message::Beside) => self.beside = Some(self.map_snapshot()?),
                 Some(message) => {
                     if let Message::Reply { .. } = &message {

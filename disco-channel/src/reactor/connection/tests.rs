@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use disco_core::wire::{Message, WireError};
+use disco_core::{Tensor, Value};
 use rustix::net::{self, SendFlags};
 
 use super::{Connection, Incoming, PART};
@@ -116,6 +117,26 @@ fn a_packet_above_the_limit_is_refused_before_it_comes() {
     a.send(101u64.to_le_bytes().to_vec(), None).unwrap();
     incoming.fill(&b).unwrap();
     assert!(matches!(incoming.next(), Err(WireError::TooLarge { bytes: 101, limit: 100 })));
+}
+
+#[test]
+fn a_large_reply_in_shared_memory_stays_unread_until_it_is_accepted() {
+    let (a, b) = pair();
+    let tensor = Tensor::from_vec(vec![7u8; CHUNK + 1], [CHUNK + 1]).unwrap();
+    let (first, snapshot, second) = Message::encode_beside(1, &Ok(tensor.into())).unwrap();
+    a.send(bye("small"), None).unwrap();
+    a.send_last_behind(first, snapshot, second).unwrap();
+    a.send_last(bye("behind it")).unwrap();
+    drop(a);
+    let mut incoming = Incoming::new(1 << 20);
+    while incoming.fill(&b).unwrap() {}
+    assert!(matches!(incoming.next_if(|| false), Ok(Some(Message::Bye(text))) if text == "small"));
+    for _ in 0..2 {
+        assert!(matches!(incoming.next_if(|| false), Ok(None)) && incoming.is_held());
+    }
+    assert!(matches!(incoming.next_if(|| true), Ok(Some(Message::Reply { seq: 1, reply: Ok(Value::Tensor(_)) }))));
+    assert!(matches!(incoming.next_if(|| false), Ok(Some(Message::Bye(text))) if text == "behind it"));
+    assert!(matches!(incoming.next(), Ok(None)) && !incoming.is_held());
 }
 
 #[test]
