@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::engine::member::joining::{Action, Joining};
 use crate::engine::member::serving::{self, Event, Member};
-use crate::reactor::{Connection, Incoming, Poller, Waker};
+use crate::reactor::{Connection, DESCRIPTOR_PAUSE, Incoming, Poller, Waker};
 
 /// Reads from a connection before anything else is done.
 const ROUNDS: u32 = 16;
@@ -101,7 +101,10 @@ impl<H: Host> Driver<H> {
 
 /// Waits until something comes over the connection, the waker is woken, or it is time.
 fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, timeout: Option<Instant>) {
-    let limit = timeout.map_or(WAIT_LIMIT, |timeout| timeout.saturating_duration_since(Instant::now()));
+    let mut limit = timeout.map_or(WAIT_LIMIT, |timeout| timeout.saturating_duration_since(Instant::now()));
+    if connection.is_some_and(Connection::is_paused) {
+        limit = limit.min(DESCRIPTOR_PAUSE);
+    }
     let mut polled = vec![PollFd::new(waker, PollFlags::IN)];
     if let Some(connection) = connection {
         let mut events = PollFlags::IN;

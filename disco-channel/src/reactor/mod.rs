@@ -18,7 +18,7 @@ mod table;
 mod transport;
 mod waker;
 
-pub(crate) use connection::{Connection, Descriptor, Incoming};
+pub(crate) use connection::{Connection, DESCRIPTOR_PAUSE, Descriptor, Incoming};
 pub(crate) use lane::Lane;
 pub(crate) use poller::{Poller, poll};
 pub(crate) use served::Served;

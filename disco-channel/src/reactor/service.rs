@@ -16,7 +16,7 @@ use super::lane::Lane;
 use super::transport::{Accepted, Transport};
 use crate::engine::controller::{Action, Conn, Event};
 use crate::process::Process;
-use crate::reactor::{Connection, Incoming, Poller};
+use crate::reactor::{Connection, DESCRIPTOR_PAUSE, Incoming, Poller};
 
 /// Connections that are accepted before anything else is done.
 const AT_ONCE: usize = 64;
@@ -121,8 +121,13 @@ impl<T: Transport> Reactor<T> {
         self.connections.iter().filter(|(_, it)| large(&it.incoming)).map(|(conn, _)| *conn).collect()
     }
 
-    /// Goes on with connections whose large reply was held back, if the inbox accepts it now: their sockets may have nothing more to say.
+    /// Goes on with connections of which no socket tells when: those whose large reply was held back, if the inbox accepts it now, and
+    /// those whose descriptors the system has refused.
     fn release(&mut self) {
+        for Reading { connection, .. } in self.connections.values().filter(|it| it.connection.is_paused()) {
+            // An error shows when the connection is attended to.
+            _ = connection.flush();
+        }
         let held: Vec<_> =
             self.connections.iter().filter(|(_, it)| it.incoming.is_held()).map(|(conn, _)| *conn).collect();
         for conn in held {
@@ -161,7 +166,9 @@ impl<T: Transport> Reactor<T> {
         let timeout = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_duration_since(now));
         let tick = self.transport.interval().saturating_sub(self.ticked.elapsed());
         let held = if held.is_empty() { Duration::MAX } else { HELD_BACK };
-        self.poller.wait(&mut polled, timeout.min(tick).min(held));
+        let is_paused = self.connections.values().any(|it| it.connection.is_paused());
+        let pause = if is_paused { DESCRIPTOR_PAUSE } else { Duration::MAX };
+        self.poller.wait(&mut polled, timeout.min(tick).min(held).min(pause));
         let ready = polled.iter().map(|polled| !polled.revents().is_empty());
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
     }

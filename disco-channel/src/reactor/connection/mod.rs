@@ -11,7 +11,7 @@ mod outgoing;
 mod tests;
 
 pub(crate) use incoming::Incoming;
-pub(crate) use outgoing::{Connection, Descriptor};
+pub(crate) use outgoing::{Connection, DESCRIPTOR_PAUSE, Descriptor};
 
 /// What a part brings of a larger one.
 const PART: usize = 60 << 10;

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::wire::{Message, Pieces};
@@ -30,6 +31,11 @@ const DRAINED: usize = 16 << 20;
 const LOOK: Duration = Duration::from_millis(50);
 /// How many packets go at once.
 const SLICES: usize = 64;
+/// Bytes that go in one call. A thread that serves several connections attends to the others then.
+const BURST: usize = 4 << 20;
+/// Pause after the system has refused a descriptor, as this user has as many on their way as files may be open (`RLIMIT_NOFILE`). The
+/// socket says nothing when that changes.
+pub(crate) const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(5);
 
 /// One end of a connected socket that streams bytes: what it sends, and the socket. Never waits.
 pub(crate) struct Connection {
@@ -58,6 +64,8 @@ struct Outbox {
     is_cut: bool,
     /// Nothing is there but what may wait.
     holds: bool,
+    /// End of a [pause](DESCRIPTOR_PAUSE).
+    paused: Option<Instant>,
 }
 
 /// Bytes of which some may be gone, and the descriptor that goes with the first of them.
@@ -224,7 +232,7 @@ impl Connection {
     pub(crate) fn drain(&self, limit: Duration) {
         let start = Instant::now();
         while let (Ok(false), Some(left)) = (self.flush(), limit.checked_sub(start.elapsed())) {
-            poll_one(self, PollFlags::OUT, left);
+            self.wait_to_send(left);
         }
     }
 
@@ -254,7 +262,15 @@ impl Connection {
     /// Sends what waits until there [is room](Self::has_room), or for as long as the caller wants to wait.
     pub(crate) fn wait_for_room(&self, is_wanted: impl Fn() -> bool) {
         while !self.has_room() && is_wanted() && self.flush().is_ok_and(|is_empty| !is_empty) {
-            poll_one(self, PollFlags::OUT, LOOK);
+            self.wait_to_send(LOOK);
+        }
+    }
+
+    /// Waits until the socket takes more, perhaps, or for `limit`.
+    fn wait_to_send(&self, limit: Duration) {
+        match self.is_paused() {
+            true => thread::sleep(DESCRIPTOR_PAUSE.min(limit)),
+            false => drop(poll_one(self, PollFlags::OUT, limit)),
         }
     }
 
@@ -303,22 +319,41 @@ impl Connection {
     /// Whether something waits for the socket to take it.
     pub(crate) fn is_behind(&self) -> bool {
         let outbox = self.outbox();
-        outbox.bytes > 0 && !outbox.holds
+        outbox.bytes > 0 && !outbox.holds && outbox.paused.is_none()
+    }
+
+    /// Whether the next packet waits until the system accepts its descriptor, so that it is to be [flushed](Self::flush) after a
+    /// [pause](DESCRIPTOR_PAUSE).
+    pub(crate) fn is_paused(&self) -> bool {
+        self.outbox().paused.is_some()
     }
 
     fn pump(&self, outbox: &mut Outbox) -> Result<bool> {
         outbox.holds = false;
+        if outbox.paused.is_some_and(|end| Instant::now() < end) {
+            return Ok(false);
+        }
+        outbox.paused = None;
+        let mut burst = 0;
         loop {
             outbox.line_up()?;
             if outbox.line.is_empty() {
                 return Ok(true);
             }
+            if burst >= BURST {
+                return Ok(false);
+            }
             match outbox.pass_on(&self.socket) {
                 Ok(sent) => {
                     let parts = outbox.forget(sent);
                     self.moved[0].fetch_add(parts as u64, Ordering::Relaxed);
+                    burst += sent;
                 }
                 Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::TOOMANYREFS) => {
+                    outbox.paused = Instant::now().checked_add(DESCRIPTOR_PAUSE);
+                    return Ok(false);
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) => {
                     outbox.is_cut = true;

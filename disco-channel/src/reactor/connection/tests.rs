@@ -1,12 +1,18 @@
 //! Both halves over a pair of sockets.
 
+use std::env;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::sync::Arc;
+use std::thread;
 
 use disco_core::wire::{Message, WireError};
 use disco_core::{Tensor, Value};
 use rustix::net::{self, SendFlags};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::{Connection, Incoming, PART};
 use crate::engine::limits::{CHUNK, PACKET};
@@ -235,4 +241,65 @@ fn the_largest_packets_of_all_workers_may_wait_at_once() {
         (0..100).take_while(|_| a.send_last(packet.clone()).is_ok()).count()
     };
     assert_eq!([0, 1, 8].map(waiting), [16, 16, 33]);
+}
+
+#[test]
+fn descriptors_that_the_system_refuses_go_once_others_have_arrived() {
+    const CHILD: &str = "DISCO_TEST_FEW_FILES";
+    const NAME: &str = "reactor::connection::tests::descriptors_that_the_system_refuses_go_once_others_have_arrived";
+    if env::var_os(CHILD).is_none() {
+        // The limit is one of a process.
+        let child = Command::new(env::current_exe().unwrap()).args(["--exact", NAME]).env(CHILD, "1").output().unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    let (files, nothing) = (64, CapabilitySet::empty());
+    setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum: Some(files) }).unwrap();
+    // Privileged users have no limit of descriptors under way.
+    let none = CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing };
+    set_capabilities(None, none).unwrap();
+    let (a, b) = pair();
+    let fd = Arc::new(UnixStream::pair().unwrap().0);
+    let packets = 3 * files;
+    for number in 0..packets {
+        a.send(bye(&number.to_string()), Some(fd.clone())).unwrap();
+    }
+    assert!(a.is_paused() && !a.is_behind(), "the system has refused one");
+    let (mut incoming, mut come) = (Incoming::new(1 << 20), 0);
+    while come < packets {
+        incoming.fill(&b).unwrap();
+        while let Some(Message::Bye(text)) = incoming.next().unwrap() {
+            drop(incoming.take_fd().unwrap());
+            assert_eq!(text, come.to_string());
+            come += 1;
+        }
+        a.flush().unwrap();
+    }
+    assert!(!a.is_paused() && !a.is_cut());
+}
+
+#[test]
+fn one_flush_sends_a_part_of_what_an_always_ready_reader_takes() {
+    let (a, b) = pair();
+    let large = bye(&"x".repeat(64 << 20));
+    let reader = thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            match b.receive(&mut buffer) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+    });
+    a.send_last(large).unwrap();
+    let mut most = 0;
+    while let before = a.backlog()
+        && !a.flush().unwrap()
+    {
+        most = most.max(before - a.backlog());
+    }
+    assert!(most < 8 << 20, "{most} bytes in one call");
+    drop(a);
+    reader.join().unwrap();
 }
