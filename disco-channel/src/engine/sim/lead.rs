@@ -15,6 +15,7 @@ use super::plan::{Kind, Plan};
 use super::session::Session;
 use super::world::{At, What, World};
 use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack};
+use crate::engine::credit::{CAPACITY, UNREAD};
 use crate::shared_ring::Whom;
 use crate::token::Token;
 
@@ -57,6 +58,8 @@ pub(super) struct Lead {
     is_dropped: bool,
     /// Frames that went to all hosts, and their bytes.
     pub(super) posted: (u64, u64),
+    /// The bytes among them of frames that are not large.
+    posted_small: u64,
 }
 
 /// The ring to worker processes: records written, and read by each that is not retired.
@@ -154,11 +157,20 @@ impl Lead {
             is_over: false,
             is_dropped: false,
             posted: (0, 0),
+            posted_small: 0,
         }
     }
 
-    pub(super) fn room(&self) -> usize {
-        self.engine.room().min(self.ring.room())
+    /// Whether the lane has room for a small command whatever peers have read: its credit would not be used up by all commands so
+    /// far, but for the bytes of the large ones.
+    pub(super) fn must_take_small(&self) -> bool {
+        self.posted.0 < CAPACITY && self.posted_small < UNREAD && self.ring.room() > 0
+    }
+
+    /// Frames that the lane takes now; the small ones have bytes for themselves.
+    pub(super) fn room(&self, is_large: bool) -> usize {
+        let credit = if is_large { self.engine.room() } else { self.engine.room_for_small() };
+        credit.min(self.ring.room())
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -262,8 +274,14 @@ impl World {
     /// A frame goes to all members.
     pub(super) fn lead_sends(&mut self, frame: &Arc<Frame>) {
         let now = self.instant();
-        let size = match frame.bytes() {
-            Ok(bytes) => bytes.len(),
+        // Kept until all hosts have the frame, as the session does.
+        let pieces = frame.pieces();
+        let size = match &pieces {
+            Ok(Some(pieces)) => Ok(pieces.frame_len()),
+            _ => frame.bytes().map(<[u8]>::len),
+        };
+        let size = match size {
+            Ok(size) => size,
             Err(error) => return self.breach(format!("a frame does not go: {error}")),
         };
         self.lead.engine.note(frame.command());
@@ -281,6 +299,7 @@ impl World {
         }
         if !is_inline {
             self.lead.posted = (self.lead.posted.0 + 1, self.lead.posted.1 + size as u64);
+            self.lead.posted_small += if size > INLINE { 0 } else { size as u64 };
         }
         if self.plan.has_ring {
             self.lead.ring.written += 1;
@@ -300,7 +319,14 @@ impl World {
     fn lead_writes(&mut self) {
         while let Some(write) = self.lead.engine.next_write() {
             let Some(link) = self.lead.conns.get(&write.conn).copied() else { continue };
-            if !self.write(link, Side::Member, &write.bytes, write.order) {
+            let bytes = match &write.pieces {
+                None => write.bytes,
+                Some(pieces) => match pieces.read(0, pieces.byte_len()) {
+                    Ok(packet) => packet.into(),
+                    Err(error) => return self.breach(format!("a tensor can't be read: {error}")),
+                },
+            };
+            if !self.write(link, Side::Member, &bytes, write.order) {
                 let (now, unread) = (self.instant(), self.links[link].backlog(Side::Member));
                 if let Some(host) = self.hosts.get_mut(self.links[link].host) {
                     host.is_harmed = true;
