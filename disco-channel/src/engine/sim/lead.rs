@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disco_core::store::{MemoryStore, SharedStore};
-use disco_core::wire::{Assignment, Message, Packet, RingPlace, Welcome};
+use disco_core::wire::{Assignment, Message, Packet, Pieces, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Frame, Result, Value, WorkerRange, World as Size};
 
@@ -16,6 +16,7 @@ use super::session::Session;
 use super::world::{At, What, World};
 use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack};
 use crate::engine::credit::{CAPACITY, UNREAD};
+use crate::engine::limits::CHUNK;
 use crate::shared_ring::Whom;
 use crate::token::Token;
 
@@ -110,6 +111,15 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message>
             }
         })
     })
+}
+
+/// A packet that is read part by part, as the reactor does.
+fn packet(pieces: &Pieces) -> Result<Vec<u8>> {
+    let mut packet = Vec::with_capacity(pieces.byte_len());
+    while packet.len() < pieces.byte_len() {
+        packet.extend(pieces.read(packet.len(), CHUNK)?);
+    }
+    Ok(packet)
 }
 
 impl Lead {
@@ -321,7 +331,7 @@ impl World {
             let Some(link) = self.lead.conns.get(&write.conn).copied() else { continue };
             let bytes = match &write.pieces {
                 None => write.bytes,
-                Some(pieces) => match pieces.read(0, pieces.byte_len()) {
+                Some(pieces) => match packet(pieces) {
                     Ok(packet) => packet.into(),
                     Err(error) => return self.breach(format!("a tensor can't be read: {error}")),
                 },
