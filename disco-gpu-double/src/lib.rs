@@ -1,5 +1,5 @@
-//! A **test double** of NCCL, of the CUDA driver, of NVML and of NVRTC, and of RCCL and of HIP's runtime: what they export, over host memory,
-//! on a machine without a GPU.
+//! A **test double** of NCCL, of the CUDA driver, of NVML and of NVRTC, and of RCCL and of HIP's runtime: what they export,
+//! over host memory, on a machine without a GPU.
 //!
 //! It is for tests alone. The crate makes one shared object, `libdisco_gpu_double.so`, that exports all six interfaces. A test
 //! links to it under the names that loaders look for - `libcuda.so.1`, `libcuda.so`, `libnccl.so.2`, `libnvidia-ml.so.1` of NVIDIA's,
