@@ -28,13 +28,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::causes::causes;
+pub(crate) use crate::causes::chain;
 use crate::codec::WireError;
-use crate::device::{Device, UnknownDevice};
+use crate::device::UnknownDevice;
 use crate::dtype::{DType, UnknownDType};
 pub use crate::error_kind::ErrorKind;
 pub use crate::failure::Failure;
 use crate::id::{RegisterId, WorkerId};
 pub use crate::loss::{Loss, LossCause, LostPeer, Node, ProcessEnd};
+pub use crate::memory::Memory;
 pub use crate::unavailable::Unavailable;
 pub use crate::user_error::UserError;
 
@@ -372,46 +375,6 @@ impl ErrorKind {
     }
 }
 
-/// A kind of memory, of which there can be too little.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// Private memory of the process.
-    Host,
-    /// Memory that the processes of a machine share.
-    Shared,
-    /// Memory of a device.
-    Device(Device),
-}
-
-impl fmt::Display for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Memory::Host => f.write_str("of host memory"),
-            Memory::Shared => f.write_str("of shared memory"),
-            Memory::Device(device) => write!(f, "on {device}"),
-        }
-    }
-}
-
-/// The texts of an error's causes, nearest first, without those that the text before ends with: errors of Disco say in their own
-/// text what the system said.
-pub fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
-    let mut before = error.to_string();
-    let texts = chain(error).skip(1).map(ToString::to_string);
-    texts.filter(|text| !std::mem::replace(&mut before, text.clone()).ends_with(text.as_str())).collect()
-}
-
-/// An error and its causes, nearest first.
-pub(crate) fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    let mut next = Some(error);
-    std::iter::from_fn(move || {
-        let error = next?;
-        next = error.source();
-        Some(error)
-    })
-}
-
 impl From<UnknownDevice> for Error {
     fn from(error: UnknownDevice) -> Self {
         Error::invalid(error.to_string())
@@ -427,17 +390,6 @@ impl From<UnknownDType> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_unavailable_library_lists_every_try() {
-        let mut absent = Unavailable::new("libnccl");
-        absent.tried.push(("libnccl.so.2".into(), "no such file".into()));
-        absent.tried.push(("/opt/libnccl.so".into(), "wrong ELF class".into()));
-        assert_eq!(
-            absent.to_string(),
-            "libnccl is not available; tried libnccl.so.2: no such file; tried /opt/libnccl.so: wrong ELF class"
-        );
-    }
 
     #[test]
     fn the_system_s_error_is_a_source_and_stands_in_the_text_once() {

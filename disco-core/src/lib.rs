@@ -7,6 +7,7 @@
 pub mod abort;
 pub mod activity;
 pub mod backend;
+mod causes;
 pub mod channel;
 mod codec;
 mod command;
@@ -25,6 +26,7 @@ pub mod function;
 mod id;
 pub mod link;
 mod loss;
+mod memory;
 pub mod op;
 mod prefetch;
 pub mod roll;

@@ -35,3 +35,19 @@ impl fmt::Display for Unavailable {
 }
 
 impl StdError for Unavailable {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unavailable_library_lists_every_try() {
+        let mut absent = Unavailable::new("libnccl");
+        absent.tried.push(("libnccl.so.2".into(), "no such file".into()));
+        absent.tried.push(("/opt/libnccl.so".into(), "wrong ELF class".into()));
+        assert_eq!(
+            absent.to_string(),
+            "libnccl is not available; tried libnccl.so.2: no such file; tried /opt/libnccl.so: wrong ELF class"
+        );
+    }
+}

@@ -1,7 +1,7 @@
-//! A **test double** of NCCL, of the CUDA driver and of NVML, and of RCCL and of HIP's runtime: what they export, over host memory,
-//! on a machine without a GPU.
+//! A **test double** of NCCL, of the CUDA driver, of NVML and of NVRTC, and of RCCL and of HIP's runtime: what they export,
+//! over host memory, on a machine without a GPU.
 //!
-//! It is for tests alone. The crate makes one shared object, `libdisco_gpu_double.so`, that exports all five interfaces. A test
+//! It is for tests alone. The crate makes one shared object, `libdisco_gpu_double.so`, that exports all six interfaces. A test
 //! links to it under the names that loaders look for - `libcuda.so.1`, `libcuda.so`, `libnccl.so.2`, `libnvidia-ml.so.1` of NVIDIA's,
 //! `libamdhip64.so.6`, `librccl.so.1` of AMD's - in a folder of its own, and has that folder in `LD_LIBRARY_PATH`. The links must be
 //! symbolic, or hard links to one file: a loader that opens two of the names then has one image of it, with one memory. A test that
@@ -13,6 +13,7 @@
 //! hip        the same devices by HIP's functions: a current device for each thread, no contexts
 //! nccl       communicators, collectives, sends and receives; what RCCL spells otherwise, and its own
 //! nvml       links between GPUs, of machines that are known
+//! nvrtc      a compiler that compiles nothing, which a test names by file
 //! settings   variables that say how it behaves, and what is to go wrong
 //! counts     what it was asked to do, and what was not given back
 //! controls   C functions of the double itself
@@ -178,6 +179,7 @@ mod handles;
 pub mod hip;
 pub mod nccl;
 pub mod nvml;
+pub mod nvrtc;
 mod settings;
 mod sync;
 

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     disco::init();
     let mut arguments = Arguments::from_args();
     // Most of them wait.
-    arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
+    arguments.test_threads = Some(arguments.test_threads.unwrap_or(6).min(6));
     let tests = [
         all_workers::tests(),
         limits::tests(),
@@ -40,8 +40,10 @@ fn main() -> ExitCode {
         user_types::tests(),
         values::tests(),
     ];
-    let tests = tests.into_iter().flatten();
-    let trials = tests.flat_map(|(name, test)| {
+    // One of each module in turn: those that compute run beside those that wait.
+    let most = tests.iter().map(Vec::len).max().unwrap_or(0);
+    let tests = (0..most).flat_map(|at| tests.iter().filter_map(move |tests| tests.get(at)));
+    let trials = tests.flat_map(|&(name, test)| {
         [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes].map(|kind| {
             let run = move || {
                 test(kind);

@@ -31,6 +31,9 @@ crate::tests!(
 /// How long other threads have to submit their commands.
 const TIME_TO_ASK: Duration = Duration::from_secs(1);
 
+/// How long a shutdown has to overtake commands.
+const TIME_TO_OVERTAKE: Duration = Duration::from_millis(300);
+
 /// A file that a worker makes when it has begun something.
 struct Sign(PathBuf);
 
@@ -67,6 +70,14 @@ fn busy(kind: SessionKind, close: Duration, seconds: f64) -> Arc<LaneSession> {
     call(&session, "tests.sleep", (3, seconds, sign.path())).unwrap();
     sign.wait();
     Arc::new(session)
+}
+
+/// Makes a worker stay inside a function until the result is dropped.
+fn stay(session: &LaneSession, worker: i64) -> Sign {
+    let sign = Sign::new();
+    call(session, "tests.stay", (worker, sign.path())).unwrap();
+    sign.wait();
+    sign
 }
 
 /// The results of waits that began on other threads.
@@ -144,22 +155,23 @@ fn fill(session: &LaneSession) {
 }
 
 fn waits_for_overtaken_commands_end_when_the_workers_have_left(kind: SessionKind) {
-    let session = busy(kind, Duration::from_secs(30), 6.0);
+    let session = Arc::new(builder(kind).start().unwrap());
+    let inside = stay(&session, 3);
     let waits = Waits::start(&session);
     fill(&session);
-    within(SOON, "shutdown", {
+    let shutdown = {
         let session = session.clone();
-        move || block_on(session.shutdown())
-    })
-    .unwrap();
+        thread::spawn(move || block_on(session.shutdown()))
+    };
+    thread::sleep(TIME_TO_OVERTAKE);
+    drop(inside);
+    within(SOON, "shutdown", move || shutdown.join().unwrap()).unwrap();
     waits.end_closed();
 }
 
 fn waits_for_a_worker_that_has_left_end_before_the_stuck_worker_is_given_up(kind: SessionKind) {
     let session = busy(kind, Duration::from_secs(60), 1000.0);
-    let sign = Sign::new();
-    call(&session, "tests.sleep", (2, 3.0, sign.path())).unwrap();
-    sign.wait();
+    let inside = stay(&session, 2);
     let wait = {
         let session = session.clone();
         thread::spawn(move || block_on(session.sync_worker(WorkerId::new(2))))
@@ -168,6 +180,8 @@ fn waits_for_a_worker_that_has_left_end_before_the_stuck_worker_is_given_up(kind
     fill(&session);
     // It waits for worker 3, until the test is over.
     thread::spawn(move || block_on(session.shutdown()));
+    thread::sleep(TIME_TO_OVERTAKE);
+    drop(inside);
     let error = within(SOON, "sync_worker", move || wait.join().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "sync_worker: the session is shut down");
 }
@@ -189,7 +203,7 @@ fn waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end(kind: Sess
         let session = session.clone();
         thread::spawn(move || block_on(session.shutdown()))
     };
-    thread::sleep(Duration::from_millis(300));
+    thread::sleep(TIME_TO_OVERTAKE);
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     within(SOON, "shutdown", move || shutdown.join().unwrap()).unwrap();
     waits.end_closed();

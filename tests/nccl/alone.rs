@@ -96,6 +96,14 @@ pub(crate) fn nvrtc() -> String {
     file.unwrap_or_default()
 }
 
+/// NVRTC's file for tests of what uses kernels: on the double its own, which compiles nothing and takes no time, on GPUs [`nvrtc`].
+pub(crate) fn nvrtc_of_the_double() -> String {
+    match on_gpus() {
+        true => nvrtc(),
+        false => disco_gpu_double::folder().join("double.so").display().to_string(),
+    }
+}
+
 /// The file of NVRTC 13, if it was fetched; else nothing.
 pub(crate) fn nvrtc_13() -> String {
     disco_conformance::nvrtc_13().map(|file| file.display().to_string()).unwrap_or_default()

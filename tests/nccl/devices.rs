@@ -4,7 +4,7 @@ use disco::{
     CommunicatorExt as _, DType, DataPlane, Device, DeviceKind, Session, SessionExt, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{has_nvrtc, nvrtc, session, sum, text, works_again};
+use crate::alone::{has_nvrtc, nvrtc_of_the_double, session, sum, text, works_again};
 use crate::on_the_double;
 use crate::p2p::{patient, reason};
 
@@ -116,7 +116,7 @@ on_the_double!(
         "NCCL_MULTI_RANK_GPU_ENABLE" = "1",
         "DISCO_SHARE_DEVICES" = "1",
         "DISCO_P2P_TOPOLOGY" = "fully_connected",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
     ],
     {
         let session = patient(2);

@@ -11,7 +11,7 @@ use disco::{
     block_on,
 };
 
-use crate::alone::{nvrtc, sum, text, works_again};
+use crate::alone::{nvrtc_of_the_double, sum, text, works_again};
 use crate::costs::{check_nothing_is_left, threads};
 use crate::graphs::{LEN, failed, read, tensor, write};
 use crate::on_the_double;
@@ -164,7 +164,7 @@ fn backends() -> Vec<&'static str> {
 
 on_the_double!(
     a_communicator_that_is_dropped_ends_its_graphs,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         for backend in backends() {
             let session = patient(2);
@@ -189,7 +189,7 @@ on_the_double!(
 
 on_the_double!(
     a_session_that_is_shut_down_ends_its_graphs,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         for backend in backends() {
             let session = patient(3);
@@ -206,7 +206,7 @@ on_the_double!(
 
 on_the_double!(
     a_launch_that_a_peer_does_not_join_ends_at_the_deadline,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         for backend in backends() {
             let session = disco::Builder::threads(2).collective_deadline(Duration::from_millis(500)).start().unwrap();
@@ -231,7 +231,7 @@ on_the_double!(
 
 on_the_double!(
     an_abort_ends_a_launch_that_waits_for_a_peer,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         for backend in backends() {
             let session = disco::Builder::threads(3);
@@ -255,7 +255,7 @@ on_the_double!(
 
 on_the_double!(
     an_abort_ends_a_capture,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         for backend in backends() {
             let session = patient(2);

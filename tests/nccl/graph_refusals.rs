@@ -7,7 +7,7 @@ use disco::{
     WorkerContext, block_on,
 };
 
-use crate::alone::{nvrtc, session, text, without, works_again};
+use crate::alone::{nvrtc_of_the_double, session, text, without, works_again};
 use crate::costs::check_nothing_is_left;
 use crate::graph_ends::check_no_graph_is_left;
 use crate::graphs::{LEN, read, tensor, two_graphs, write};
@@ -129,7 +129,7 @@ on_the_double!(refused_operations_leave_the_capture_and_the_communicator_whole, 
 
 on_the_double!(
     a_capture_refuses_signals_and_unaligned_tensors_of_cuda_p2p,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         if !crate::alone::has_nvrtc() {
             return;

@@ -7,7 +7,7 @@ use disco::{
     CommunicatorExt as _, DType, DataPlane, DeviceKind, Error, Op, Reduction, Session, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{nvrtc, session, text, without};
+use crate::alone::{nvrtc_of_the_double, session, text, without};
 use crate::costs::{check_nothing_is_left, counts};
 use crate::graph_ends::check_no_graph_is_left;
 use crate::kernels::number;
@@ -257,7 +257,11 @@ on_the_double!(captured_operations_that_are_in_progress_at_first_are_waited_for,
 
 on_the_double!(
     kernels_over_peers_memory_are_captured,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_P2P_ONE_SHOT" = "128", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    [
+        "DISCO_P2P_TOPOLOGY" = "fully_connected",
+        "DISCO_P2P_ONE_SHOT" = "128",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
+    ],
     {
         if !crate::alone::has_nvrtc() {
             return;

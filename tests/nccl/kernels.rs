@@ -9,7 +9,7 @@ use disco::{
 };
 use half::{bf16, f16};
 
-use crate::alone::{nvrtc, nvrtc_13, text, works_again};
+use crate::alone::{nvrtc, nvrtc_13, nvrtc_of_the_double, text, works_again};
 use crate::costs::counts;
 use crate::on_the_double;
 use crate::p2p::{call, patient, reason, sharing};
@@ -229,7 +229,7 @@ on_the_double!(
 
 on_the_double!(
     devices_in_another_order_have_other_relays,
-    ["GPU_DOUBLE_DEVICES" = "8", "GPU_DOUBLE_NVLINK" = "dgx1", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["GPU_DOUBLE_DEVICES" = "8", "GPU_DOUBLE_NVLINK" = "dgx1", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
         let session = patient(8);
@@ -240,7 +240,7 @@ on_the_double!(
 
 on_the_double!(
     tensors_may_start_anywhere_and_barriers_need_none,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
         let session = sharing(3);
@@ -255,7 +255,7 @@ on_the_double!(
         "DISCO_P2P_TOPOLOGY" = "fully_connected",
         "DISCO_P2P_BUFFER" = "16400",
         "DISCO_P2P_ONE_SHOT" = "1024",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
     ],
     {
         with_nvrtc!();
@@ -265,7 +265,11 @@ on_the_double!(
 
 on_the_double!(
     what_no_kernel_is_for_goes_by_nccl,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_P2P_BUFFER" = "4096", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    [
+        "DISCO_P2P_TOPOLOGY" = "fully_connected",
+        "DISCO_P2P_BUFFER" = "4096",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
+    ],
     {
         with_nvrtc!();
         assert_eq!(calls(&sharing(2), "tests.kernels.others", ()), 2 * 7);
@@ -274,7 +278,7 @@ on_the_double!(
 
 on_the_double!(
     a_rank_that_skips_a_sum_is_named,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
         let session = sharing(3);
@@ -295,7 +299,7 @@ on_the_double!(
 
 on_the_double!(
     a_panic_ends_the_sums_of_others,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
         let session = disco::Builder::threads(3).collective_deadline(Duration::from_secs(30)).start().unwrap();
@@ -310,7 +314,7 @@ on_the_double!(
 
 on_the_double!(
     kernels_leave_nothing_on_the_devices,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
         for _ in 0..3 {
@@ -341,7 +345,7 @@ on_the_double!(
     [
         "DISCO_P2P_TOPOLOGY" = "fully_connected",
         "GPU_DOUBLE_FAULTS" = "cuModuleLoadData:1:1=209",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
     ],
     {
         with_nvrtc!();
@@ -357,7 +361,7 @@ on_the_double!(
     [
         "DISCO_P2P_TOPOLOGY" = "fully_connected",
         "GPU_DOUBLE_FAULTS" = "cuLaunchKernel:1:2=701",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
     ],
     {
         with_nvrtc!();

@@ -10,7 +10,7 @@ use disco::nccl::p2p::VENDOR;
 use disco::{DType, Op, Reduction, Tensor};
 use disco_core::store::View;
 
-use crate::alone::nvrtc;
+use crate::alone::nvrtc_of_the_double;
 use crate::kernels::{DTYPES, SIZES, decode, encode, number};
 use crate::on_the_double_or_a_gpu;
 use crate::processes::Seat;
@@ -76,7 +76,7 @@ on_the_double_or_a_gpu!(
         "GPU_DOUBLE_DEVICES" = "1",
         "DISCO_P2P_TOPOLOGY" = "fully_connected",
         "DISCO_P2P_ONE_SHOT" = "1024",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc()
+        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
     ],
     {
         if crate::alone::has_nvrtc() {
@@ -87,7 +87,11 @@ on_the_double_or_a_gpu!(
 
 on_the_double_or_a_gpu!(
     streams_of_one_device_sum_over_relays,
-    ["GPU_DOUBLE_DEVICES" = "1", "DISCO_P2P_TOPOLOGY" = "hybrid_cube_mesh", "DISCO_NVRTC_LIBRARY" = &nvrtc()],
+    [
+        "GPU_DOUBLE_DEVICES" = "1",
+        "DISCO_P2P_TOPOLOGY" = "hybrid_cube_mesh",
+        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
+    ],
     {
         if crate::alone::has_nvrtc() {
             ranks(8, sums);

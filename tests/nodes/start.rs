@@ -33,6 +33,7 @@ crate::tests!(
     nodes_too_many_at_once_keep_nobody_out,
     heartbeats_that_are_too_rare_are_refused,
     a_node_of_another_size_is_refused_on_both_ends,
+    all_nodes_that_were_refused_are_listed,
     a_node_whose_workers_can_t_start_is_named,
     a_node_s_environment_is_checked,
 );
@@ -297,6 +298,21 @@ fn a_node_of_another_size_is_refused_on_both_ends() {
     assert_eq!((told, ask(&session, "tests.pid", 2)), (refusal, i64::from(good.id())));
     block_on(session.shutdown()).unwrap();
     assert!(end(good).status.success());
+}
+
+fn all_nodes_that_were_refused_are_listed() {
+    let larger = |address, workers: usize| {
+        let mut node = node(address);
+        node.env("DISCO_WORKERS_PER_NODE", workers.to_string()).spawn().unwrap()
+    };
+    let (session, ()) = with(builder(2, 2).start_deadline(Duration::from_secs(3)), |address| {
+        let nodes: Vec<_> = (3..8).map(|workers| larger(address, workers)).collect();
+        nodes.into_iter().for_each(|node| _ = complaint(node));
+    });
+    let error = session.unwrap_err().to_string();
+    for workers in 3..8 {
+        assert!(error.contains(&format!(": it was told to have {workers} workers, and nodes here have 2")), "{error}");
+    }
 }
 
 fn a_node_whose_workers_can_t_start_is_named() {

@@ -5,11 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{process, thread};
 
-use disco::{Abort, CommunicatorExt, DType, Error, Op, Rank, Reduction, Result, Tensor, WorkerContext};
+use disco::function::BoxError;
+use disco::{Abort, CommunicatorExt, DType, Error, Json, Op, Rank, Reduction, Result, Tensor, Value, WorkerContext};
 use rustix::process::{Signal, getpid, kill_process};
+use serde::{Deserialize, Serialize};
 
+use crate::content::{self, Content, Record};
 use crate::exchange::{self, Burst, Exchange, Kind, Scope, uneven, uneven_pair};
 
+disco::register_error!(Diverged);
+disco::register_function!("soak.hold", hold);
+disco::register_function!("soak.content", content);
+disco::register_function!("soak.record", record);
+disco::register_function!("soak.digest", digest);
+disco::register_function!("soak.diverge", diverge);
 disco::register_function!("soak.make", make);
 disco::register_function!("soak.exchange", exchange_one);
 disco::register_function!("soak.source", source);
@@ -25,6 +34,55 @@ disco::register_function!("soak.fail", fail);
 disco::register_function!("soak.sleep", sleep);
 disco::register_function!("soak.late", late);
 disco::register_function!("soak.count", count);
+
+/// An error type of this program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[error("the loss is infinite in step {step}, on purpose")]
+pub(crate) struct Diverged {
+    pub(crate) step: i64,
+    pub(crate) layers: Vec<String>,
+}
+
+/// An error that has another as its cause.
+#[derive(Debug, thiserror::Error)]
+#[error("training failed")]
+struct Failed(#[source] Diverged);
+
+/// The argument itself.
+fn hold(_: &mut WorkerContext, value: Value) -> Result<Value> {
+    Ok(value)
+}
+
+/// A value that this worker makes: the seed is its own.
+fn content(ctx: &mut WorkerContext, form: usize, size: usize, seed: usize) -> Result<Value> {
+    Content::from_args((form, size, seed + ctx.worker().index())).value()
+}
+
+/// The same as a type of this program.
+fn record(ctx: &mut WorkerContext, size: usize, seed: usize) -> Result<Json<Record>> {
+    Ok(Json(Content::of_record(size, seed + ctx.worker().index()).record()))
+}
+
+/// Hashes of the arguments.
+fn digest(_: &mut WorkerContext, first: Value, held: Value, last: Value) -> Result<Json<Vec<i64>>> {
+    [first, held, last].iter().map(content::digest).collect::<Result<_>>().map(Json)
+}
+
+/// One worker fails with an error of this program, perhaps as a cause.
+fn diverge(ctx: &mut WorkerContext, worker: u32, step: i64, is_cause: bool) -> Result<(), BoxError> {
+    if ctx.worker() != worker.into() {
+        return Ok(());
+    }
+    let diverged = Diverged::of(step);
+    Err(if is_cause { Failed(diverged).into() } else { diverged.into() })
+}
+
+impl Diverged {
+    /// The error of a step, with a content that grows with the number of the step.
+    pub(crate) fn of(step: i64) -> Self {
+        Self { step, layers: (0..step).map(|layer| format!("layer \"{layer}\"")).collect() }
+    }
+}
 
 /// A tensor of this worker's elements, in private memory or as the worker allocates it.
 fn make(ctx: &mut WorkerContext, dtype: DType, count: usize, seed: usize, private: bool) -> Result<Tensor> {

@@ -1,5 +1,5 @@
-//! Random sessions for a while: threads, processes and nodes; calls, exchanges and gets by several threads; errors, panics,
-//! aborts, kills, stops, late workers, dropped futures; recoveries, shutdowns and drops. Every result is compared with plain
+//! Random sessions for a while: threads, processes and nodes; calls, exchanges, `get` and `set` by several threads, with values
+//! of up to 32 MiB; errors, errors of the program's own type, panics, aborts, kills, stops, late workers, dropped futures; recoveries, shutdowns and drops. Every result is compared with plain
 //! loops, no step may take longer than a minute, and no resource may be left behind.
 //!
 //! `DISCO_SOAK_SECONDS` sets the time (30), `DISCO_SOAK_SEED` the seed of the first session; the seed of each later session is
@@ -8,12 +8,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod content;
 mod exchange;
 mod functions;
 mod model;
 mod random;
 mod session;
 mod user;
+mod values;
 mod watch;
 
 use std::process::ExitCode;

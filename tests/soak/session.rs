@@ -8,6 +8,8 @@ use std::{fmt, thread};
 use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::content::Content;
+use crate::functions::Diverged;
 use crate::random::Random;
 use crate::user::{User, Wrong};
 use crate::watch;
@@ -33,10 +35,16 @@ pub(crate) struct Setup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     Error,
+    /// An error of the program's own type.
+    User,
     Panic,
     Abort,
     /// One worker fails, and another comes to the store late.
     Late,
+}
+
+impl Failure {
+    const ALL: [Self; 5] = [Self::Error, Self::User, Self::Panic, Self::Abort, Self::Late];
 }
 
 /// The end of a session.
@@ -125,7 +133,7 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     for _ in 0..setup.recoveries {
         use_together(setup, &session, random)?;
         keeper.run(4)?;
-        let failure = random.pick(&[Failure::Error, Failure::Panic, Failure::Abort, Failure::Late]);
+        let failure = random.pick(&Failure::ALL);
         fail_and_recover(setup, &session, failure, random)?;
         // Tensors of before the failure are there.
         keeper.check_all()?;
@@ -167,15 +175,26 @@ struct Bystanders {
 }
 
 impl Bystanders {
-    fn start(session: &Arc<LaneSession>, count: usize) -> Self {
+    fn start(session: &Arc<LaneSession>, count: usize, random: &mut Random) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
+        let first = random.below(5);
         let thread = |index: usize| {
-            let (session, stop) = (session.clone(), stop.clone());
+            let (session, stop, content) = (session.clone(), stop.clone(), Content::draw(random));
             thread::spawn(move || {
                 let last = WorkerId::new(session.world().size() as u32 - 1);
-                let wait = async || match index % 3 {
+                let wait = async || match (first + index) % 5 {
                     0 => session.sync_all().await,
                     1 => session.sync_worker(last).await,
+                    2 => {
+                        let (form, size, seed) = content.args();
+                        let made = session.call_named("soak.content", (form, size, seed)).await?;
+                        session.get_all(&made).await.map(drop)
+                    }
+                    3 => {
+                        let held = session.call_named("soak.hold", (content.value()?,)).await?;
+                        session.set(&held, last, content.value()?).await?;
+                        session.get(&held, last).await.map(drop)
+                    }
                     _ => {
                         let sum = session.call(&session.function("soak.add").await?, (index as i64, 1i64)).await?;
                         session.get(&sum, last).await.map(drop)
@@ -214,7 +233,7 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
     };
     let worker = random.below(setup.workers);
     watch::step(format_args!("{failure:?} of worker {worker}"));
-    let bystanders = Bystanders::start(session, random.below(4));
+    let bystanders = Bystanders::start(session, random.below(4), random);
     let mut user = User::new(session, random.fork(), setup.has_plane());
     user.submit(random.below(4));
     let how = match failure {
@@ -228,12 +247,20 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
     } else {
         Ok(())
     };
-    let failed = failed.and_then(|()| call(session, "soak.fail", (worker as i64, how)));
+    let step = random.below(300) as i64;
+    let failed = failed.and_then(|()| match failure {
+        Failure::User => call(session, "soak.diverge", (worker as i64, step, random.chance(50))),
+        _ => call(session, "soak.fail", (worker as i64, how)),
+    });
     failed.map_err(|error| format!("before the failure: {error}"))?;
     user.submit(random.below(4));
-    let told = block_on(session.sync_all()).map_err(|error| error.to_string());
+    let told = block_on(session.sync_all());
+    let diverged = (failure == Failure::User).then(|| Diverged::of(step));
     let expected = told.as_ref().err().is_some_and(|error| {
-        error.contains("on purpose") && (failure == Failure::Abort || error.contains(&format!("worker {worker}")))
+        let text = error.to_string();
+        error.downcast_ref() == diverged.as_ref()
+            && text.contains("on purpose")
+            && (failure == Failure::Abort || text.contains(&format!("worker {worker}")))
     });
     if !expected {
         return Err(format!("after {failure:?} of worker {worker}, sync_all gave {told:?}"));
@@ -265,7 +292,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             Ok(())
         }
         End::ShutdownWhileOthersWait => {
-            let bystanders = Bystanders::start(&session, 1 + count);
+            let bystanders = Bystanders::start(&session, 1 + count, random);
             let (worker, milliseconds) = (random.below(setup.workers) as i64, random.pick(&[0i64, 50, 600]));
             call(&session, "soak.sleep", (worker, milliseconds)).map_err(|error| format!("sleep: {error}"))?;
             thread::sleep(Duration::from_millis(random.below(30) as u64));
@@ -284,7 +311,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
         End::Kill | End::Exit | End::Stop => {
             let first = setup.first_victim();
             let worker = first + random.below(setup.workers - first);
-            let bystanders = Bystanders::start(&session, count);
+            let bystanders = Bystanders::start(&session, count, random);
             let mut user = User::new(&session, random.fork(), setup.has_plane());
             user.submit(random.below(6));
             let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];

@@ -13,6 +13,7 @@ use disco::{
 use crate::exchange::{DTYPES, Exchange, Kind, Scope, uneven, uneven_pair};
 use crate::model::Model;
 use crate::random::Random;
+use crate::values::Values;
 use crate::watch;
 
 /// Elements of a new tensor, from few to several staging pieces.
@@ -29,14 +30,16 @@ pub(crate) struct User<'s> {
     /// Whether the session has communicators.
     has_plane: bool,
     known: Vec<(DRef, Model)>,
+    values: Values<'s>,
 }
 
 /// What went wrong, in words.
 pub(crate) type Wrong<T> = std::result::Result<T, String>;
 
 impl<'s> User<'s> {
-    pub(crate) fn new(session: &'s LaneSession, random: Random, has_plane: bool) -> Self {
-        Self { session, random, has_plane, known: Vec::new() }
+    pub(crate) fn new(session: &'s LaneSession, mut random: Random, has_plane: bool) -> Self {
+        let values = Values::new(session, random.fork());
+        Self { session, random, has_plane, known: Vec::new(), values }
     }
 
     /// Takes so many random steps, then compares all tensors.
@@ -51,6 +54,9 @@ impl<'s> User<'s> {
     pub(crate) fn submit(&mut self, calls: usize) {
         for _ in 0..calls {
             _ = self.make();
+            if self.random.chance(30) {
+                self.values.submit();
+            }
             if self.has_plane {
                 _ = self.exchange();
             }
@@ -59,7 +65,7 @@ impl<'s> User<'s> {
     }
 
     fn step(&mut self) -> Wrong<()> {
-        match self.random.below(20) {
+        match self.random.below(26) {
             0..4 => self.make(),
             4..8 if self.has_plane => self.exchange(),
             8..10 if self.has_plane => self.exchange_by_handles(),
@@ -71,6 +77,7 @@ impl<'s> User<'s> {
             17 => self.meet(),
             18 => self.abandon(),
             19 => self.forget(),
+            20.. => self.values.step(),
             _ => self.make(),
         }
     }
@@ -264,6 +271,7 @@ impl<'s> User<'s> {
 
     /// Compares all tensors that are kept.
     pub(crate) fn check_all(&mut self) -> Wrong<()> {
+        self.values.check_all()?;
         (0..self.known.len()).try_for_each(|at| self.check(at))
     }
 
@@ -319,7 +327,7 @@ impl<'s> User<'s> {
     }
 }
 
-fn words<T>(result: Result<T>) -> Wrong<T> {
+pub(crate) fn words<T>(result: Result<T>) -> Wrong<T> {
     result.map_err(|error| error.to_string())
 }
 

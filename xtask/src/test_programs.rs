@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::process::{Command, Output};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
 use anyhow::{Context, Result, bail};
 
@@ -19,6 +19,10 @@ const FIRST: [&str; 4] = ["conformance", "nccl", "processes", "nodes"];
 
 /// Test programs that run alone, at the end: MPI libraries never stop polling while a rank waits.
 const ALONE: [&str; 1] = ["mpi"];
+
+/// Programs whose tests mostly wait for deadlines in processes of their own, and how many of these tests run at a time.
+const WAITING: [&str; 1] = ["disco test nccl"];
+const WAITING_THREADS: &str = "5";
 
 /// How many programs with the longest times are listed at the end.
 const LISTED: usize = 8;
@@ -117,6 +121,9 @@ impl Built {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
         command.arg("--quiet").current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        if WAITING.contains(&&*self.label()) && env::var_os("RUST_TEST_THREADS").is_none() {
+            command.env("RUST_TEST_THREADS", WAITING_THREADS);
+        }
         command
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Fault {
     StrayReply,
     /// A controller that did not listen for a long time counts it as silence of its peers.
     NoExcuse,
+    /// Small commands wait until the peers have taken the large ones.
+    SmallWaits,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::closing::Leave;
 use super::event::Order;
 use super::machine::Controller;
 use crate::engine::credit::CAPACITY;
+use crate::engine::fault::{self, Fault};
 use crate::shared_ring::Whom;
 
 /// The largest frame that peers get that it does not concern.
@@ -25,6 +26,9 @@ impl Controller {
 
     /// Frames of at most 64 KiB that would be taken now, whatever large ones are under way.
     pub(crate) fn room_for_small(&self) -> usize {
+        if fault::is_planted(Fault::SmallWaits) {
+            return self.room();
+        }
         let here = self.peers.iter().filter(|peer| !peer.is_gone());
         here.map(|peer| peer.credit.left_for_small(self.batch.size())).min().unwrap_or(CAPACITY) as usize
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disco_core::store::{MemoryStore, SharedStore};
-use disco_core::wire::{Assignment, Message, Packet, RingPlace, Welcome};
+use disco_core::wire::{Assignment, Message, Packet, Pieces, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Frame, Result, Value, WorkerRange, World as Size};
 
@@ -15,6 +15,8 @@ use super::plan::{Kind, Plan};
 use super::session::Session;
 use super::world::{At, What, World};
 use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack};
+use crate::engine::credit::{CAPACITY, UNREAD};
+use crate::engine::limits::CHUNK;
 use crate::shared_ring::Whom;
 use crate::token::Token;
 
@@ -57,6 +59,8 @@ pub(super) struct Lead {
     is_dropped: bool,
     /// Frames that went to all hosts, and their bytes.
     pub(super) posted: (u64, u64),
+    /// The bytes among them of frames that are not large.
+    posted_small: u64,
 }
 
 /// The ring to worker processes: records written, and read by each that is not retired.
@@ -109,6 +113,15 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message>
     })
 }
 
+/// A packet that is read part by part, as the reactor does.
+fn packet(pieces: &Pieces) -> Result<Vec<u8>> {
+    let mut packet = Vec::with_capacity(pieces.byte_len());
+    while packet.len() < pieces.byte_len() {
+        packet.extend(pieces.read(packet.len(), CHUNK)?);
+    }
+    Ok(packet)
+}
+
 impl Lead {
     pub(super) fn new(plan: &Plan, now: Instant) -> Self {
         let workers = WorkerRange::new(0..plan.workers() as u32);
@@ -154,11 +167,20 @@ impl Lead {
             is_over: false,
             is_dropped: false,
             posted: (0, 0),
+            posted_small: 0,
         }
     }
 
-    pub(super) fn room(&self) -> usize {
-        self.engine.room().min(self.ring.room())
+    /// Whether the lane has room for a small command whatever peers have read: its credit would not be used up by all commands so
+    /// far, but for the bytes of the large ones.
+    pub(super) fn must_take_small(&self) -> bool {
+        self.posted.0 < CAPACITY && self.posted_small < UNREAD && self.ring.room() > 0
+    }
+
+    /// Frames that the lane takes now; the small ones have bytes for themselves.
+    pub(super) fn room(&self, is_large: bool) -> usize {
+        let credit = if is_large { self.engine.room() } else { self.engine.room_for_small() };
+        credit.min(self.ring.room())
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -262,8 +284,14 @@ impl World {
     /// A frame goes to all members.
     pub(super) fn lead_sends(&mut self, frame: &Arc<Frame>) {
         let now = self.instant();
-        let size = match frame.bytes() {
-            Ok(bytes) => bytes.len(),
+        // Kept until all hosts have the frame, as the session does.
+        let pieces = frame.pieces();
+        let size = match &pieces {
+            Ok(Some(pieces)) => Ok(pieces.frame_len()),
+            _ => frame.bytes().map(<[u8]>::len),
+        };
+        let size = match size {
+            Ok(size) => size,
             Err(error) => return self.breach(format!("a frame does not go: {error}")),
         };
         self.lead.engine.note(frame.command());
@@ -281,6 +309,7 @@ impl World {
         }
         if !is_inline {
             self.lead.posted = (self.lead.posted.0 + 1, self.lead.posted.1 + size as u64);
+            self.lead.posted_small += if size > INLINE { 0 } else { size as u64 };
         }
         if self.plan.has_ring {
             self.lead.ring.written += 1;
@@ -300,7 +329,14 @@ impl World {
     fn lead_writes(&mut self) {
         while let Some(write) = self.lead.engine.next_write() {
             let Some(link) = self.lead.conns.get(&write.conn).copied() else { continue };
-            if !self.write(link, Side::Member, &write.bytes, write.order) {
+            let bytes = match &write.pieces {
+                None => write.bytes,
+                Some(pieces) => match packet(pieces) {
+                    Ok(packet) => packet.into(),
+                    Err(error) => return self.breach(format!("a tensor can't be read: {error}")),
+                },
+            };
+            if !self.write(link, Side::Member, &bytes, write.order) {
                 let (now, unread) = (self.instant(), self.links[link].backlog(Side::Member));
                 if let Some(host) = self.hosts.get_mut(self.links[link].host) {
                     host.is_harmed = true;

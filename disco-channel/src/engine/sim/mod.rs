@@ -17,10 +17,11 @@
 //!   was reported.
 //! - Each wait ends: for replies, for room, for the store, for the start, for the end of the lane and of each host. The loss of a host that
 //!   was harmed, or of one worker of a node, is reported in time, and no other loss is. The loss of a process tells its exit status.
-//! - A reply comes once, from a worker that was asked and has not left.
+//! - A reply comes once, from a worker that was asked and has not left. Large arguments and large values of replies arrive as they were.
 //! - The first failure of an epoch follows from no other one; aborts of an epoch that is over reach no worker of the next one.
 //! - Strangers get no place, and hear nothing but a greeting and a refusal.
-//! - No more frames are under way to a host than its credit allows; a full lane is given none.
+//! - No more frames are under way to a host than its credit allows; a full lane is given none. While large arguments use up the
+//!   credit, the lane takes small commands.
 //! - Each peer is reported once as left or lost, each worker of a node once by its node. The lane is over once, no connection is open at
 //!   the end, and no process that the session has started runs.
 

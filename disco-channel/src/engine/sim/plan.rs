@@ -3,6 +3,9 @@
 use super::random::Random;
 use super::world::{At, SECOND};
 
+/// Sessions of 1000 with so many large arguments that these use up the credit of a lane.
+const HEAVY: u64 = 2;
+
 /// What members are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -66,6 +69,8 @@ pub(super) struct Plan {
     pub(super) steps: u64,
     /// Commands that are given at once, now and then.
     pub(super) burst: u64,
+    /// KiB of the largest argument.
+    pub(super) largest: u64,
     /// The longest pause between two of them.
     pub(super) pause: At,
     pub(super) failures: bool,
@@ -82,7 +87,8 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn new(random: &mut Random) -> Self {
         let kind = if random.percent(75) { Kind::Nodes } else { Kind::Processes };
-        let hosts = random.of(1..5) as usize;
+        let is_heavy = random.of(0..1000) < HEAVY;
+        let hosts = if is_heavy { random.of(1..3) } else { random.of(1..5) } as usize;
         let is_flood = random.percent(2);
         let mut plan = Self {
             kind,
@@ -91,12 +97,26 @@ impl Plan {
             has_ring: kind == Kind::Processes && random.percent(60),
             has_children: kind == Kind::Nodes && random.percent(40),
             steps: random.of(1..30),
-            burst: if is_flood { 2500 } else { random.of(1..60) },
-            pause: [1_000, 100_000, 2 * SECOND][random.of(0..3) as usize],
+            burst: if is_heavy {
+                40
+            } else if is_flood {
+                2500
+            } else {
+                random.of(1..60)
+            },
+            largest: if is_heavy { 4 << 10 } else { 300 },
+            pause: if is_heavy { 1_000 } else { [1_000, 100_000, 2 * SECOND][random.of(0..3) as usize] },
             failures: random.percent(50),
             harms: Vec::new(),
             ending: [Ending::Shutdown, Ending::Shutdown, Ending::Drop, Ending::DropLane][random.of(0..4) as usize],
-            backlog_limit: if random.percent(5) { 1 << 20 } else { 64 << 20 },
+            // Of a reader that has credit for large frames, more is kept.
+            backlog_limit: if is_heavy {
+                256 << 20
+            } else if random.percent(5) {
+                1 << 20
+            } else {
+                64 << 20
+            },
             named: random.next(),
             losses: 0,
         };
@@ -116,6 +136,7 @@ impl Plan {
             has_children: false,
             steps,
             burst: 1_000,
+            largest: 300,
             pause: 0,
             failures: false,
             harms: Vec::new(),

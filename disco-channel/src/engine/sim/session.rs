@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use disco_core::channel::{Notice, Reply, Signal};
+use disco_core::channel::{Notice, Reply, SMALL_FRAME, Signal};
 use disco_core::store::SharedStore;
-use disco_core::{Command, Error, Frame, RegisterId, WorkerId, WorkerRange};
+use disco_core::{Command, Error, Frame, RegisterId, Value, WorkerId, WorkerRange};
 
 use super::plan::{Ending, Harm, Kind};
-use super::worker::Job;
+use super::worker::{Job, answer};
 use super::world::{At, SECOND, What, World};
 use crate::engine::controller::Event;
 use crate::engine::credit::{CAPACITY, UNREAD};
@@ -32,6 +32,8 @@ pub(super) struct Session {
     /// Calls of a burst that are still to go.
     burst: u64,
     waits_for_room: bool,
+    /// A command with a large value that waits for room.
+    large: Option<Command>,
     waits_for_reply: bool,
     epoch: u64,
     /// The number of the command that began the epoch.
@@ -87,7 +89,7 @@ impl World {
         if session.is_ending || session.waits_for_room || session.waits_for_reply {
             return;
         }
-        let is_done = session.steps >= self.plan.steps && session.burst == 0;
+        let is_done = session.steps >= self.plan.steps && session.burst == 0 && session.large.is_none();
         if is_done && self.plan.losses > 0 {
             let losses = std::mem::take(&mut self.plan.losses);
             // The session goes on once it hears of it.
@@ -96,11 +98,24 @@ impl World {
         if self.lead.session.lost.is_some() || is_done {
             return self.finish_session();
         }
-        if self.lead.room() == 0 {
+        if self.lead.room(false) == 0 {
+            if self.lead.must_take_small() {
+                self.breach("the lane takes no small command while large ones are under way");
+            }
             self.lead.session.waits_for_room = true;
             return;
         }
-        let command = self.choose();
+        let mut command = self.lead.session.large.take().unwrap_or_else(|| self.choose());
+        let is_large = command.values().iter().map(Value::payload_len).sum::<usize>() > SMALL_FRAME;
+        if is_large && self.lead.room(true) == 0 {
+            self.lead.session.large = Some(command);
+            if self.random.percent(30) {
+                self.lead.session.waits_for_room = true;
+                return;
+            }
+            // Another caller gives a small command meanwhile.
+            command = Job::Work(0).command();
+        }
         self.submit(command);
         let (session, pause) = (&mut self.lead.session, self.plan.pause);
         session.waits_for_reply =
@@ -116,7 +131,8 @@ impl World {
         let session = &mut self.lead.session;
         if session.burst > 0 {
             session.burst -= 1;
-            return Job::Work(0).command();
+            let is_heavy = self.plan.largest > LARGE.into();
+            return if is_heavy { Job::Load(self.plan.largest) } else { Job::Work(0) }.command();
         }
         session.steps += 1;
         if self.plan.losses > 0 {
@@ -145,7 +161,10 @@ impl World {
             92..99 if self.plan.failures => Job::Fail(worker.index() as u64).command(),
             99 if self.plan.failures => Job::Hang(worker.index() as u64).command(),
             87..90 => Job::Print.command(),
-            90..92 => Job::Load(random.of(10..300)).command(),
+            90..92 => {
+                let kib = random.of(10..self.plan.largest);
+                if random.percent(50) { Job::Load(kib).command() } else { Job::Weights(kib).command() }
+            }
             _ => Job::Work(0).command(),
         }
     }
@@ -208,6 +227,13 @@ impl World {
             return;
         };
         missing.remove(&worker);
+        let is_answered = missing.is_empty();
+        if let Ok(Value::Bytes(bytes)) = reply
+            && **bytes != *answer(worker, seq, bytes.len())
+        {
+            return self.breach(format!("{worker} answers command {seq} with other bytes"));
+        }
+        let session = &mut self.lead.session;
         if let Err(failure) = reply
             && failure.aborted
             && seq > session.recovered
@@ -217,7 +243,7 @@ impl World {
         {
             return self.breach(format!("{worker} was aborted without a failure: {failure}"));
         }
-        if missing.is_empty() {
+        if is_answered {
             session.pending.remove(&seq);
             self.go_on();
         }
@@ -328,7 +354,7 @@ impl World {
     fn finish_session(&mut self) {
         self.lead.session.is_ending = true;
         let is_lost = self.lead.session.lost.is_some();
-        if !is_lost && self.lead.room() > 0 && self.random.percent(10) {
+        if !is_lost && self.lead.room(false) > 0 && self.random.percent(10) {
             // Another thread of the program still waits for a value.
             let worker = WorkerId::new(self.random.of(0..self.plan.workers() as u64) as u32);
             self.submit(Command::DebugGet { worker, register: RegisterId::new(LARGE) });
@@ -337,7 +363,7 @@ impl World {
         self.lead.session.ended = self.now;
         let limit = match self.plan.ending {
             Ending::Shutdown => {
-                if self.lead.room() > 0 && !self.lead.is_closed() {
+                if self.lead.room(false) > 0 && !self.lead.is_closed() {
                     self.lead.session.is_in_order = !is_lost;
                     self.submit(Command::Shutdown);
                 } else {

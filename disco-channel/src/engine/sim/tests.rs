@@ -113,6 +113,7 @@ fn faults_of_the_controller_are_found() {
         (Fault::DoubleDeparture, "after they were reported"),
         (Fault::StrayReply, "was not asked"),
         (Fault::NoExcuse, "without a reason"),
+        (Fault::SmallWaits, "takes no small command"),
     ] {
         let (seed, rule) = runs_until_found(fault).unwrap_or_else(|| panic!("{fault:?} is not found"));
         println!("{fault:?} is found by seed {seed}");

@@ -10,7 +10,7 @@ use disco_core::channel::Notice;
 use disco_core::error::{ErrorKind, Failure};
 use disco_core::store;
 use disco_core::wire::{self, Message, StoreCall};
-use disco_core::{Command, Error, Frame, RegisterId, Result, Value, WorkerId};
+use disco_core::{Command, Error, Frame, RegisterId, Result, Tensor, Value, WorkerId};
 
 use super::plan::Kind;
 use super::world::{At, What, World};
@@ -80,8 +80,33 @@ pub(super) enum Job {
     Hang(u64),
     /// All print a line.
     Print,
-    /// Nothing is done with so many KiB of arguments.
+    /// Compares so many KiB of bytes that are an argument.
     Load(u64),
+    /// Compares a tensor of so many KiB that is an argument.
+    Weights(u64),
+}
+
+/// Bytes that tell a part from those beside it, and from those of a value with another seed.
+pub(super) fn content(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut content = vec![0; bytes];
+    for (block, part) in content.chunks_mut(1 << 10).enumerate() {
+        part.fill((seed.wrapping_mul(31) + block as u64 * 7) as u8);
+    }
+    content
+}
+
+/// What a worker answers with if it is asked for a value of so many bytes.
+pub(super) fn answer(worker: WorkerId, seq: u64, bytes: usize) -> Vec<u8> {
+    content(bytes, seq + 101 * worker.index() as u64)
+}
+
+fn has_content(value: Option<&Value>, kib: u64) -> bool {
+    let expected = content((kib as usize) << 10, kib);
+    match value {
+        Some(Value::Bytes(bytes)) => **bytes == *expected,
+        Some(Value::Tensor(tensor)) => tensor.bytes().is_ok_and(|bytes| *bytes == *expected),
+        _ => false,
+    }
 }
 
 impl Job {
@@ -93,10 +118,17 @@ impl Job {
             Job::Hang(worker) => (3, worker),
             Job::Print => (4, 0),
             Job::Load(kib) => (5, kib),
+            Job::Weights(kib) => (6, kib),
         };
         let mut args = vec![Value::Int(number), Value::Int(arg as i64)];
-        if let Job::Load(kib) = self {
-            args.push(Value::from(vec![7u8; (kib as usize) << 10]));
+        match self {
+            Job::Load(kib) => args.push(content((kib as usize) << 10, kib).into()),
+            Job::Weights(kib) => {
+                let bytes = content((kib as usize) << 10, kib);
+                let shape = [bytes.len()];
+                args.push(Tensor::from_vec(bytes, shape).expect("one element a byte").into());
+            }
+            _ => {}
         }
         Command::CallPacked { register: RegisterId::new(1), function: RegisterId::new(2), args }
     }
@@ -110,7 +142,8 @@ impl Job {
             2 => Job::Meet,
             3 => Job::Hang(arg),
             4 => Job::Print,
-            _ => Job::Load(arg),
+            5 => Job::Load(arg),
+            _ => Job::Weights(arg),
         })
     }
 }
@@ -230,6 +263,9 @@ impl World {
                 Some(Job::Meet) => {
                     let call = StoreCall::Add(format!("arrived {seq}").into(), 1);
                     return self.ask(index, at, seq, Stage::Arrives, call);
+                }
+                Some(Job::Load(kib) | Job::Weights(kib)) if !has_content(args.get(2), kib) => {
+                    return self.breach(format!("{id} gets other bytes as an argument of command {seq}"));
                 }
                 _ => {}
             },
@@ -355,7 +391,7 @@ impl World {
         let reply = match &worker.poison {
             Some(failure) => Err(failure.clone()),
             None if bytes == 0 => Ok(Value::None),
-            None => Ok(Value::from(vec![7u8; bytes])),
+            None => Ok(answer(id, seq, bytes).into()),
         };
         let wrap = |message| if is_node { upward::from(id, message) } else { message };
         match reply::encode(id, seq, reply, wrap) {

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use disco_core::Error;
 
-/// How many are told of when nodes are missing.
-const TOLD: usize = 3;
+/// How many are told of when nodes are missing, and how many of these may be without the token.
+const TOLD: usize = 16;
+const TOLD_WITHOUT_TOKEN: usize = 3;
 /// How often those are logged who have not proved that they have the token.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -15,6 +16,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Refused {
     /// Some of them, and why.
     told: Vec<(String, Standing)>,
+    /// How many are not told of.
+    untold: usize,
     /// When one who has proved nothing was logged last, and how many were not since.
     logged: Option<Instant>,
     others: usize,
@@ -39,6 +42,15 @@ impl Refused {
             return;
         }
         self.log(name, error, standing, now);
+        // One that comes again, from another port.
+        let host = |name: &str| name.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let is_again = |told: &String| {
+            told.strip_suffix(&format!(": {error}"))
+                .is_some_and(|told| host(told) == host(name) && host(name).is_some())
+        };
+        if standing < Standing::Proved && self.told.iter().any(|(told, _)| is_again(told)) {
+            return;
+        }
         self.keep(text, standing);
     }
 
@@ -65,13 +77,16 @@ impl Refused {
 
     /// One takes the place of another who has not come as far. Only of those with the token, the oldest makes room for the next.
     fn keep(&mut self, text: String, standing: Standing) {
-        let least = self.told.iter().map(|(_, standing)| *standing).min();
-        let place = match least {
-            Some(Standing::Proved) if standing == Standing::Proved => Some(0),
-            Some(least) if standing > least => self.told.iter().rposition(|(_, standing)| *standing == least),
-            _ => None,
-        };
-        if self.told.len() == TOLD {
+        let without_token = self.told.iter().filter(|(_, told)| *told < Standing::Proved);
+        let is_full = standing < Standing::Proved && without_token.clone().count() == TOLD_WITHOUT_TOKEN;
+        if is_full || self.told.len() == TOLD {
+            self.untold += 1;
+            let least = without_token.map(|(_, told)| *told).min();
+            let place = match least.filter(|least| *least < standing) {
+                Some(least) => self.told.iter().rposition(|(_, told)| *told == least),
+                None if standing == Standing::Proved => Some(0),
+                None => None,
+            };
             let Some(place) = place else { return };
             self.told.remove(place);
         }
@@ -82,7 +97,11 @@ impl Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let told: Vec<&str> = self.told.iter().map(|(why, _)| why.as_str()).collect();
-        f.write_str(&told.join("; "))
+        f.write_str(&told.join("; "))?;
+        match self.untold {
+            0 => Ok(()),
+            untold => write!(f, "; and {untold} more"),
+        }
     }
 }
 
@@ -103,11 +122,24 @@ mod tests {
         let mut came = vec![("a", proved), ("b", unproved), ("c", stranger)];
         assert_eq!(told(&came), "a: no; b: no; c: no");
         came.extend([("d", unproved), ("e", unproved), ("f", stranger)]);
-        assert_eq!(told(&came), "a: no; b: no; d: no");
+        assert_eq!(told(&came), "a: no; b: no; d: no; e: no; and 2 more");
         came.extend([("g", proved), ("h", proved), ("i", unproved)]);
-        assert_eq!(told(&came), "a: no; g: no; h: no");
-        came.extend([("j", proved), ("j", proved)]);
-        assert_eq!(told(&came), "g: no; h: no; j: no");
+        assert_eq!(told(&came), "a: no; b: no; d: no; e: no; g: no; h: no; and 3 more");
+        let others = ["j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v"].map(|name| (name, proved));
+        came.extend(others);
+        let names = |names: &str| names.chars().map(|name| format!("{name}: no; ")).collect::<String>();
+        assert_eq!(told(&came), names("aghjklmnopqrstuv") + "and 6 more");
+        came.extend([("w", proved), ("w", proved), ("x", unproved)]);
+        assert_eq!(told(&came), names("ghjklmnopqrstuvw") + "and 8 more");
+    }
+
+    #[test]
+    fn of_those_without_the_token_one_that_comes_again_is_told_of_once() {
+        let [unproved, proved] = [Standing::Unproved, Standing::Proved];
+        let came = [("10.0.0.1:7", unproved), ("10.0.0.1:8", unproved), ("10.0.0.2:8", unproved)];
+        assert_eq!(told(&came), "10.0.0.1:7: no; 10.0.0.2:8: no");
+        let came = [("a at 10.0.0.1:7", proved), ("a at 10.0.0.1:8", proved)];
+        assert_eq!(told(&came), "a at 10.0.0.1:7: no; a at 10.0.0.1:8: no");
     }
 
     #[test]

@@ -1,0 +1,21 @@
+//! The causes of an error, as a chain and as texts.
+
+use std::error::Error as StdError;
+
+/// The texts of an error's causes, nearest first, without those that the text before ends with: errors of Disco say in their own
+/// text what the system said.
+pub fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
+    let mut before = error.to_string();
+    let texts = chain(error).skip(1).map(ToString::to_string);
+    texts.filter(|text| !std::mem::replace(&mut before, text.clone()).ends_with(text.as_str())).collect()
+}
+
+/// An error and its causes, nearest first.
+pub(crate) fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    let mut next = Some(error);
+    std::iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    })
+}

@@ -1,0 +1,90 @@
+//! NVRTC's C functions, under their names in `nvrtc.h`. Nothing is compiled: the machine code of any source is the head of an object
+//! file, at which `cuModuleLoadData` of the double looks alone. So a test of what uses kernels does not spend the seconds that
+//! the real compiler takes in each process.
+
+#![allow(unsafe_code, reason = "C functions")]
+#![allow(non_snake_case, reason = "the interface's names")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+/// `NVRTC_SUCCESS`.
+const SUCCESS: c_int = 0;
+/// `NVRTC_ERROR_INVALID_INPUT`.
+const INVALID_INPUT: c_int = 3;
+
+/// The machine code of every source.
+const CUBIN: [u8; 8] = *b"\x7fELF\x02\x01\x01\0";
+/// The compiler has nothing to say.
+const LOG: [u8; 1] = [0];
+
+/// Writes an answer to where it is wanted.
+fn put<T>(at: Option<&mut T>, answer: T) -> c_int {
+    let Some(at) = at else { return INVALID_INPUT };
+    *at = answer;
+    SUCCESS
+}
+
+/// `nvrtcVersion(int *major, int *minor)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcVersion(major: Option<&mut c_int>, minor: Option<&mut c_int>) -> c_int {
+    put(major, 12).max(put(minor, 8))
+}
+
+/// `const char *nvrtcGetErrorString(nvrtcResult)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcGetErrorString(_: c_int) -> *const c_char {
+    c"NVRTC_ERROR of the test double".as_ptr()
+}
+
+/// `nvrtcCreateProgram`: all programs are alike, and take no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcCreateProgram(
+    program: Option<&mut *mut c_void>,
+    source: *const c_char,
+    _: *const c_char,
+    _: c_int,
+    _: *const *const c_char,
+    _: *const *const c_char,
+) -> c_int {
+    if source.is_null() {
+        return INVALID_INPUT;
+    }
+    put(program, ptr::without_provenance_mut(1))
+}
+
+/// `nvrtcCompileProgram(nvrtcProgram, int, const char *const *options)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcCompileProgram(_: *mut c_void, _: c_int, _: *const *const c_char) -> c_int {
+    SUCCESS
+}
+
+/// `nvrtcGetProgramLogSize(nvrtcProgram, size_t *)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcGetProgramLogSize(_: *mut c_void, size: Option<&mut usize>) -> c_int {
+    put(size, LOG.len())
+}
+
+/// `nvrtcGetProgramLog(nvrtcProgram, char *)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcGetProgramLog(_: *mut c_void, log: Option<&mut [u8; LOG.len()]>) -> c_int {
+    put(log, LOG)
+}
+
+/// `nvrtcGetCUBINSize(nvrtcProgram, size_t *)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcGetCUBINSize(_: *mut c_void, size: Option<&mut usize>) -> c_int {
+    put(size, CUBIN.len())
+}
+
+/// `nvrtcGetCUBIN(nvrtcProgram, char *)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcGetCUBIN(_: *mut c_void, cubin: Option<&mut [u8; CUBIN.len()]>) -> c_int {
+    put(cubin, CUBIN)
+}
+
+/// `nvrtcDestroyProgram(nvrtcProgram *)`
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcDestroyProgram(program: Option<&mut *mut c_void>) -> c_int {
+    put(program, ptr::null_mut())
+}

@@ -1,0 +1,303 @@
+//! Errors of workers, of arguments and of the session: whom they name, and what remains of the session.
+
+use std::time::Duration;
+
+use disco::{
+    Builder, DType, DataPlane, Placement, Reduction, Scope, Session, SessionExt, Tensor, Value, WorkerId, block_on,
+};
+
+use crate::gate::Gate;
+use crate::{call_and_sync, text, threads};
+
+#[test]
+fn an_error_names_worker_function_command_register_and_causes() {
+    let session = threads(3);
+    block_on(async {
+        let function = session.function("tests.fail_on").await.unwrap();
+        let error = call_and_sync(&session, "tests.fail_on", 1).await;
+        assert_eq!(
+            error,
+            "worker 1: tests.fail_on (command 2, register 1): the step failed: invalid digit found in string"
+        );
+        let fast = session.function("tests.add_one").await.unwrap_err();
+        let earlier = |operation| {
+            format!(
+                "{operation}: not submitted, because an earlier command failed: {error}; `Session::recover` or \
+                 `DataPlane::init_ccl` makes the workers forget the failure"
+            )
+        };
+        assert_eq!(fast.to_string(), earlier("function"), "submissions fail fast with the root cause");
+        assert_eq!(fast.failure().unwrap().to_string(), error);
+        let again = session.copy_to_worker_0(&Tensor::zeros(DType::F32, 1).unwrap(), &function).await;
+        assert_eq!(text(again), earlier("copy_to_worker_0"));
+        session.recover().await.unwrap();
+        session.function("tests.add_one").await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_panic_is_an_error_and_the_process_lives() {
+    let session = threads(2);
+    block_on(async {
+        let error = call_and_sync(&session, "tests.panic_on", 1).await;
+        assert_eq!(error, "worker 1: tests.panic_on (command 2, register 1): panicked: index 1 is out of luck");
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn an_unknown_function_is_refused_with_the_one_meant() {
+    let session = threads(1);
+    block_on(async {
+        let error = text(session.function("tests.ad_one").await);
+        assert_eq!(error, "no worker function `tests.ad_one` is registered; did you mean `tests.add_one`?");
+        session.function("tests.add_one").await.unwrap();
+    });
+}
+
+#[test]
+fn wrong_arguments_are_errors_by_position() {
+    for (expected, args) in [
+        ("argument 0: expected an int, got a string", vec![Value::from("one")]),
+        ("expected 1 arguments, got 0", vec![]),
+        ("expected 1 arguments, got 2", vec![Value::Int(1), Value::Int(2)]),
+    ] {
+        let session = threads(1);
+        block_on(async {
+            let function = session.function("tests.add_one").await.unwrap();
+            let mut list = disco::Arguments::default();
+            args.into_iter().for_each(|arg| list.push(arg));
+            session.call(&function, list).await.unwrap();
+            let error = text(session.sync_all().await);
+            assert_eq!(error, format!("worker 0: tests.add_one (command 2, register 1): {expected}"));
+        });
+    }
+}
+
+#[test]
+fn a_call_of_what_is_no_function_says_what_it_is() {
+    let session = threads(1);
+    block_on(async {
+        let function = session.function("tests.add_one").await.unwrap();
+        let two = session.call(&function, (1,)).await.unwrap();
+        session.call(&two, ()).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert_eq!(error, "worker 0: call (command 3, register 2): register 1 holds an int, not a function");
+    });
+}
+
+fn all_reduce_of_uneven(check: bool) -> String {
+    let session = Builder::threads(3).check(check).collective_deadline(Duration::from_secs(20)).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let uneven = session.function("tests.uneven").await.unwrap();
+        let x = session.call(&uneven, (2,)).await.unwrap();
+        session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await.unwrap();
+        let error = text(session.sync_all().await);
+        session.shutdown().await.unwrap();
+        error
+    })
+}
+
+#[test]
+fn a_wrong_shape_on_one_rank_shows_both_sides_without_checks() {
+    let error = all_reduce_of_uneven(false);
+    assert!(error.contains("disco.all_reduce (command"), "{error}");
+    assert!(error.contains("all_reduce: ranks disagree: "), "{error}");
+    assert!(error.contains("all_reduce sum f32 x 4") && error.contains("all_reduce sum f32 x 5"), "{error}");
+    assert!(error.contains("rank 2"), "{error}");
+}
+
+#[test]
+fn a_wrong_shape_on_one_rank_shows_both_sides_with_checks() {
+    let error = all_reduce_of_uneven(true);
+    assert!(error.contains("all_reduce: ranks disagree: rank "), "{error}");
+    assert!(
+        error.contains("calls all_reduce sum f32 x 4") && error.contains("calls all_reduce sum f32 x 5"),
+        "{error}"
+    );
+    assert!(error.contains("rank 2"), "{error}");
+}
+
+fn never_entered(check: bool) -> String {
+    let deadline = Duration::from_millis(300);
+    let session = Builder::threads(3).check(check).collective_deadline(deadline).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let error = call_and_sync(&session, "tests.barrier_without", 1).await;
+        session.shutdown().await.unwrap();
+        error
+    })
+}
+
+#[test]
+fn a_rank_that_never_enters_a_collective_is_named() {
+    for check in [false, true] {
+        let error = never_entered(check);
+        assert!(error.contains("tests.barrier_without (command "), "{error}");
+        assert!(error.contains("barrier: no end after 300ms: "), "{error}");
+        assert!(error.contains("rank 1 has not come"), "{error}");
+    }
+}
+
+#[test]
+fn peers_of_a_failed_rank_come_back_and_the_root_cause_is_reported() {
+    let session = threads(4);
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let error = call_and_sync(&session, "tests.fail_beside_barrier", 2).await;
+        assert!(error.starts_with("worker 2: tests.fail_beside_barrier (command "), "{error}");
+        assert!(error.ends_with("): out of memory"), "{error}");
+        for worker in 0..4 {
+            let one = text(session.sync_worker(WorkerId::new(worker)).await);
+            assert_eq!(one, error, "whoever was aborted says why");
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn init_ccl_makes_a_failed_session_usable_again() {
+    let session = threads(3);
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let before = session.empty(DType::I64, [2], Placement::All).await.unwrap();
+        call_and_sync(&session, "tests.fail_beside_barrier", 0).await;
+        assert!(session.empty(DType::I64, [2], Placement::All).await.is_err());
+        session.init_ccl("local", &[]).await.unwrap();
+        session.broadcast(&Tensor::from_slice(&[5i64, 7], [2]).unwrap(), &before).await.unwrap();
+        session.all_reduce(&before, &before, Reduction::Sum, Scope::World).await.unwrap();
+        let sum: Tensor = session.get_as(&before, WorkerId::new(2)).await.unwrap();
+        session.sync_all().await.unwrap();
+        assert_eq!(sum.to_vec::<i64>().unwrap(), [15, 21]);
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn values_from_before_the_error_can_still_be_fetched() {
+    let session = threads(1);
+    block_on(async {
+        let add_one = session.function("tests.add_one").await.unwrap();
+        let before = session.call(&add_one, (41,)).await.unwrap();
+        let fail = session.function("tests.fail_on").await.unwrap();
+        let failed = session.call(&fail, (0,)).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert_eq!(session.get(&before, WorkerId::new(0)).await.unwrap(), Value::Int(42));
+        assert_eq!(text(session.get(&failed, WorkerId::new(0)).await), error);
+    });
+}
+
+#[test]
+fn a_register_that_a_skipped_call_was_to_set_stays_poisoned_until_it_is_used_again() {
+    let session = threads(1);
+    block_on(async {
+        let gate = Gate::new();
+        let wait = session.function("tests.wait_on").await.unwrap();
+        let (fail, add_one) =
+            (session.function("tests.fail_on").await.unwrap(), session.function("tests.add_one").await.unwrap());
+        // Submitted before the failure can be known.
+        session.call(&wait, (0, gate.id())).await.unwrap();
+        session.call(&fail, (0,)).await.unwrap();
+        let skipped = session.call(&add_one, (1,)).await.unwrap();
+        gate.open();
+        let root = text(session.sync_all().await);
+        session.recover().await.unwrap();
+        session.call(&add_one, (&skipped,)).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert!(error.ends_with(&root), "{error} is caused by {root}");
+
+        session.recover().await.unwrap();
+        let register = skipped.register();
+        drop(skipped);
+        let mut reused = Vec::new();
+        while reused.last().is_none_or(|handle: &disco::DRef| handle.register() != register) {
+            reused.push(session.call(&add_one, (1,)).await.unwrap());
+        }
+        let value = session.get(reused.last().unwrap(), WorkerId::new(0)).await.unwrap();
+        assert_eq!(value, Value::Int(2), "the freed register travelled ahead of its reuse");
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn handles_after_shutdown_and_of_other_sessions_are_refused() {
+    let (session, other) = (threads(1), threads(1));
+    block_on(async {
+        let mine = session.function("tests.add_one").await.unwrap();
+        let foreign = other.function("tests.add_one").await.unwrap();
+        assert_eq!(text(session.call(&foreign, (1,)).await), "register 0 belongs to another session");
+        assert_eq!(text(session.call(&mine, (&foreign,)).await), "register 0 belongs to another session");
+        session.shutdown().await.unwrap();
+        assert_eq!(text(session.call(&mine, (1,)).await), "call: the session is shut down");
+        assert_eq!(text(session.sync_all().await), "sync_all: the session is shut down");
+        drop((mine, session));
+        other.shutdown().await.unwrap();
+        session_free_of(foreign);
+    });
+}
+
+/// A handle may outlive its session.
+fn session_free_of(handle: disco::DRef) {
+    drop(handle);
+}
+
+#[test]
+fn impossible_worlds_and_workers_are_refused() {
+    let refused = |workers, groups| text(Builder::threads(workers).groups(groups).start());
+    assert_eq!(refused(0, 1), "0 workers in 1 groups: a session needs at least 1 worker");
+    assert_eq!(refused(4, 3), "4 workers in 3 groups: groups must be of equal size");
+    let session = threads(4);
+    let error = text(block_on(session.sync_worker(WorkerId::new(99))));
+    assert_eq!(error, "worker 99: no such worker; the session has 4, numbered from 0");
+}
+
+#[test]
+fn a_collective_before_init_ccl_says_what_to_call() {
+    let session = threads(1);
+    block_on(async {
+        let x = session.empty(DType::F32, [1], Placement::All).await.unwrap();
+        session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert!(error.ends_with("no communicator on this worker: call `init_ccl` first"), "{error}");
+    });
+}
+
+#[test]
+fn an_unknown_backend_lists_the_ones_there_are() {
+    let session = threads(1);
+    let error = text(block_on(session.init_ccl("ucc", &[])));
+    let expected = "backend `ucc` is not available; tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, \
+                    rccl, rocm_p2p";
+    let advice =
+        "a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`";
+    assert_eq!(error, format!("{expected}; {advice}"));
+    assert!(matches!(block_on(session.sync_all()), Ok(())), "nothing was started");
+}
+
+#[test]
+fn integers_that_do_not_fit_are_errors_with_their_value() {
+    let session = threads(1);
+    block_on(async {
+        let count = session.function("tests.count_up").await.unwrap();
+        let two = session.call(&count, (1usize,)).await.unwrap();
+        assert_eq!(session.get_as::<usize>(&two, WorkerId::new(0)).await.unwrap(), 2);
+        let error = text(session.call(&count, (u64::MAX,)).await);
+        assert_eq!(error, "call: argument 0: 18446744073709551615 does not fit in i64");
+        let minus = session.call(&session.function("tests.add_one").await.unwrap(), (-2,)).await.unwrap();
+        let error = text(session.get_as::<usize>(&minus, WorkerId::new(0)).await);
+        assert_eq!(error, "get: expected an unsigned int, worker 0 has an int: -1 does not fit in usize");
+        session.call(&count, (&minus,)).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert!(
+            error.ends_with("): argument 0: expected an unsigned int, got an int: -1 does not fit in usize"),
+            "{error}"
+        );
+        session.recover().await.unwrap();
+        session.call(&session.function("tests.huge").await.unwrap(), ()).await.unwrap();
+        let error = text(session.sync_all().await);
+        assert!(error.ends_with("): 9223372036854775808 does not fit in i64"), "{error}");
+        session.shutdown().await.unwrap();
+    });
+}

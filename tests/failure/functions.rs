@@ -1,0 +1,100 @@
+//! What workers do in these tests.
+
+use std::time::Duration;
+
+use disco::{CommunicatorExt as _, DType, Error, Tensor, WorkerContext};
+
+use crate::gate::Gate;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the step failed")]
+struct StepFailed(#[source] std::num::ParseIntError);
+
+/// Fails on one worker, with a cause.
+fn fail_on(ctx: &mut WorkerContext, worker: u32) -> Result<(), StepFailed> {
+    match ctx.worker() == worker.into() {
+        true => "x".parse::<i32>().map(drop).map_err(StepFailed),
+        false => Ok(()),
+    }
+}
+
+fn panic_on(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    assert!(ctx.worker() != worker.into(), "index {worker} is out of luck");
+    Ok(())
+}
+
+fn add_one(_: &mut WorkerContext, x: i64) -> disco::Result<i64> {
+    Ok(x + 1)
+}
+
+/// Blocks one worker until the gate opens.
+fn wait_on(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
+    if ctx.worker() == worker.into() {
+        Gate::find(gate).wait();
+    }
+    Ok(())
+}
+
+/// A collective that one worker does not enter.
+fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    if ctx.worker() != worker.into() {
+        ctx.comm()?.barrier()?;
+    }
+    Ok(())
+}
+
+/// A barrier that one worker comes to late.
+fn wait_at_barrier(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
+    wait_on(ctx, worker, gate)?;
+    ctx.comm()?.barrier()
+}
+
+/// All workers fail on their own account, the last one first.
+fn fail_in_turn(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let turn = ctx.world().size() - ctx.worker().index();
+    std::thread::sleep(Duration::from_millis(100 * turn as u64));
+    Err(Error::Invalid("no luck".into()))
+}
+
+/// One worker fails once the others are inside the collective, as far as it can know.
+fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    if ctx.worker() == worker.into() {
+        std::thread::sleep(Duration::from_millis(20));
+        return Err(Error::Invalid("out of memory".into()));
+    }
+    ctx.comm()?.barrier()
+}
+
+/// A tensor that is longer on one worker.
+fn uneven(ctx: &mut WorkerContext, longer: u32) -> disco::Result<Tensor> {
+    let extra = i64::from(ctx.worker() == longer.into());
+    ctx.empty(DType::F32, [4 + extra])
+}
+
+fn sleep_on(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> disco::Result<()> {
+    if ctx.worker() == worker.into() {
+        std::thread::sleep(Duration::from_millis(milliseconds));
+    }
+    Ok(())
+}
+
+fn count_up(_: &mut WorkerContext, x: usize) -> disco::Result<usize> {
+    Ok(x + 1)
+}
+
+fn huge(_: &mut WorkerContext) -> disco::Result<u64> {
+    Ok(1 << 63)
+}
+
+disco::register_function!("tests.sleep_on", sleep_on);
+disco::register_function!("tests.count_up", count_up);
+disco::register_function!("tests.huge", huge);
+disco::register_function!("tests.fail_on", fail_on);
+disco::register_function!("tests.panic_on", panic_on);
+disco::register_function!("tests.add_one", add_one);
+disco::register_function!("tests.wait_on", wait_on);
+disco::register_function!("tests.barrier_without", barrier_without);
+disco::register_function!("tests.fail_beside_barrier", fail_beside_barrier);
+disco::register_function!("tests.uneven", uneven);
+disco::register_function!("tests.wait_at_barrier", wait_at_barrier);
+disco::register_function!("tests.fail_in_turn", fail_in_turn);

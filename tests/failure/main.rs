@@ -1,0 +1,26 @@
+//! Each failure of the design's list, tried for real, with the text that the user sees.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod errors;
+mod functions;
+#[path = "../gate/mod.rs"]
+mod gate;
+mod waiting;
+
+use disco::{Builder, LaneSession, Session, SessionExt};
+
+fn threads(workers: usize) -> LaneSession {
+    Builder::threads(workers).start().unwrap()
+}
+
+fn text<T: std::fmt::Debug>(result: disco::Result<T>) -> String {
+    result.unwrap_err().to_string()
+}
+
+/// Submits a call and syncs; the error's text.
+async fn call_and_sync(session: &LaneSession, name: &str, arg: i64) -> String {
+    let function = session.function(name).await.unwrap();
+    session.call(&function, (arg,)).await.unwrap();
+    text(session.sync_all().await)
+}

@@ -1,0 +1,296 @@
+//! Workers that are stuck or late, limits of waits, and callers beside each other.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
+
+use crate::gate::Gate;
+use crate::{text, threads};
+
+fn impatient() -> Deadlines {
+    Deadlines::default().with_stall(Duration::from_millis(200)).with_close(Duration::from_millis(200))
+}
+
+#[test]
+fn calls_behind_a_stuck_worker_end_in_stalled_and_shutdown_names_it() {
+    let session = Builder::threads(3).deadlines(impatient()).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        let wait = session.function("tests.wait_on").await.unwrap();
+        let add_one = session.function("tests.add_one").await.unwrap();
+        session.call(&wait, (1, gate.id())).await.unwrap();
+        let (queued, stalled) = call_until_error(&session, &add_one).await;
+        assert!(queued >= 1023, "{queued} calls fit behind a stuck worker");
+        assert_eq!(
+            stalled,
+            "worker 1 took no command for 200ms and its lane is full: \
+             finished command 2, in command 3, inside `tests.wait_on`"
+        );
+        let stuck = text(session.shutdown().await);
+        assert!(stuck.starts_with("not stopped after "), "{stuck}");
+        assert!(stuck.contains("worker 1") && stuck.contains("inside `tests.wait_on`"), "{stuck}");
+        assert!(!stuck.contains("worker 0") && !stuck.contains("worker 2"), "{stuck}");
+        gate.open();
+    });
+}
+
+#[test]
+fn calls_behind_a_stuck_worker_name_it_and_not_the_workers_that_wait_for_it() {
+    let session = Builder::threads(3).deadlines(impatient()).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        session.init_ccl("local", &[]).await.unwrap();
+        let wait = session.function("tests.wait_at_barrier").await.unwrap();
+        let add_one = session.function("tests.add_one").await.unwrap();
+        session.call(&wait, (2, gate.id())).await.unwrap();
+        let (_, stalled) = call_until_error(&session, &add_one).await;
+        assert_eq!(
+            stalled,
+            "worker 2 took no command for 200ms and its lane is full: \
+             finished command 5, in command 6, inside `tests.wait_at_barrier`"
+        );
+        gate.open();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_future_that_nobody_polls_any_more_holds_up_nobody() {
+    let session = Builder::threads(2).deadlines(impatient()).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        let wait = session.function("tests.wait_on").await.unwrap();
+        let add_one = session.function("tests.add_one").await.unwrap();
+        session.call(&wait, (1, gate.id())).await.unwrap();
+        call_until_error(&session, &add_one).await;
+        let mut forgotten = std::pin::pin!(session.call(&add_one, (0,)));
+        assert!(poll_once(forgotten.as_mut()).is_none());
+        let stalled = text(session.sync_all().await);
+        assert!(stalled.starts_with("worker 1 took no command for 200ms and its lane is full"), "{stalled}");
+        gate.open();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+        assert_eq!(text(forgotten.await), "call: the session is shut down");
+    });
+}
+
+#[test]
+fn shutdown_names_who_is_stuck_and_not_who_waits_for_it() {
+    let session = Builder::threads(3).deadlines(impatient()).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        session.init_ccl("local", &[]).await.unwrap();
+        let stuck = session.function("tests.wait_at_barrier").await.unwrap();
+        session.call(&stuck, (2, gate.id())).await.unwrap();
+        assert_eq!(
+            text(session.shutdown().await),
+            "not stopped after 200ms: worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`; detached)"
+        );
+        gate.open();
+    });
+}
+
+#[test]
+fn the_first_failure_is_the_one_that_sync_reports_too() {
+    let session = threads(3);
+    block_on(async {
+        let fail = session.function("tests.fail_in_turn").await.unwrap();
+        session.call(&fail, ()).await.unwrap();
+        let sync = text(session.sync_all().await);
+        assert!(sync.starts_with("worker 2: tests.fail_in_turn "), "{sync}");
+        let earlier = session.call(&fail, ()).await.unwrap_err();
+        assert_eq!(earlier.failure().unwrap().to_string(), sync);
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn workers_that_do_not_come_to_init_ccl_are_named_at_the_deadline_for_connecting() {
+    let session = Builder::threads(3).connect_deadline(Duration::from_millis(200)).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        let wait = session.function("tests.wait_on").await.unwrap();
+        session.call(&wait, (1, gate.id())).await.unwrap();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Calls are refused once the other ranks have given up. No worker has this number.
+                for _ in 0..1000 {
+                    if block_on(session.call(&wait, (9, gate.id()))).is_err() {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                gate.open();
+            });
+            text(block_on(session.init_ccl("local", &[])))
+        });
+        assert!(error.contains("connect: no end after 200ms: rank 1 has not come"), "{error}");
+        session.shutdown().await.unwrap();
+    });
+}
+
+/// How many calls were taken, and why no more were.
+async fn call_until_error(session: &LaneSession, function: &disco::DRef) -> (usize, String) {
+    for queued in 0.. {
+        if let Err(error) = session.call(function, (1,)).await {
+            return (queued, error.to_string());
+        }
+    }
+    unreachable!("the loop has no end")
+}
+
+/// Polls a future one time.
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn a_submit_that_is_dropped_while_it_waits_has_changed_nothing() {
+    let session = threads(2);
+    block_on(async {
+        let gate = Gate::new();
+        let wait = session.function("tests.wait_on").await.unwrap();
+        let add_one = session.function("tests.add_one").await.unwrap();
+        session.call(&wait, (0, gate.id())).await.unwrap();
+        let mut handles = Vec::new();
+        while let Some(handle) = poll_once(std::pin::pin!(session.call(&add_one, (0,)))) {
+            handles.push(handle.unwrap());
+        }
+        gate.open();
+        session.sync_all().await.unwrap();
+        let last = handles.last().unwrap();
+        let next = session.call(&add_one, (last,)).await.unwrap();
+        assert_eq!(session.get(&next, WorkerId::new(1)).await.unwrap(), Value::Int(2));
+        assert_eq!(next.register().index(), last.register().index() + 1, "no register was spent");
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_call_past_its_deadline_names_worker_and_function() {
+    let session = Builder::threads(2).call_deadline(Duration::from_millis(200)).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        let wait = session.function("tests.wait_on").await.unwrap();
+        session.call(&wait, (1, gate.id())).await.unwrap();
+        assert_eq!(
+            text(session.sync_all().await),
+            "sync_all: no end after 200ms: worker 1 does not answer: \
+             finished command 1, in command 2, inside `tests.wait_on`"
+        );
+        gate.open();
+        session.shutdown().await.unwrap();
+    });
+}
+
+/// What `tracing` says on this thread while `work` runs.
+fn logged(work: impl FnOnce()) -> String {
+    let (read, write) = std::io::pipe().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || write.try_clone().unwrap());
+    tracing::subscriber::with_default(subscriber.finish(), work);
+    std::io::read_to_string(read).unwrap()
+}
+
+#[test]
+fn a_wait_without_a_limit_warns_of_the_function_that_does_not_return() {
+    let deadlines = Deadlines::default().with_warn(Duration::from_millis(200));
+    let session = Builder::threads(3).deadlines(deadlines).start().unwrap();
+    let log = logged(|| {
+        block_on(async {
+            let gate = Gate::new();
+            session.init_ccl("local", &[]).await.unwrap();
+            let wait = session.function("tests.wait_at_barrier").await.unwrap();
+            session.call(&wait, (2, gate.id())).await.unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(900));
+                    gate.open();
+                });
+                // Worker 0 waits for worker 2.
+                block_on(session.sync_worker_0()).unwrap();
+            });
+            session.shutdown().await.unwrap();
+        });
+    });
+    let warning = "sync_worker has waited 200ms for worker 2 inside `tests.wait_at_barrier` for 200ms; no `call_deadline` is \
+                   set, so that the wait has no limit\n";
+    assert!(log.contains("WARN") && log.contains(warning), "{log}");
+    assert!(log.matches("sync_worker has waited ").count() >= 2 && !log.contains("worker 0 inside"), "{log}");
+}
+
+#[test]
+fn a_wait_for_a_worker_inside_a_collective_names_the_worker_that_it_waits_for() {
+    let session = Builder::threads(3).call_deadline(Duration::from_millis(300)).start().unwrap();
+    let log = logged(|| {
+        block_on(async {
+            let gate = Gate::new();
+            session.init_ccl("local", &[]).await.unwrap();
+            let wait = session.function("tests.wait_at_barrier").await.unwrap();
+            session.call(&wait, (2, gate.id())).await.unwrap();
+            let inside = "in command 5, inside `tests.wait_at_barrier`";
+            assert_eq!(
+                text(session.sync_worker_0().await),
+                format!(
+                    "sync_worker: no end after 300ms: worker 2 does not answer: finished command 4, {inside}; \
+                     worker 0 does not answer: finished command 4, {inside}, in barrier (operation 1)"
+                )
+            );
+            let start = std::time::Instant::now();
+            let stuck = text(session.shutdown().await);
+            assert!(stuck.starts_with("not stopped after 3s: worker 2 ("), "{stuck}");
+            assert!(start.elapsed() < Duration::from_secs(10), "after {:?}", start.elapsed());
+            gate.open();
+        });
+    });
+    let warning = "shutdown has waited 2s for worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`); \
+                   it gives up after 3s (`Deadlines::close`)\n";
+    assert!(log.contains(warning), "{log}");
+}
+
+#[test]
+fn the_limit_for_calls_does_not_cut_init_ccl_short() {
+    let session = Builder::threads(2).call_deadline(Duration::from_millis(500)).start().unwrap();
+    block_on(async {
+        // Worker 1 comes late, by several calls that are each in time.
+        let sleep = session.function("tests.sleep_on").await.unwrap();
+        for _ in 0..9 {
+            session.call(&sleep, (1, 100)).await.unwrap();
+        }
+        session.init_ccl("local", &[]).await.unwrap();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn four_threads_share_one_session() {
+    let session = Arc::new(threads(3));
+    let workers: Vec<_> = (0..4i64)
+        .map(|thread| {
+            let session = session.clone();
+            std::thread::spawn(move || {
+                block_on(async {
+                    let add_one = session.function("tests.add_one").await.unwrap();
+                    for round in 0..300 {
+                        let x = session.call(&add_one, (thread * 1000 + round,)).await.unwrap();
+                        let x = session.call(&add_one, (&x,)).await.unwrap();
+                        if round % 50 == 0 {
+                            session.sync_all().await.unwrap();
+                        }
+                        let worker = WorkerId::new((round % 3) as u32);
+                        assert_eq!(session.get_as::<i64>(&x, worker).await.unwrap(), thread * 1000 + round + 2);
+                    }
+                });
+            })
+        })
+        .collect();
+    workers.into_iter().for_each(|thread| thread.join().unwrap());
+    block_on(session.shutdown()).unwrap();
+}
