@@ -18,7 +18,8 @@ mod user;
 mod values;
 mod watch;
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, panic};
 
@@ -31,10 +32,17 @@ use crate::watch::Resources;
 
 /// Sessions before resident memory is read first.
 const WARM_UP: u64 = 6;
-/// More resident memory than after the warm-up, in bytes: allocators keep some of what tensors had.
-const MORE_RESIDENT: usize = 192 << 20;
+/// Resident memory beyond that of the warm-up, in bytes: allocators keep small blocks.
+const MORE_RESIDENT: usize = 32 << 20;
+/// Makes the allocator of the GNU C library return blocks of this size to the system when they are freed, so that resident memory shows leaks.
+const MMAP_THRESHOLD: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
 
 fn main() -> ExitCode {
+    // The allocator reads it when a program starts.
+    if env::var_os(MMAP_THRESHOLD.0).is_none() {
+        let mut again = Command::new(env::current_exe().expect("a path"));
+        panic!("{}", again.args(env::args_os().skip(1)).env(MMAP_THRESHOLD.0, MMAP_THRESHOLD.1).exec());
+    }
     // Worker functions panic on purpose.
     panic::set_hook(Box::new(|info| {
         if !info.to_string().contains("on purpose") {
