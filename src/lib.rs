@@ -73,3 +73,33 @@ pub mod function {
 pub mod wire {
     pub use disco_core::wire::{Reader, WireError, Writer};
 }
+
+/// The Rust blocks of the guide, compiled and run as documentation tests.
+#[cfg(all(doctest, feature = "local"))]
+mod guide {
+    #[doc = include_str!("../docs/quick-start.md")]
+    struct QuickStart;
+    #[doc = include_str!("../docs/concepts.md")]
+    struct Concepts;
+    #[doc = include_str!("../docs/worker-functions.md")]
+    struct WorkerFunctions;
+    #[doc = include_str!("../docs/sessions.md")]
+    struct Sessions;
+    #[doc = include_str!("../docs/launching.md")]
+    struct Launching;
+    #[doc = include_str!("../docs/data-plane.md")]
+    struct DataPlane;
+    #[doc = include_str!("../docs/tensors.md")]
+    struct Tensors;
+    #[doc = include_str!("../docs/groups.md")]
+    struct Groups;
+    #[doc = include_str!("../docs/failures.md")]
+    struct Failures;
+    #[doc = include_str!("../docs/writing-a-backend.md")]
+    struct WritingABackend;
+    #[doc = include_str!("../docs/performance.md")]
+    struct Performance;
+    #[cfg(feature = "nccl-without-bindings")]
+    #[doc = include_str!("../docs/peer-memory.md")]
+    struct PeerMemory;
+}

@@ -41,7 +41,7 @@ impl Drop for Folder {
     }
 }
 
-/// This program, as the example that the README runs.
+/// This program, as the example that docs/launching.md runs.
 fn hello() -> PathBuf {
     std::env::current_exe().unwrap()
 }
@@ -260,7 +260,7 @@ fn worker_says_why_it_does_not_join() {
     assert_eq!(text, "disco: can't run `no-such-program`: No such file or directory (os error 2)\n");
 }
 
-/// The README's commands on two machines, where this user may make such.
+/// The commands of docs/launching.md on two machines, where this user may create network namespaces.
 fn two_machines_run_one_session() {
     let may = Command::new("unshare").args(["--net", "--uts", "true"]).output();
     if !may.is_ok_and(|tried| tried.status.success()) || Command::new("ip").arg("netns").output().is_err() {

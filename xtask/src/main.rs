@@ -3,6 +3,8 @@
 mod built;
 mod fuzzing;
 mod gpu;
+#[cfg(test)]
+mod guide;
 mod libraries;
 mod modules;
 mod run;
