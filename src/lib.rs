@@ -54,6 +54,23 @@ pub use disco_nccl as nccl;
 #[cfg(feature = "rccl")]
 pub use disco_rccl as rccl;
 
+/// The Rust blocks of the guide are tests: `cargo test --doc`.
+#[cfg(doctest)]
+mod guide {
+    /// A type that carries a chapter as its documentation.
+    macro_rules! chapters {
+        ($($name:ident $path:literal)*) => { $(#[doc = include_str!(concat!("../docs/", $path))] struct $name;)* };
+    }
+    chapters! {
+        QuickStart "quick-start.md"
+        Concepts "concepts.md"
+        Functions "functions.md"
+        Sessions "sessions.md"
+        DataPlane "data-plane.md"
+        Failures "failures.md"
+    }
+}
+
 /// The backends of this program. How to write one stands in `disco-core`.
 pub mod backend {
     pub use disco_core::backend::{all, find};
