@@ -55,7 +55,7 @@ pub use disco_nccl as nccl;
 pub use disco_rccl as rccl;
 
 /// The Rust blocks of the guide are tests: `cargo test --doc`.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "local"))]
 mod guide {
     /// A type that carries a chapter as its documentation.
     macro_rules! chapters {
@@ -67,7 +67,18 @@ mod guide {
         Functions "functions.md"
         Sessions "sessions.md"
         DataPlane "data-plane.md"
+        Tensors "tensors.md"
+        Groups "groups.md"
         Failures "failures.md"
+        Troubleshooting "troubleshooting.md"
+        Launching "launching.md"
+        WritingABackend "writing-a-backend.md"
+        Performance "performance.md"
+        Security "security.md"
+    }
+    #[cfg(feature = "nccl-without-bindings")]
+    chapters! {
+        PeerToPeer "peer-to-peer.md"
     }
 }
 
@@ -89,34 +100,4 @@ pub mod function {
 /// How a [`WireObject`] is written and read.
 pub mod wire {
     pub use disco_core::wire::{Reader, WireError, Writer};
-}
-
-/// The Rust blocks of the guide, compiled and run as documentation tests.
-#[cfg(all(doctest, feature = "local"))]
-mod guide {
-    #[doc = include_str!("../docs/quick-start.md")]
-    struct QuickStart;
-    #[doc = include_str!("../docs/concepts.md")]
-    struct Concepts;
-    #[doc = include_str!("../docs/worker-functions.md")]
-    struct WorkerFunctions;
-    #[doc = include_str!("../docs/sessions.md")]
-    struct Sessions;
-    #[doc = include_str!("../docs/launching.md")]
-    struct Launching;
-    #[doc = include_str!("../docs/data-plane.md")]
-    struct DataPlane;
-    #[doc = include_str!("../docs/tensors.md")]
-    struct Tensors;
-    #[doc = include_str!("../docs/groups.md")]
-    struct Groups;
-    #[doc = include_str!("../docs/failures.md")]
-    struct Failures;
-    #[doc = include_str!("../docs/writing-a-backend.md")]
-    struct WritingABackend;
-    #[doc = include_str!("../docs/performance.md")]
-    struct Performance;
-    #[cfg(feature = "nccl-without-bindings")]
-    #[doc = include_str!("../docs/peer-memory.md")]
-    struct PeerMemory;
 }

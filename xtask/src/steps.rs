@@ -82,7 +82,7 @@ pub(crate) fn tests() -> Vec<Step> {
     let rest = [
         step("tests and benchmarks compile", &format!("{} --quiet", test_programs::BUILD)),
         step("tests, benchmarks once each", "run --quiet --package xtask -- programs"),
-        step("documentation tests", "test --quiet --workspace --doc"),
+        step("documentation tests", "test --quiet --workspace --all-features --doc"),
     ];
     let examples = EXAMPLES.map(|(name, args)| {
         step(
