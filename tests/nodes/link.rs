@@ -110,7 +110,7 @@ impl Proxy {
         self.state.cut();
     }
 
-    fn go_deaf(&self) {
+    pub(crate) fn go_deaf(&self) {
         self.state.mode.store(DEAF, Ordering::SeqCst);
     }
 }

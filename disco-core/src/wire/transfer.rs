@@ -151,3 +151,38 @@ impl Received {
         (self.filled == self.byte_len()).then_some(self.memory)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_that_are_under_way_together_have_a_limit() {
+        let budget = Arc::new(TransferBudget::default());
+        let transfer = |bytes| Transfer::new(1, bytes, Arc::default());
+        let (large, half) = (transfer(200), transfer(50));
+        assert!(budget.reserve(&large, 100), "alone, it may be larger");
+        assert!(!budget.reserve(&half, 100));
+        drop(large);
+        assert!(budget.reserve(&half, 100));
+        let (fits, exceeds) = (transfer(50), transfer(1));
+        assert!(budget.reserve(&fits, 100) && !budget.reserve(&exceeds, 100));
+        drop((half, fits));
+        let many: Vec<_> = (0..TransferBudget::MAX_TRANSFERS).map(|_| transfer(0)).collect();
+        assert!(many.iter().all(|transfer| budget.reserve(transfer, 100)));
+        assert!(!budget.reserve(&exceeds, 100));
+    }
+
+    #[test]
+    fn a_transfer_is_sent_when_all_connections_have_taken_it() {
+        let transfer = Transfer::new(1, 10, Arc::default());
+        transfer.begin();
+        transfer.begin();
+        transfer.note_sent(4, false);
+        transfer.note_sent(6, true);
+        transfer.note_sent(4, false);
+        assert!(!transfer.is_sent());
+        transfer.note_sent(6, true);
+        assert!(transfer.is_sent() && transfer.moved() == 20);
+    }
+}
