@@ -144,7 +144,8 @@ impl Builder {
 
     /// Bytes of the arguments of one call, of the value of one `set` or of the value of one `get` that may cross to or from workers
     /// in other processes. It bounds what each end allocates for the other. Threads of this process have no such limit. Default:
-    /// 1 GiB. A value may take longer than [`Deadlines::reply`] to cross the network: bytes that move count as progress.
+    /// 1 GiB. Large tensors go to nodes ahead of their command: tensors of at most so many bytes together are on their way, and those
+    /// of further commands wait before the first byte goes. A value may take longer than [`Deadlines::reply`] to cross the network: bytes that move count as progress.
     pub fn value_limit(mut self, bytes: usize) -> Self {
         self.value_limit = bytes;
         self

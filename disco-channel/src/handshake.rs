@@ -328,7 +328,7 @@ mod tests {
         let mut greeting = *Host::new([1; 32]).greeting();
         greeting[8] = 99;
         let error = Guest::answer(&token, &greeting, [2; 32], REQUEST).unwrap_err().to_string();
-        assert_eq!(error, "the other end speaks version 99, this one 4: both must run the same program");
+        assert_eq!(error, "the other end speaks version 99, this one 5: both must run the same program");
         greeting[0] = b'H';
         let error = Guest::answer(&token, &greeting, [2; 32], REQUEST).unwrap_err().to_string();
         assert_eq!(error, "it is no controller of Disco");

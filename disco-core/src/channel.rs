@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::link::Link;
 pub use crate::signal::{Notice, Reply, Signal};
-use crate::wire::Frame;
+use crate::wire::{Frame, Pieces, Transfer};
 use crate::worker_range::WorkerRange;
 
 /// The controller's end of a lane.
@@ -55,6 +55,27 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// Whether workers get large tensors by shared memory. Then the session copies them there before it takes the order ticket.
     fn shares_memory(&self) -> bool {
         false
+    }
+
+    /// Whether large tensors go to workers of this lane [ahead of their frame](Channel::send_ahead).
+    fn sends_ahead(&self) -> bool {
+        false
+    }
+
+    /// Begins to send the large tensors of a frame that is still to come, to the peer of worker `to` or to all peers, so that frames
+    /// that are sent meanwhile overtake them. Never waits; needs no order ticket. Returns false if too much is under way, so that
+    /// the caller has to try again after the next change of `transfer`. The frame is sent once [`Transfer::is_sent`] says so.
+    ///
+    /// # Errors
+    /// The lane is closed or cut, or sends nothing ahead.
+    fn send_ahead(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: &Arc<Pieces>) -> Result<bool> {
+        let _ = (to, transfer, content);
+        Err(Error::state("the lane sends nothing ahead of frames"))
+    }
+
+    /// Takes back what [`Channel::send_ahead`] has begun, as no frame comes for it.
+    fn withdraw(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>) {
+        let _ = (to, transfer);
     }
 
     /// Passes a frame on, in order. Never waits.

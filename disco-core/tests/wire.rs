@@ -414,7 +414,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 38;
+const MESSAGES: usize = 41;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
@@ -472,7 +472,10 @@ fn messages() -> Vec<Message> {
         Message::Reply { seq: 2, reply: Err(failure) },
         Message::Notice([1, 2].into()),
         Message::Progress(progress),
-        Message::Frame { seq: 3, bytes: [9; 100].into() },
+        Message::Frame { seq: 3, bytes: [9; 100].into(), transfer: None },
+        Message::Frame { seq: 4, bytes: [9; 100].into(), transfer: Some(7) },
+        Message::Ahead { transfer: 7, left: 1 << 40, bytes: [9; 100].into() },
+        Message::Withdraw(7),
         Message::Abort { epoch: u64::MAX, cause: "worker 1 failed".into() },
         Message::Shutdown,
         Message::Room { frames: 512, bytes: 1 << 40 },
@@ -580,7 +583,8 @@ fn pieces_of_a_frame_are_its_packet() {
     let call = call(vec![first.clone().into(), "between".into(), tensor(10).into(), second.into()]);
     let freed = Frame::new(9, [RegisterId::new(4)], debug_set(first.clone().into()).command().clone());
     for frame in [call, freed] {
-        let whole = Message::Frame { seq: frame.seq(), bytes: frame.bytes().unwrap().into() }.encode().unwrap();
+        let whole =
+            Message::Frame { seq: frame.seq(), bytes: frame.bytes().unwrap().into(), transfer: None }.encode().unwrap();
         let pieces = frame.pieces().unwrap().unwrap();
         assert_eq!((pieces.byte_len(), pieces.frame_len()), (whole.len(), frame.bytes().unwrap().len()));
         assert!(pieces.read(0, usize::MAX).unwrap() == whole);
@@ -729,8 +733,8 @@ fn frames_are_written_behind_each_other_as_messages_are() {
     let (mut to, mut all) = (Writer::default(), Vec::new());
     for (seq, len) in [(1, 0), (2, 7), (3, 8), (1 << 40, 1000)] {
         let bytes = vec![9; len];
-        wire::write_frame(seq, &bytes, &mut to).unwrap();
-        all.extend(Message::Frame { seq, bytes: bytes.into() }.encode().unwrap());
+        wire::write_frame(seq, &bytes, None, &mut to).unwrap();
+        all.extend(Message::Frame { seq, bytes: bytes.into(), transfer: None }.encode().unwrap());
     }
     assert_eq!(to.into_bytes(), all);
 }

@@ -165,7 +165,7 @@ fn an_answer_of_another_version_is_refused() {
     };
     assert_eq!(at_the_door(old), 2, "wrong version");
     let (error, _) = refused_alone(old);
-    let why = ": the other end speaks version 99, this one 4: both must run the same program";
+    let why = ": the other end speaks version 99, this one 5: both must run the same program";
     assert!(error.ends_with(why), "{error}");
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use std::{process, thread};
 
-use disco::{CommunicatorExt, WorkerContext};
+use disco::{CommunicatorExt, Tensor, WorkerContext};
 
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.parent", parent);
@@ -12,6 +12,7 @@ disco::register_function!("tests.paint", paint);
 disco::register_function!("tests.variable", variable);
 disco::register_function!("tests.length", length);
 disco::register_function!("tests.bytes", bytes);
+disco::register_function!("tests.sum", sum);
 disco::register_function!("tests.panic", panic);
 disco::register_function!("tests.sleep", sleep);
 disco::register_function!("tests.store", store);
@@ -52,6 +53,10 @@ fn variable(_: &mut WorkerContext, name: String) -> disco::Result<Option<String>
 
 fn length(_: &mut WorkerContext, text: String) -> disco::Result<i64> {
     Ok(text.len() as i64)
+}
+
+fn sum(_: &mut WorkerContext, one: Tensor, other: Tensor) -> disco::Result<u64> {
+    Ok(one.to_vec::<u64>()?.iter().sum::<u64>() + other.to_vec::<u64>()?.iter().sum::<u64>())
 }
 
 fn bytes(_: &mut WorkerContext, count: i64) -> disco::Result<Vec<u8>> {

@@ -39,6 +39,8 @@ struct State {
     left: AtomicUsize,
     /// Bytes that go each way in a second; 0 without a limit.
     rate: usize,
+    /// Bytes that have gone to nodes.
+    passed: AtomicUsize,
     streams: Mutex<Vec<TcpStream>>,
 }
 
@@ -51,7 +53,7 @@ impl Proxy {
     }
 
     /// So many bytes a second go each way.
-    fn throttled(to: SocketAddr, rate: usize) -> Self {
+    pub(crate) fn throttled(to: SocketAddr, rate: usize) -> Self {
         Self::new(to, Duration::ZERO, rate)
     }
 
@@ -99,11 +101,16 @@ impl Proxy {
         self.address
     }
 
-    fn cut(&self) {
+    /// Bytes that have gone to nodes.
+    pub(crate) fn passed(&self) -> usize {
+        self.state.passed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn cut(&self) {
         self.state.cut();
     }
 
-    fn go_deaf(&self) {
+    pub(crate) fn go_deaf(&self) {
         self.state.mode.store(DEAF, Ordering::SeqCst);
     }
 }
@@ -134,6 +141,9 @@ fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<Sta
             if to.write_all(&bytes).is_err() {
                 return;
             }
+            if !is_up {
+                keeper.passed.fetch_add(bytes.len(), Ordering::SeqCst);
+            }
             if keeper.rate > 0 {
                 thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / keeper.rate as f64));
             }
@@ -158,7 +168,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<Sta
 }
 
 /// A session with one node behind a proxy.
-fn behind(builder: Builder, proxy: impl FnOnce(SocketAddr) -> Proxy + Send) -> (LaneSession, Proxy, Child) {
+pub(crate) fn behind(builder: Builder, proxy: impl FnOnce(SocketAddr) -> Proxy + Send) -> (LaneSession, Proxy, Child) {
     let (session, (proxy, node)) = with(builder, |address| {
         let proxy = proxy(address);
         let node = node(proxy.address()).spawn().unwrap();

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod ahead;
 mod by_store;
 mod death;
 mod door;
@@ -28,7 +29,8 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait most of the time, for what comes in time only if there are not too many.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
-    let tests = [life::tests(), start::tests(), door::tests(), link::tests(), death::tests()].into_iter().flatten();
+    let tests = [life::tests(), start::tests(), door::tests(), link::tests(), ahead::tests(), death::tests()];
+    let tests = tests.into_iter().flatten();
     let trials = tests.map(|(name, test)| {
         let run = move || {
             test();

@@ -85,7 +85,7 @@ fn a_worker_program_without_init_is_told_what_to_do() {
 
 fn workers_of_another_version_are_refused() {
     let error = refused_program("old");
-    let why = "lost: bad packet: the other end speaks version 99, this one 4: both must run the same program";
+    let why = "lost: bad packet: the other end speaks version 99, this one 5: both must run the same program";
     assert!(error.starts_with("worker ") && error.ends_with(why), "{error}");
 }
 

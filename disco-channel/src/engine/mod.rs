@@ -26,5 +26,6 @@ pub(crate) mod questions;
 pub(crate) mod reply;
 #[cfg(test)]
 mod sim;
+pub(crate) mod transfers;
 
 pub(crate) use liveness::{Attention, Liveness};

@@ -185,7 +185,17 @@ impl Lane {
         }
     }
 
-    fn write_to(&self, connection: &Connection, Write { bytes, order, snapshot, pieces, .. }: Write) -> Result<()> {
+    fn write_to(
+        &self,
+        connection: &Connection,
+        Write { bytes, order, snapshot, pieces, transfer, .. }: Write,
+    ) -> Result<()> {
+        match (order, transfer, &pieces) {
+            (Order::Ahead, Some(transfer), Some(content)) => return connection.send_ahead(transfer, content.clone()),
+            (Order::Withdrawn, Some(transfer), _) => return connection.withdraw(&transfer),
+            (_, Some(transfer), None) => return connection.send_last_after(bytes, transfer),
+            _ => {}
+        }
         if let Some(pieces) = pieces {
             return connection.send_pieces(pieces);
         }
@@ -195,7 +205,7 @@ impl Lane {
         match order {
             Order::Urgent => connection.send(bytes, None),
             Order::WithRing => connection.send(bytes, self.ring.clone()),
-            Order::Last => connection.send_last(bytes),
+            Order::Last | Order::Ahead | Order::Withdrawn => connection.send_last(bytes),
             Order::Held => connection.hold_last(bytes),
         }
     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use disco_core::channel::{Progress, SMALL_FRAME, Signal};
 use disco_core::error::LossCause;
 use disco_core::link::Shared;
+use disco_core::wire::{Pieces, Transfer, TransferBudget};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
 use super::frames::{INLINE, LARGE};
 use super::ring::{self, Ring};
-use crate::engine::controller::{Controller, ENOUGH, Event, pack, pack_beside};
+use crate::engine::controller::{Controller, ENOUGH, Event, pack, pack_after, pack_beside};
 use crate::reactor::Served;
 use crate::shared_ring::Writer;
 
@@ -37,6 +38,8 @@ pub struct RemoteLane<P> {
     peers: P,
     shared: Arc<Shared>,
     running: OnceLock<Running>,
+    /// Transfers ahead of their frames.
+    budget: Arc<TransferBudget>,
 }
 
 /// A lane that has come about.
@@ -50,7 +53,7 @@ impl<P: Peers> RemoteLane<P> {
     /// Makes a lane to `workers`, which [starts](Channel::start) as the options say; those share `shared` with the workers of other
     /// lanes.
     pub fn new(workers: WorkerRange, shared: Arc<Shared>, options: P) -> Self {
-        Self { workers, peers: options, shared, running: OnceLock::new() }
+        Self { workers, peers: options, shared, running: OnceLock::new(), budget: Arc::default() }
     }
 
     fn running(&self) -> Result<&Running> {
@@ -75,7 +78,7 @@ impl<P: Peers> RemoteLane<P> {
 
     fn send_over_connections(&self, Running { served, .. }: &Running, frame: &Frame) -> Result<()> {
         // Encoded before the lock is taken: the reactor thread needs that for heartbeats.
-        let packed = pack(frame);
+        let packed = pack_after(frame).and_then(|packed| packed.map_or_else(|| pack(frame), |packed| Ok(Some(packed))));
         served.with(|engine, now| {
             engine.check(|| self.name())?;
             engine.note(frame.command());
@@ -150,6 +153,28 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn shares_memory(&self) -> bool {
         self.running.get().is_some_and(|running| running.ring.is_some())
+    }
+
+    fn sends_ahead(&self) -> bool {
+        self.running.get().is_some_and(|running| running.ring.is_none())
+    }
+
+    fn send_ahead(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: &Arc<Pieces>) -> Result<bool> {
+        let running = self.running()?;
+        if !self.budget.reserve(transfer, self.value_limit()) {
+            return Ok(false);
+        }
+        running.served.with(|engine, _| {
+            engine.check(|| self.name())?;
+            engine.send_ahead(to, transfer, Some(content));
+            Ok(true)
+        })
+    }
+
+    fn withdraw(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>) {
+        if let Some(running) = self.running.get() {
+            running.served.with(|engine, _| engine.send_ahead(to, transfer, None));
+        }
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {

@@ -13,7 +13,7 @@ use futures_lite::future;
 
 use super::closing::Closing;
 use super::dref::Home;
-use super::large::{Values, check_crossing, payload_len};
+use super::large::{Transfers, Values, check_crossing, payload_len};
 use super::mail::Mail;
 use super::order::Order;
 use super::patience::Patience;
@@ -50,7 +50,7 @@ pub struct LaneSession {
     pub(super) lanes: Vec<Arc<dyn Channel>>,
     /// Whether some lead to other processes.
     crosses: bool,
-    mail: Arc<Mail>,
+    pub(super) mail: Arc<Mail>,
     home: Arc<Home>,
     /// The order ticket: whoever holds it may send. Never held over an await, so that nobody depends on whether another's
     /// future is polled.
@@ -63,6 +63,7 @@ pub struct LaneSession {
     /// A wait has passed its deadline since all workers answered last.
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
+    pub(super) transfers: Transfers,
 }
 
 impl LaneSession {
@@ -100,6 +101,7 @@ impl LaneSession {
             closing: Arc::default(),
             is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
+            transfers: Transfers::default(),
         })
     }
 
@@ -146,7 +148,7 @@ impl LaneSession {
         sync::lock(&self.order)
     }
 
-    fn check(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<()> {
+    pub(super) fn check(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<()> {
         match self.closed.load(Ordering::Acquire) {
             true => Err(Error::Closed(operation.to_owned())),
             false => live(&self.mail).map_err(|error| match error {
@@ -164,16 +166,20 @@ impl LaneSession {
     fn send(
         &self,
         order: &mut Order,
-        values: Values,
+        mut values: Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<()> {
-        let frame = order.next(&self.home, values, make)?;
+        let frame = order.next(&self.home, &values, make)?;
         let kept = match self.crosses {
             true => check_crossing(&self.lanes, &frame),
             false => Ok(None),
         };
         match kept {
-            Ok(_kept) => self.pass(&frame),
+            Ok(_kept) => {
+                self.pass(&frame)?;
+                values.note_passed();
+                Ok(())
+            }
             // It has taken a number and freed ids: these go on, without what can't.
             Err(error) => self.pass(&Arc::new(frame.without_command())).and(Err(error)),
         }
@@ -302,7 +308,7 @@ impl Session for LaneSession {
 
     async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
         self.check("call", Mail::check)?;
-        let values = Values::prepare("call", None, &self.lanes, &args.values)?;
+        let values = self.prepare("call", None, Mail::check, &args.values).await?;
         self.turn_with("call", Mail::check, values, |order, values| self.call(order, values, function, &mut args)).await
     }
 
@@ -355,7 +361,7 @@ impl Session for LaneSession {
             return Err(Error::invalid("set: a register can't hold a register"));
         }
         self.check("set", Mail::check_lost)?;
-        let values = Values::prepare("set", Some(worker), &self.lanes, std::slice::from_ref(&value))?;
+        let values = self.prepare("set", Some(worker), Mail::check_lost, std::slice::from_ref(&value)).await?;
         let command = Command::DebugSet { register: handle.register(), worker, value };
         let replies = self.ask("set", values, vec![worker], command).await?;
         self.judge(replies).map(drop)

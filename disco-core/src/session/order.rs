@@ -40,7 +40,7 @@ impl Order {
     pub(super) fn next(
         &mut self,
         home: &Home,
-        values: Values,
+        values: &Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<Arc<Frame>> {
         let freed = home.take_freed();
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     fn next(order: &mut Order, home: &Home) -> Arc<Frame> {
-        order.next(home, Values::SMALL, |_| Ok(Command::SyncAll)).unwrap()
+        order.next(home, &Values::SMALL, |_| Ok(Command::SyncAll)).unwrap()
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::object::index;
+use super::transfer::Received;
 use super::value::{object_head, read_axes, read_dtype, tensor_bytes, write_dtype};
 use super::{INLINE_LIMIT, Reader, WireError, Writer};
 use crate::device::Device;
@@ -17,13 +18,27 @@ use crate::value::Value;
 /// Memory beside a packet that is read, and how much of it the tensors before have taken.
 #[derive(Debug)]
 pub(super) struct Beside {
-    memory: Arc<MappedSnapshot>,
+    memory: TensorMemory,
     taken: usize,
+}
+
+/// Where the tensors are.
+#[derive(Clone, Debug)]
+enum TensorMemory {
+    Mapped(Arc<MappedSnapshot>),
+    /// Of a transfer, for this packet alone.
+    Received(Arc<Storage>),
 }
 
 impl Beside {
     pub(super) fn new(memory: Arc<MappedSnapshot>) -> Self {
-        Self { memory, taken: 0 }
+        Self { memory: TensorMemory::Mapped(memory), taken: 0 }
+    }
+
+    /// The memory of a transfer; none if not all of it has come.
+    pub(super) fn of_transfer(received: Received) -> Option<Self> {
+        let memory = received.into_memory()?.storage().clone();
+        Some(Self { memory: TensorMemory::Received(memory), taken: 0 })
     }
 
     /// The memory of the next tensor. Tensors lie in the order of the packet and apart, so that each byte has one borrow flag.
@@ -32,9 +47,25 @@ impl Beside {
         let end = start.checked_add(bytes).filter(|end| *end <= self.memory.byte_len())?;
         self.taken = end;
         let pointer = self.memory.pointer().wrapping_add(start);
-        // SAFETY: the range lies in the mapping, which lives as long as its owner here. No other process changes it, and no other
-        // storage has it.
+        // SAFETY: the range lies in the memory, which lives as long as its owner here. No other process changes it, and no other
+        // storage in use has it: that of a transfer is private to this packet.
         Some(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(self.memory.clone())) })
+    }
+}
+
+impl TensorMemory {
+    fn pointer(&self) -> *mut u8 {
+        match self {
+            TensorMemory::Mapped(mapped) => mapped.pointer(),
+            TensorMemory::Received(storage) => storage.pointer(),
+        }
+    }
+
+    fn byte_len(&self) -> usize {
+        match self {
+            TensorMemory::Mapped(mapped) => mapped.byte_len(),
+            TensorMemory::Received(storage) => storage.byte_len(),
+        }
     }
 }
 
@@ -43,20 +74,27 @@ impl Beside {
 /// # Errors
 /// A tensor that is not a contiguous host tensor, or that somebody writes to; the system has no room.
 pub(super) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<Option<Snapshot>> {
-    let mut layout = Writer::with_memory_beside();
-    let mut parts = Vec::new();
+    let (tensors, bytes) = layout(values);
+    let parts = tensors.into_iter().map(|(place, tensor)| Ok((place, tensor_bytes(tensor)?)));
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    match parts.is_empty() {
+        true => Ok(None),
+        false => Snapshot::copy(bytes, parts.iter().map(|(at, bytes)| (*at, &**bytes))).map(Some),
+    }
+}
+
+/// The large tensors among `values` with the places that packets give them, and the bytes of the memory for all.
+pub(super) fn layout<'a>(values: impl IntoIterator<Item = &'a Value>) -> (Vec<(usize, &'a Tensor)>, usize) {
+    let (mut layout, mut tensors) = (Writer::with_memory_beside(), Vec::new());
     for value in values {
         if let Value::Tensor(tensor) = value
             && tensor.byte_len() > INLINE_LIMIT
             && let Some(place) = layout.place_beside(tensor.byte_len())
         {
-            parts.push((place, tensor_bytes(tensor)?));
+            tensors.push((place, tensor));
         }
     }
-    match parts.is_empty() {
-        true => Ok(None),
-        false => Snapshot::copy(layout.bytes_beside(), parts.iter().map(|(at, bytes)| (*at, &**bytes))).map(Some),
-    }
+    (tensors, layout.bytes_beside())
 }
 
 /// Appends a tensor whose elements lie beside the packet.

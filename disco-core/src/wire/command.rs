@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::beside::Beside;
+use super::transfer::Received;
 use super::{Frame, Freed, MappedSnapshot, PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
 use crate::command::{Command, Local};
 use crate::error::Result;
@@ -93,6 +95,19 @@ pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
 /// # Errors
 /// Anything that [`WireError`] tells.
 pub fn decode_frame_beside(seq: u64, bytes: &[u8], beside: Option<Arc<MappedSnapshot>>) -> Result<Frame, WireError> {
+    decode(seq, bytes, beside.map(Beside::new))
+}
+
+/// As [`decode_frame`], where the large tensors of the command have come in a transfer before.
+///
+/// # Errors
+/// Anything that [`WireError`] tells; not all of the transfer has come.
+pub fn decode_frame_after(seq: u64, bytes: &[u8], received: Received) -> Result<Frame, WireError> {
+    let beside = Beside::of_transfer(received).ok_or(WireError::Expected("all of a transfer before its frame"))?;
+    decode(seq, bytes, Some(beside))
+}
+
+fn decode(seq: u64, bytes: &[u8], beside: Option<Beside>) -> Result<Frame, WireError> {
     let (mut packet, mut rest) = Packet::split(bytes)?;
     let mut action = packet.int()?;
     let mut freed = Freed::new();
@@ -102,7 +117,7 @@ pub fn decode_frame_beside(seq: u64, bytes: &[u8], beside: Option<Arc<MappedSnap
         action = packet.int()?;
     }
     match rest.len() {
-        0 => Ok(Frame::with(seq, freed, decode_command(action, packet.with_beside(beside))?)),
+        0 => Ok(Frame::with(seq, freed, decode_command(action, packet.with_beside_of(beside))?)),
         left => Err(WireError::Trailing(left)),
     }
 }

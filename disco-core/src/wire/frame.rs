@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use smallvec::SmallVec;
 
 use super::command::{decode_frame, encode_frame};
-use super::{Pieces, WireError, Writer, beside};
+use super::{Pieces, Transfer, WireError, Writer, beside};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::{RegisterId, WorkerId};
@@ -30,6 +30,8 @@ pub struct Frame {
     snapshot: OnceLock<Option<Arc<Snapshot>>>,
     /// The packet of the frame whose large tensors are read when it is sent, while somebody has it.
     pieces: Mutex<Weak<Pieces>>,
+    /// The transfer in which its large tensors went ahead, while the frame has not gone.
+    transfer: Weak<Transfer>,
 }
 
 impl Frame {
@@ -40,7 +42,8 @@ impl Frame {
     }
 
     pub(crate) fn with(seq: u64, freed: Freed, command: Command) -> Self {
-        Self { seq, freed, command, encoded: OnceLock::new(), snapshot: OnceLock::new(), pieces: Mutex::default() }
+        let (encoded, snapshot, pieces) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        Self { seq, freed, command, encoded, snapshot, pieces, transfer: Weak::new() }
     }
 
     /// Frame `seq` from its [bytes](Frame::bytes), which it keeps to go on to others, unless they are so many that another copy
@@ -107,6 +110,24 @@ impl Frame {
     /// The large tensors of the frame were copied into shared memory already.
     pub(crate) fn set_snapshot(&mut self, snapshot: Option<Arc<Snapshot>>) {
         self.snapshot = snapshot.into();
+    }
+
+    /// The large tensors of the frame went ahead.
+    pub(crate) fn set_transfer(&mut self, transfer: &Arc<Transfer>) {
+        self.transfer = Arc::downgrade(transfer);
+    }
+
+    /// The transfer in which the large tensors of this frame went ahead, if they did.
+    pub fn transfer(&self) -> Option<Arc<Transfer>> {
+        self.transfer.upgrade()
+    }
+
+    /// The packets of this frame without its large tensors. Read by [`decode_frame_after`](super::decode_frame_after).
+    ///
+    /// # Errors
+    /// A value that can't leave the process.
+    pub fn bytes_without_tensors(&self) -> Result<Box<[u8]>> {
+        encode_frame(self, Writer::with_memory_beside())
     }
 
     /// The packets of this frame without its large tensors, and the tensors in shared memory; none if it has no large tensor, or

@@ -6,11 +6,14 @@
 //!                                    ◀── WELCOME configuration
 //! REPLY   command's number, 0, value │ 1, failure… ──▶
 //!                                    ◀── FRAME    number, frame (where commands go over the connection)
+//!                                                 or number, frame, transfer with its large tensors
 //! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
 //! PROGRESS  what it is doing ──▶         ◀── SHUTDOWN
 //! ASK     number, epoch, call of the store ──▶  ◀── ANSWER   number, value or error
 //! SHARE   number, name  (a descriptor goes along) ──▶    ◀── ANSWER   none
 //! UNSHARE name ──▶
+//!                                    ◀── AHEAD    transfer, bytes left, bytes: large tensors of a later FRAME
+//!                                    ◀── WITHDRAW transfer: no FRAME comes for it
 //! BESIDE  (a descriptor goes along: large tensors of the next REPLY) ──▶  ◀── BESIDE (of the next FRAME)
 //! RECEIVE number, name ──▶               ◀── HANDED   number (a descriptor goes along) │ ANSWER error
 //! ROOM    frames and bytes taken ──▶
@@ -19,7 +22,7 @@
 //! node (its workers' REPLY, NOTICE, PROGRESS come as FROM worker, …)      controller
 //! JOIN    name, function names…  ──▶
 //!                                    ◀── ASSIGN   node, workers, configuration
-//! READY ──▶                              ◀── FRAME, ABORT, SHUTDOWN, ANSWER
+//! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, ANSWER
 //! FROM    worker, OUTPUT of its process │ LOST why │ SHUTDOWN: it has left ──▶
 //! ASK, ROOM as a worker ──▶
 //! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
@@ -74,7 +77,20 @@ pub enum Message {
         seq: u64,
         /// The packets.
         bytes: Arc<[u8]>,
+        /// The transfer with its large tensors, of which all parts came before.
+        transfer: Option<u64>,
     },
+    /// A part of a transfer: large tensors of a frame that is still to come.
+    Ahead {
+        /// The transfer's number.
+        transfer: u64,
+        /// Bytes of the transfer that are still to come.
+        left: u64,
+        /// The part.
+        bytes: Arc<[u8]>,
+    },
+    /// No more parts of a transfer come, and no frame for it.
+    Withdraw(u64),
     /// [`Signal::Abort`](crate::channel::Signal::Abort).
     Abort {
         /// Of which epoch.
@@ -198,7 +214,15 @@ impl Message {
             Message::Reply { seq, reply } => (action::REPLY, [vec![int(*seq)], reply_args(reply)].concat()),
             Message::Notice(packet) => (action::NOTICE, vec![Value::Bytes(packet.clone())]),
             Message::Progress(progress) => (action::PROGRESS, progress::args(progress)),
-            Message::Frame { seq, bytes } => (action::FRAME, vec![int(*seq), Value::Bytes(bytes.clone())]),
+            Message::Frame { seq, bytes, transfer } => {
+                let mut args = vec![int(*seq), Value::Bytes(bytes.clone())];
+                args.extend(transfer.map(int));
+                (action::FRAME, args)
+            }
+            Message::Ahead { transfer, left, bytes } => {
+                (action::AHEAD, vec![int(*transfer), int(*left), Value::Bytes(bytes.clone())])
+            }
+            Message::Withdraw(transfer) => (action::WITHDRAW, vec![int(*transfer)]),
             Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
             Message::Room { frames, bytes } => (action::ROOM, vec![int(*frames), int(*bytes)]),
             // As the command.
@@ -253,7 +277,15 @@ impl Message {
             action::REPLY => return Ok(Message::Reply { seq: packet.number()?, reply: decode_reply(packet)? }),
             action::NOTICE => Message::Notice(packet.bytes()?),
             action::PROGRESS => return Ok(Message::Progress(progress::decode(packet)?)),
-            action::FRAME => Message::Frame { seq: packet.number()?, bytes: packet.bytes()? },
+            action::FRAME => {
+                let (seq, bytes) = (packet.number()?, packet.bytes()?);
+                let transfer = if packet.left() > 0 { Some(packet.number()?) } else { None };
+                Message::Frame { seq, bytes, transfer }
+            }
+            action::AHEAD => {
+                Message::Ahead { transfer: packet.number()?, left: packet.number()?, bytes: packet.bytes()? }
+            }
+            action::WITHDRAW => Message::Withdraw(packet.number()?),
             action::ABORT => Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? },
             action::ROOM => Message::Room { frames: packet.number()?, bytes: packet.number()? },
             action::SHUTDOWN => {
@@ -310,12 +342,12 @@ impl fmt::Display for Message {
 ///
 /// # Errors
 /// It would be too large.
-pub fn write_frame(seq: u64, bytes: &[u8], to: &mut Writer) -> Result<()> {
-    Ok(to.packet(3, |to| {
+pub fn write_frame(seq: u64, bytes: &[u8], transfer: Option<u64>, to: &mut Writer) -> Result<()> {
+    Ok(to.packet(3 + usize::from(transfer.is_some()), |to| {
         Value::Int(action::FRAME).write(to)?;
         Value::Int(seq as i64).write(to)?;
         value::write_bytes(bytes, to);
-        Ok(())
+        transfer.map_or(Ok(()), |transfer| Value::Int(transfer as i64).write(to))
     })?)
 }
 

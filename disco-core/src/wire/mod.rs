@@ -49,10 +49,11 @@ mod packet;
 mod pieces;
 mod progress;
 mod question;
+mod transfer;
 mod value;
 
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
-pub use command::{decode_frame, decode_frame_beside};
+pub use command::{decode_frame, decode_frame_after, decode_frame_beside};
 pub use frame::Frame;
 pub(crate) use frame::{Freed, snapshot};
 pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
@@ -60,13 +61,14 @@ pub use message::{Message, write_frame};
 pub use object::ObjectEntry;
 pub use packet::Packet;
 pub use pieces::Pieces;
+pub use transfer::{Received, Transfer, TransferBudget};
 
 pub use crate::codec::{INLINE_LIMIT, PACKET_LIMIT, Reader, WireError, Writer};
 pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of everything that goes over connections: packets, messages, the ring.
-pub const VERSION: i64 = 4;
+pub const VERSION: i64 = 5;
 
 /// First arguments: TVM's.
 mod action {
@@ -104,6 +106,8 @@ mod action {
     pub(super) const HANDED: i64 = 83;
     pub(super) const PART: i64 = 84;
     pub(super) const BESIDE: i64 = 93;
+    pub(super) const AHEAD: i64 = 95;
+    pub(super) const WITHDRAW: i64 = 96;
     // Of connections to nodes.
     pub(super) const JOIN: i64 = 85;
     pub(super) const ASSIGN: i64 = 86;

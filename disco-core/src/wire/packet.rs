@@ -71,6 +71,11 @@ impl<'a> Packet<'a> {
         Self { beside: beside.map(Beside::new), ..self }
     }
 
+    /// The same packet, whose large tensors have come in a transfer.
+    pub(super) fn with_beside_of(self, beside: Option<Beside>) -> Self {
+        Self { beside, ..self }
+    }
+
     /// How many arguments were not taken yet.
     pub(super) fn left(&self) -> usize {
         self.left

@@ -1,7 +1,8 @@
 //! A frame whose large tensors stay where they are until they are sent.
 
+use super::beside::layout;
 use super::command::write_frame;
-use super::value::write_bytes_head;
+use super::value::{tensor_bytes, write_bytes_head};
 use super::{Frame, INLINE_LIMIT, Writer, action};
 use crate::error::Result;
 use crate::tensor::{Access, Tensor};
@@ -56,6 +57,21 @@ impl Pieces {
         }
         packet.push(Piece::Bytes(bytes[start..].to_vec()));
         Ok(Some(packet))
+    }
+
+    /// The large tensors of `values` at their places in a transfer; none if there is no large tensor.
+    ///
+    /// # Errors
+    /// A tensor that is not a contiguous host tensor, or that is being written to.
+    pub fn of_tensors<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<Option<Self>> {
+        let (tensors, bytes) = layout(values);
+        let mut content = Self { pieces: Vec::new(), frame_len: bytes };
+        for (place, tensor) in tensors {
+            drop(tensor_bytes(tensor)?);
+            content.push(Piece::Bytes(vec![0; place - content.byte_len()]));
+            content.push(Piece::Tensor(tensor.clone(), tensor.storage().read()?));
+        }
+        Ok((bytes > 0).then_some(content))
     }
 
     /// A packet of these bytes.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::shared_memory::Snapshot;
-use disco_core::wire::{self, Pieces, Writer};
+use disco_core::wire::{self, Pieces, Transfer, Writer};
 use disco_core::{Frame, Result};
 
 use crate::engine::limits::CHUNK;
@@ -34,12 +34,14 @@ pub(super) struct Batch {
 pub(crate) struct Load {
     pub(super) packets: Arc<[u8]>,
     pub(super) frames: u64,
-    /// Also those of the snapshot.
+    /// Also those of the snapshot or the transfer.
     pub(super) bytes: usize,
     /// Large tensors of the one frame.
     pub(super) snapshot: Option<Arc<Snapshot>>,
     /// The one packet, in place of `packets`.
     pub(super) pieces: Option<Arc<Pieces>>,
+    /// The transfer in which the large tensors of the one frame went ahead.
+    pub(super) transfer: Option<Arc<Transfer>>,
 }
 
 impl Batch {
@@ -55,7 +57,7 @@ impl Batch {
     /// A value that can't leave the process.
     pub(super) fn add(&mut self, frame: &Frame) -> Result<()> {
         let bytes = frame.bytes()?;
-        wire::write_frame(frame.seq(), bytes, &mut self.packets)?;
+        wire::write_frame(frame.seq(), bytes, None, &mut self.packets)?;
         self.frames += 1;
         self.bytes += bytes.len();
         Ok(())
@@ -112,8 +114,21 @@ impl Batch {
         let (frames, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         let packets = self.packets.take();
         debug_assert!(frames == 1 || packets.len() <= CHUNK, "what goes in parts is one packet");
-        Some(Load { packets, frames, bytes, snapshot: None, pieces: None })
+        Some(Load { packets, frames, bytes, snapshot: None, pieces: None, transfer: None })
     }
+}
+
+/// The packet of a frame whose large tensors went ahead, if they did.
+///
+/// # Errors
+/// A value that can't leave the process.
+pub(crate) fn pack_after(frame: &Frame) -> Result<Option<Load>> {
+    let Some(transfer) = frame.transfer() else { return Ok(None) };
+    let bytes = frame.bytes_without_tensors()?;
+    let mut packets = Writer::default();
+    wire::write_frame(frame.seq(), &bytes, Some(transfer.id()), &mut packets)?;
+    let (bytes, packets) = (bytes.len() + transfer.byte_len(), packets.take());
+    Ok(Some(Load { packets, frames: 1, bytes, snapshot: None, pieces: None, transfer: Some(transfer) }))
 }
 
 /// The packet of a frame that does not wait for more, if the frame is as large.
@@ -123,15 +138,22 @@ impl Batch {
 pub(crate) fn pack(frame: &Frame) -> Result<Option<Load>> {
     if let Some(pieces) = frame.pieces()? {
         let (packets, bytes) = (Arc::default(), pieces.frame_len());
-        return Ok(Some(Load { packets, frames: 1, bytes, snapshot: None, pieces: Some(pieces) }));
+        return Ok(Some(Load { packets, frames: 1, bytes, snapshot: None, pieces: Some(pieces), transfer: None }));
     }
     let bytes = frame.bytes()?;
     if bytes.len() < ENOUGH {
         return Ok(None);
     }
     let mut packets = Writer::default();
-    wire::write_frame(frame.seq(), bytes, &mut packets)?;
-    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: bytes.len(), snapshot: None, pieces: None }))
+    wire::write_frame(frame.seq(), bytes, None, &mut packets)?;
+    Ok(Some(Load {
+        packets: packets.take(),
+        frames: 1,
+        bytes: bytes.len(),
+        snapshot: None,
+        pieces: None,
+        transfer: None,
+    }))
 }
 
 /// The packet of a frame whose large tensors go along in shared memory, if it has such tensors and there is such memory.
@@ -141,9 +163,16 @@ pub(crate) fn pack(frame: &Frame) -> Result<Option<Load>> {
 pub(crate) fn pack_beside(frame: &Frame) -> Result<Option<Load>> {
     let Some((bytes, snapshot)) = frame.bytes_and_snapshot() else { return Ok(None) };
     let mut packets = Writer::default();
-    wire::write_frame(frame.seq(), &bytes, &mut packets)?;
+    wire::write_frame(frame.seq(), &bytes, None, &mut packets)?;
     let size = bytes.len() + snapshot.byte_len();
-    Ok(Some(Load { packets: packets.take(), frames: 1, bytes: size, snapshot: Some(snapshot), pieces: None }))
+    Ok(Some(Load {
+        packets: packets.take(),
+        frames: 1,
+        bytes: size,
+        snapshot: Some(snapshot),
+        pieces: None,
+        transfer: None,
+    }))
 }
 
 #[cfg(test)]

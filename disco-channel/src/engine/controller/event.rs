@@ -10,7 +10,7 @@ use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::LossCause;
 use disco_core::link::SharedFd;
 use disco_core::shared_memory::Snapshot;
-use disco_core::wire::{Message, Pieces, StoreCall};
+use disco_core::wire::{Message, Pieces, StoreCall, Transfer};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use crate::handshake::Nonce;
@@ -79,6 +79,10 @@ pub(crate) enum Order {
     Last,
     /// Behind everything; it may wait until something else goes, or until [`Action::Flush`].
     Held,
+    /// In parts between frames: tensors ahead of their frame.
+    Ahead,
+    /// The tensors of the transfer go no further; the other end is told if some have gone.
+    Withdrawn,
 }
 
 /// Bytes that are to go over a connection. Whoever has brought the event writes them before the next one.
@@ -89,8 +93,10 @@ pub(crate) struct Write {
     pub(crate) order: Order,
     /// Large tensors of the frame, which go along as a descriptor; the order is [`Order::Last`] then.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
-    /// The packet, in place of `bytes`; the order is [`Order::Last`] then.
+    /// The packet, in place of `bytes`, and the order is [`Order::Last`]; or the tensors of a transfer.
     pub(crate) pieces: Option<Arc<Pieces>>,
+    /// The transfer of these tensors, or the one in which the tensors of a frame went ahead.
+    pub(crate) transfer: Option<Arc<Transfer>>,
 }
 
 /// Something to be done in order, by one thread.

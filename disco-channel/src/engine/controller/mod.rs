@@ -25,6 +25,6 @@ mod submit;
 mod tests;
 
 pub(crate) use admission::NodeTerms;
-pub(crate) use batch::{ENOUGH, pack, pack_beside};
+pub(crate) use batch::{ENOUGH, pack, pack_after, pack_beside};
 pub(crate) use event::{Action, Conn, Event, Order, Origin, Write};
 pub(crate) use machine::{Controller, Terms};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use disco_core::Error;
-use disco_core::wire::Message;
+use disco_core::wire::{Message, Pieces, Transfer};
 
 use super::batch::Load;
 use super::event::{Action, Conn, Order, Write};
@@ -22,13 +22,20 @@ impl Outbox {
     }
 
     pub(super) fn write(&mut self, conn: Conn, bytes: impl Into<Arc<[u8]>>, order: Order) {
-        self.writes.push_back(Write { conn, bytes: bytes.into(), order, snapshot: None, pieces: None });
+        self.writes.push_back(Write { conn, bytes: bytes.into(), order, snapshot: None, pieces: None, transfer: None });
     }
 
     /// Writes frames, with the large tensors that lie beside them.
     pub(super) fn write_load(&mut self, conn: Conn, load: &Load, order: Order) {
-        let Load { packets, snapshot, pieces, .. } = load.clone();
-        self.writes.push_back(Write { conn, bytes: packets, order, snapshot, pieces });
+        let Load { packets, snapshot, pieces, transfer, .. } = load.clone();
+        self.writes.push_back(Write { conn, bytes: packets, order, snapshot, pieces, transfer });
+    }
+
+    /// Sends the tensors of a transfer, or takes them back if there are none.
+    pub(super) fn write_ahead(&mut self, conn: Conn, transfer: &Arc<Transfer>, content: Option<&Arc<Pieces>>) {
+        let order = if content.is_some() { Order::Ahead } else { Order::Withdrawn };
+        let (pieces, transfer) = (content.cloned(), Some(transfer.clone()));
+        self.writes.push_back(Write { conn, bytes: Arc::default(), order, snapshot: None, pieces, transfer });
     }
 
     /// Sends a message ahead of frames.

@@ -1,8 +1,10 @@
 //! Frames, on their way down.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::{Command, Frame, Result};
+use disco_core::wire::{Pieces, Transfer};
+use disco_core::{Command, Frame, Result, WorkerId};
 
 use super::batch::Load;
 use super::closing::Leave;
@@ -31,6 +33,14 @@ impl Controller {
         }
         let here = self.peers.iter().filter(|peer| !peer.is_gone());
         here.map(|peer| peer.credit.left_for_small(self.batch.size())).min().unwrap_or(CAPACITY) as usize
+    }
+
+    /// Sends the large tensors of a frame that is still to come, to the peer of worker `to` or to all; without `content` they are taken
+    /// back.
+    pub(crate) fn send_ahead(&mut self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: Option<&Arc<Pieces>>) {
+        let peer = to.and_then(|worker| self.place(worker)).map(|(peer, _)| peer);
+        let peers = self.peers.iter().enumerate().filter(|(index, _)| to.is_none() || peer == Some(*index));
+        peers.filter_map(|(_, peer)| peer.conn()).for_each(|conn| self.out.write_ahead(conn, transfer, content));
     }
 
     /// A command goes.

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
 use disco_core::error::{LossCause, LostPeer};
-use disco_core::wire::{self, Assignment, Message};
+use disco_core::wire::{self, Assignment, Message, Received};
 use disco_core::{Command, Error, Frame, Result, Value, WorkerRange};
 
 use super::upward;
 use crate::engine::credit::Taken;
 use crate::engine::fault::{self, Fault};
+use crate::engine::limits::packet_limit;
+use crate::engine::transfers::Transfers;
 use crate::engine::{Attention, Liveness};
 
 /// Longest interval between two looks at what workers do.
@@ -31,6 +33,8 @@ pub(crate) struct Member {
     looked: Instant,
     /// What the controller was told last of each worker.
     progress: Vec<Progress>,
+    /// Large tensors of frames that are still to come.
+    transfers: Transfers,
     actions: VecDeque<Action>,
 }
 
@@ -97,8 +101,8 @@ pub(crate) enum Action {
     Send(Message),
     /// Sends a message behind all others.
     SendLast(Message),
-    /// Gives a frame to the worker as it came.
-    Deliver { seq: u64, bytes: Arc<[u8]> },
+    /// Gives a frame to the worker as it came, with the large tensors that came ahead of it.
+    Deliver { seq: u64, bytes: Arc<[u8]>, received: Option<Received> },
     /// Passes a frame on to the node's lane.
     Pass(Frame),
     /// Aborts everything that waits on peers, and questions, unless `epoch` is over.
@@ -122,10 +126,10 @@ pub(crate) enum Action {
 }
 
 impl Member {
-    /// A worker process, which says what it does each `heartbeat`. A Unix socket closes when the controller ends, so the
-    /// controller may be silent.
-    pub(crate) fn worker(heartbeat: Duration, now: Instant) -> Self {
-        Self::new(Kind::Worker { has_left: false }, 1, heartbeat, Duration::MAX, now)
+    /// A worker process, which says what it does each `heartbeat` and gets values of at most `value_limit` bytes. A Unix socket closes
+    /// when the controller ends, so the controller may be silent.
+    pub(crate) fn worker(heartbeat: Duration, value_limit: usize, now: Instant) -> Self {
+        Self::new(Kind::Worker { has_left: false }, 1, (heartbeat, Duration::MAX), value_limit, now)
     }
 
     /// A node, whose lane takes frames as bytes if it `needs_bytes`.
@@ -133,10 +137,16 @@ impl Member {
         let Assignment { workers, heartbeat, silence, .. } = assignment;
         let count = workers.len();
         let node = Node { workers: *workers, needs_bytes, pending: VecDeque::new(), taken: Taken::default() };
-        Self::new(Kind::Node(node), count, *heartbeat, *silence, now)
+        Self::new(Kind::Node(node), count, (*heartbeat, *silence), assignment.config.value_limit, now)
     }
 
-    fn new(kind: Kind, workers: usize, heartbeat: Duration, silence: Duration, now: Instant) -> Self {
+    fn new(
+        kind: Kind,
+        workers: usize,
+        (heartbeat, silence): (Duration, Duration),
+        value_limit: usize,
+        now: Instant,
+    ) -> Self {
         Self {
             kind,
             phase: Phase::Serving,
@@ -145,6 +155,7 @@ impl Member {
             look_interval: (heartbeat / 5).min(LOOK_INTERVAL),
             looked: now,
             progress: vec![Progress::default(); workers],
+            transfers: Transfers::new(packet_limit(value_limit)),
             actions: VecDeque::new(),
         }
     }
@@ -224,12 +235,23 @@ impl Member {
         self.liveness.heard(now);
         let is_leaving = self.is_leaving();
         let action = match (message, &mut self.kind) {
-            (Message::Frame { seq, bytes }, Kind::Worker { .. }) => Action::Deliver { seq, bytes },
+            (Message::Ahead { transfer, left, bytes }, _) => return self.transfers.add(transfer, left, &bytes),
+            (Message::Withdraw(transfer), _) => return self.transfers.withdraw(transfer),
+            (Message::Frame { seq, bytes, transfer }, Kind::Worker { .. }) => {
+                let received = transfer.map(|transfer| self.transfers.take(transfer)).transpose()?;
+                Action::Deliver { seq, bytes, received }
+            }
             // The shutdown has overtaken it.
             (Message::Frame { .. }, Kind::Node(_)) if is_leaving => return Ok(()),
-            (Message::Frame { seq, bytes }, Kind::Node(node)) => {
+            (Message::Frame { seq, bytes, transfer: None }, Kind::Node(node)) => {
                 let decode = if node.needs_bytes { Frame::decode } else { wire::decode_frame };
                 node.pending.push_back((decode(seq, &bytes)?, bytes.len()));
+                return Ok(());
+            }
+            (Message::Frame { seq, bytes, transfer: Some(transfer) }, Kind::Node(node)) => {
+                let received = self.transfers.take(transfer)?;
+                let size = bytes.len() + received.byte_len();
+                node.pending.push_back((wire::decode_frame_after(seq, &bytes, received)?, size));
                 return Ok(());
             }
             (Message::Abort { epoch, cause }, _) => Action::Abort { epoch, cause },

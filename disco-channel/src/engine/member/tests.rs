@@ -30,7 +30,7 @@ fn node(now: Instant) -> Member {
 
 fn frame(seq: u64, command: Command) -> Event {
     let bytes = Frame::new(seq, [], command).bytes().unwrap().into();
-    Event::Said(Message::Frame { seq, bytes })
+    Event::Said(Message::Frame { seq, bytes, transfer: None })
 }
 
 /// What follows from an event, in short.
@@ -119,7 +119,7 @@ fn progress_is_reported_when_it_changes_and_is_a_worker_process_s_heartbeat() {
     assert!(after(&mut node, Event::Progress(1, at(1)), now)[0].starts_with("send From { worker: WorkerId(3)"));
     assert!(after(&mut node, Event::Progress(1, at(1)), now + 9 * SECOND).is_empty());
 
-    let mut worker = Member::worker(SECOND, now);
+    let mut worker = Member::worker(SECOND, 1 << 20, now);
     assert_eq!(after(&mut worker, Event::Timeout, now + SECOND), ["Look"]);
     assert_eq!(after(&mut worker, Event::Progress(0, at(0)), now + SECOND).len(), 1);
     assert!(after(&mut worker, Event::Progress(0, at(0)), now + SECOND).is_empty());
@@ -130,17 +130,17 @@ fn progress_is_reported_when_it_changes_and_is_a_worker_process_s_heartbeat() {
 fn a_worker_process_whose_controller_is_gone_ends_or_is_killed() {
     let now = Instant::now();
     let stopped = ["stop after 4s: the controller is gone"];
-    let mut stuck = Member::worker(SECOND, now);
+    let mut stuck = Member::worker(SECOND, 1 << 20, now);
     assert_eq!(after(&mut stuck, Event::Closed, now), stopped);
     assert!(after(&mut stuck, Event::Timeout, now + 3 * SECOND).is_empty());
     assert_eq!(stuck.next_timeout(), Some(now + 4 * SECOND));
     assert_eq!(after(&mut stuck, Event::Timeout, now + 4 * SECOND), ["Kill", "end: ok"]);
 
-    let mut free = Member::worker(SECOND, now);
+    let mut free = Member::worker(SECOND, 1 << 20, now);
     after(&mut free, Event::Closed, now);
     assert_eq!(after(&mut free, Event::Left(String::new()), now), ["end: ok"]);
 
-    let mut early = Member::worker(SECOND, now);
+    let mut early = Member::worker(SECOND, 1 << 20, now);
     assert!(after(&mut early, Event::Left(String::new()), now).is_empty());
     assert_eq!(after(&mut early, Event::Closed, now), [stopped[0], "end: ok"]);
 }

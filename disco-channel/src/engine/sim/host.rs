@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::activity::Progress;
-use disco_core::wire::Message;
+use disco_core::wire::{self, Message, Received};
 use disco_core::{Frame, Result, Value, WorkerId};
 
 use super::joiner::PROOF_LIMIT;
@@ -229,9 +229,13 @@ impl World {
         match action {
             Action::Send(message) => self.host_says(index, &message, Priority::Urgent),
             Action::SendLast(message) => self.host_says(index, &message, Priority::Last),
-            Action::Deliver { seq, bytes } => {
-                let frame = disco_core::wire::decode_frame(seq, &bytes)?;
-                self.give(index, frame, bytes.len());
+            Action::Deliver { seq, bytes, received } => {
+                let size = bytes.len() + received.as_ref().map_or(0, Received::byte_len);
+                let frame = match received {
+                    Some(received) => wire::decode_frame_after(seq, &bytes, received)?,
+                    None => wire::decode_frame(seq, &bytes)?,
+                };
+                self.give(index, frame, size);
             }
             Action::Pass(frame) => {
                 let size = frame.bytes()?.len();

@@ -117,7 +117,7 @@ impl World {
                         }
                         Member::node(&assignment, false, now)
                     }
-                    Message::Welcome(welcome) => Member::worker(welcome.heartbeat, now),
+                    Message::Welcome(welcome) => Member::worker(welcome.heartbeat, welcome.config.value_limit, now),
                     other => return self.breach(format!("host {index} is taken by {other}")),
                 };
                 self.hosts[index].phase = Phase::Serving(Box::new(member));

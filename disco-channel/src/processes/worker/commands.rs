@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use disco_core::shared_memory::MappedSnapshot;
-use disco_core::wire::{self, Message};
+use disco_core::wire::{self, Message, Received};
 use disco_core::{Error, Frame, Result, WorkerId};
 
 use crate::engine::credit::Taken;
@@ -42,6 +42,8 @@ pub(super) struct Large {
     pub(super) bytes: Arc<[u8]>,
     /// Memory with its large tensors.
     pub(super) beside: Option<Arc<MappedSnapshot>>,
+    /// The large tensors, if they came ahead of it.
+    pub(super) received: Option<Received>,
 }
 
 impl Letterbox {
@@ -114,14 +116,18 @@ impl Commands {
             Due::Buffer { seq, start } => return Ok(wire::decode_frame(seq, &self.buffer[start..])?),
             Due::Connection(due) => due,
         };
-        let Large { seq, bytes, beside } = self.letterbox.take().ok_or_else(closed)?;
+        let Large { seq, bytes, beside, received } = self.letterbox.take().ok_or_else(closed)?;
         if due.is_some_and(|due| due != seq) {
             return Err(Error::protocol(format!("frame {seq} came instead of {due:?}")));
         }
-        if self.taken.take(bytes.len() + beside.as_ref().map_or(0, |memory| memory.byte_len())) {
+        let beside_len = beside.as_ref().map_or(0, |memory| memory.byte_len());
+        if self.taken.take(bytes.len() + beside_len + received.as_ref().map_or(0, Received::byte_len)) {
             self.tell_of_room()?;
         }
-        Ok(wire::decode_frame_beside(seq, &bytes, beside)?)
+        Ok(match received {
+            Some(received) => wire::decode_frame_after(seq, &bytes, received)?,
+            None => wire::decode_frame_beside(seq, &bytes, beside)?,
+        })
     }
 
     /// Copies the ring's next record to the buffer.

@@ -73,7 +73,7 @@ where
     };
     let served = Arc::new(AtomicBool::new(false));
     let host = Service { connection: connection.clone(), letterbox, link, store, served: served.clone() };
-    let member = Member::worker(welcome.heartbeat, Instant::now());
+    let member = Member::worker(welcome.heartbeat, welcome.config.value_limit, Instant::now());
     let mut driver = Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host };
     let started =
         thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || _ = driver.run());

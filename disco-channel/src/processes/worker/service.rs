@@ -36,7 +36,9 @@ impl Host for Service {
         match action {
             Action::Send(message) => connection.send(message.encode()?, None)?,
             Action::SendLast(message) => connection.send_last(message.encode()?)?,
-            Action::Deliver { seq, bytes } => letterbox.put(Large { seq, bytes, beside: incoming.take_beside() }),
+            Action::Deliver { seq, bytes, received } => {
+                letterbox.put(Large { seq, bytes, beside: incoming.take_beside(), received });
+            }
             Action::Abort { epoch, cause } => link.abort(epoch, &cause),
             Action::Shutdown => letterbox.close(),
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),

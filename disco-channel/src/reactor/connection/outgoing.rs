@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::wire::{Message, Pieces};
+use disco_core::wire::{Message, Pieces, Transfer};
 use disco_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -56,6 +56,9 @@ struct Outbox {
     first: VecDeque<Parcel>,
     /// Packets that go when there are no others, in parts if they are large.
     last: VecDeque<Parcel>,
+    /// Tensors of frames that are still to come, which go in parts: one with each line.
+    ahead: VecDeque<Ahead>,
+    /// Bytes that wait, without those of `ahead`.
     bytes: usize,
     /// Bytes that may wait beyond [`BACKLOG`].
     more: usize,
@@ -77,6 +80,17 @@ struct Parcel {
     fd: Option<Descriptor>,
     /// Of a large packet.
     is_part: bool,
+    /// The transfer of a part ahead of frames, or the one in which the tensors of a frame went.
+    transfer: Option<Arc<Transfer>>,
+    /// Bytes of the transfer that it brings, and how many are left then.
+    brings: Option<(usize, usize)>,
+}
+
+/// Tensors of a frame that is still to come, of which some parts may have gone.
+struct Ahead {
+    transfer: Arc<Transfer>,
+    content: Arc<Pieces>,
+    sent: usize,
 }
 
 /// A descriptor that goes along with a packet. Its owner may go on using it.
@@ -130,13 +144,50 @@ impl Connection {
         debug_assert!(bytes > CHUNK, "it goes in parts");
         self.check_backlog(&mut outbox, bytes)?;
         outbox.bytes += bytes;
-        outbox.last.push_back(Parcel {
-            bytes: Arc::default(),
-            pieces: Some(pieces),
-            sent: 0,
-            fd: None,
-            is_part: false,
-        });
+        outbox.last.push_back(Parcel { pieces: Some(pieces), ..Parcel::of(Arc::default()) });
+        self.go(&mut outbox)
+    }
+
+    /// Sends tensors in parts ahead of their frame. Other packets overtake them: one part at most goes before a packet, and a part goes
+    /// with about [`CHUNK`] bytes of others.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    pub(crate) fn send_ahead(&self, transfer: Arc<Transfer>, content: Arc<Pieces>) -> Result<()> {
+        let mut outbox = self.outbox();
+        transfer.begin();
+        outbox.ahead.push_back(Ahead { transfer, content, sent: 0 });
+        self.go(&mut outbox)
+    }
+
+    /// Sends a frame behind all others, whose tensors were [sent ahead](Self::send_ahead).
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn send_last_after(&self, packet: impl Into<Arc<[u8]>>, transfer: Arc<Transfer>) -> Result<()> {
+        let mut outbox = self.put(packet.into(), None, false)?;
+        if let Some(parcel) = outbox.last.back_mut() {
+            parcel.transfer = Some(transfer);
+        }
+        self.go(&mut outbox)
+    }
+
+    /// Sends no more parts of a transfer that was to be [sent ahead](Self::send_ahead), and says so if some have gone.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn withdraw(&self, transfer: &Transfer) -> Result<()> {
+        let packet = Message::Withdraw(transfer.id()).encode()?;
+        let mut outbox = self.outbox();
+        let is_it = |ahead: &Ahead| ahead.transfer.id() == transfer.id();
+        let has_begun = match outbox.ahead.iter().position(is_it) {
+            Some(place) => outbox.ahead.remove(place).is_some_and(|ahead| ahead.sent > 0),
+            None => true,
+        };
+        if has_begun {
+            outbox.bytes += packet.len();
+            outbox.first.push_back(Parcel::of(packet.into()));
+        }
         self.go(&mut outbox)
     }
 
@@ -194,7 +245,7 @@ impl Connection {
         self.check_backlog(&mut outbox, bytes.len())?;
         outbox.bytes += bytes.len();
         let queue = if is_urgent { &mut outbox.first } else { &mut outbox.last };
-        queue.push_back(Parcel { bytes, pieces: None, sent: 0, fd, is_part: false });
+        queue.push_back(Parcel { fd, ..Parcel::of(bytes) });
         Ok(outbox)
     }
 
@@ -368,6 +419,13 @@ impl Connection {
     }
 }
 
+impl Parcel {
+    /// A packet, and nothing else.
+    fn of(bytes: Arc<[u8]>) -> Self {
+        Self { bytes, pieces: None, sent: 0, fd: None, is_part: false, transfer: None, brings: None }
+    }
+}
+
 impl Outbox {
     /// Decides what goes next.
     fn line_up(&mut self) -> Result<()> {
@@ -382,6 +440,12 @@ impl Outbox {
             };
             bytes += next.bytes.len();
             self.line.push_back(next);
+        }
+        // A frame waits for at most one part; parts go on however many frames come. No part overtakes the message that an earlier
+        // transfer is withdrawn.
+        if self.first.is_empty() && self.line.iter().all(|parcel| parcel.brings.is_none()) {
+            let part = self.next_ahead()?;
+            self.line.extend(part);
         }
         Ok(())
     }
@@ -403,10 +467,27 @@ impl Outbox {
         let packet: Arc<[u8]> = Message::Part { left: left as u64, bytes: part }.encode()?.into();
         // Its envelope is to be sent, too.
         self.bytes += packet.len() - count;
+        let mut transfer = None;
         if left == 0 {
-            self.last.pop_front();
+            transfer = self.last.pop_front().and_then(|parcel| parcel.transfer);
         }
-        Ok(Some(Parcel { bytes: packet, pieces: None, sent: 0, fd: None, is_part: true }))
+        Ok(Some(Parcel { is_part: true, transfer, ..Parcel::of(packet) }))
+    }
+
+    /// The next part of the tensors that go ahead of frames.
+    fn next_ahead(&mut self) -> Result<Option<Parcel>> {
+        let Some(ahead) = self.ahead.front_mut() else { return Ok(None) };
+        let (transfer, count) = (ahead.transfer.clone(), PART.min(ahead.content.byte_len() - ahead.sent));
+        let part = ahead.content.read(ahead.sent, count)?.into();
+        ahead.sent += count;
+        let left = ahead.content.byte_len() - ahead.sent;
+        if left == 0 {
+            self.ahead.pop_front();
+        }
+        let packet = Message::Ahead { transfer: transfer.id(), left: left as u64, bytes: part }.encode()?;
+        self.bytes += packet.len();
+        let brings = Some((count, left));
+        Ok(Some(Parcel { is_part: true, transfer: Some(transfer), brings, ..Parcel::of(packet.into()) }))
     }
 
     /// Passes the packets that are next to the socket, up to one that brings a descriptor.
@@ -437,7 +518,9 @@ impl Outbox {
             if parcel.sent < parcel.bytes.len() {
                 break;
             }
-            self.line.pop_front();
+            if let Some(Parcel { transfer: Some(transfer), brings: Some((bytes, left)), .. }) = self.line.pop_front() {
+                transfer.note_sent(bytes, left == 0);
+            }
             if sent == 0 {
                 break;
             }

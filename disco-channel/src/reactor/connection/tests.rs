@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use disco_core::wire::{Message, WireError};
-use disco_core::{Tensor, Value};
+use disco_core::wire::{Message, Pieces, Transfer, WireError};
+use disco_core::{DType, Tensor, Value};
 use rustix::net::{self, SendFlags};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -302,4 +302,59 @@ fn one_flush_sends_a_part_of_what_an_always_ready_reader_takes() {
     assert!(most < 8 << 20, "{most} bytes in one call");
     drop(a);
     reader.join().unwrap();
+}
+
+/// A transfer of 8 MiB, and what it consists of.
+fn transfer(id: u64) -> (Arc<Transfer>, Arc<Pieces>) {
+    let tensor = Value::from(Tensor::zeros(DType::U8, [8 << 20]).unwrap());
+    let content = Pieces::of_tensors([&tensor]).unwrap().unwrap();
+    (Arc::new(Transfer::new(id, content.byte_len(), Arc::default())), Arc::new(content))
+}
+
+#[test]
+fn frames_overtake_a_transfer() {
+    let (a, b) = pair();
+    let (transfer, content) = transfer(7);
+    a.send_ahead(transfer.clone(), content).unwrap();
+    (0..100).for_each(|_| a.send_last(bye("frame")).unwrap());
+    let (mut incoming, mut frames, mut left) = (Incoming::new(1 << 20), 0, u64::MAX);
+    while left > 0 {
+        assert!(!transfer.is_sent() || left <= 1 << 20, "the rest is in the socket");
+        incoming.fill(&b).unwrap();
+        a.flush().unwrap();
+        while let Some(message) = incoming.next().unwrap() {
+            match message {
+                Message::Ahead { transfer: 7, left: then, .. } => left = then,
+                Message::Bye(_) => frames += 1,
+                other => panic!("{other}"),
+            }
+        }
+        assert!(frames == 100 || left > 6 << 20, "frames wait for {} bytes of a transfer", (8 << 20) - left);
+    }
+    assert!(transfer.is_sent() && transfer.moved() == 8 << 20 && !a.is_behind());
+}
+
+#[test]
+fn a_transfer_that_is_withdrawn_goes_no_further() {
+    let (a, b) = pair();
+    let (begun, waiting) = (transfer(7), transfer(8));
+    for (transfer, content) in [&begun, &waiting] {
+        a.send_ahead(transfer.clone(), content.clone()).unwrap();
+    }
+    a.withdraw(&waiting.0).unwrap();
+    a.withdraw(&begun.0).unwrap();
+    let (mut incoming, mut parts, mut withdrawn) = (Incoming::new(1 << 20), 0, Vec::new());
+    while incoming.fill(&b).unwrap() || a.is_behind() {
+        a.flush().unwrap();
+        while let Some(message) = incoming.next().unwrap() {
+            match message {
+                Message::Ahead { transfer: 7, .. } => parts += 1,
+                Message::Withdraw(transfer) => withdrawn.push(transfer),
+                other => panic!("{other}"),
+            }
+        }
+    }
+    assert!(parts < 100, "{parts} parts have gone");
+    assert_eq!(withdrawn, [7], "nothing of transfer 8 has gone");
+    assert_eq!([begun, waiting].map(|(_, content)| Arc::strong_count(&content)), [1, 1]);
 }
