@@ -65,6 +65,9 @@ mod guide {
         QuickStart "quick-start.md"
         Concepts "concepts.md"
         Functions "functions.md"
+        Sessions "sessions.md"
+        DataPlane "data-plane.md"
+        Failures "failures.md"
     }
 }
 
