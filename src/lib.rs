@@ -68,6 +68,13 @@ mod guide {
         Sessions "sessions.md"
         DataPlane "data-plane.md"
         Failures "failures.md"
+        Groups "groups.md"
+        Troubleshooting "troubleshooting.md"
+    }
+    #[cfg(feature = "nccl")]
+    chapters! {
+        Tensors "tensors.md"
+        PeerToPeer "peer-to-peer.md"
     }
 }
 
