@@ -1,4 +1,4 @@
-//! Every worker says where it is: `cargo run --example hello`, or on several machines as the README says.
+//! Every worker says where it is: `cargo run --example hello`, or on several machines as docs/launching.md says.
 
 use disco::{Session, SessionExt, WorkerContext};
 

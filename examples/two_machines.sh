@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the README says of two machines, tried in two network namespaces with host names of their own: two_machines.sh DISCO PROGRAM
+# What docs/launching.md says of two machines, tried in two network namespaces with host names of their own: two_machines.sh DISCO PROGRAM
 # runs PROGRAM on both and prints what it prints on the first. Needs to be root; removes what it makes.
 set -eu
 disco=$1 program=$2
