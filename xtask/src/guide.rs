@@ -1,84 +1,171 @@
-//! Holds the guide and the README to the code: links, chapters, variables.
-
-#![allow(clippy::unwrap_used, reason = "tests")]
+//! The guide in `docs/`: its chapters, links and variables are held to the repository, and mdBook builds it.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Variables of single tests, which no user sets.
-const PRIVATE: [&str; 2] = ["DISCO_NO_VARIABLE", "DISCO_X"];
-/// Prefix of the variables by which a test program talks to itself.
-const PRIVATE_PREFIX: &str = "DISCO_TEST_";
-/// Variables with this prefix that users set.
-const PUBLIC: [&str; 2] = ["DISCO_TEST_GPU", "DISCO_TEST_CACHE"];
+use anyhow::{Context, Result, bail};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+use crate::built::root;
+
+/// Folders that hold nothing of ours.
+const SKIPPED: [&str; 2] = ["target", ".git"];
+
+/// Checks the guide, as one list of everything that is wrong.
+///
+/// # Errors
+/// A link to a file that is missing, a chapter that the summary or the doc tests lack, or a variable that the table lacks.
+pub(crate) fn check() -> Result<()> {
+    let mut wrong = broken_links()?;
+    wrong.extend(missing_chapters()?);
+    wrong.extend(missing_variables()?);
+    if wrong.is_empty() { Ok(()) } else { bail!("the guide:\n{}", wrong.join("\n")) }
 }
 
-fn pages() -> Vec<PathBuf> {
-    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    docs.filter(|path| path.extension().is_some_and(|end| end == "md")).chain([root().join("README.md")]).collect()
-}
-
-/// Rust files of the workspace, without build outputs.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        match path.is_dir() {
-            true if name == "target" || name.starts_with('.') => {}
-            true => sources(&path, found),
-            false if name.ends_with(".rs") => found.push(path),
-            false => {}
+/// The Markdown files of the guide, and the documents of the root.
+fn documents() -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for folder in [root(), root().join("docs")] {
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            files.push(entry?.path());
         }
     }
+    files.retain(|path| path.extension().is_some_and(|it| it == "md"));
+    files.sort();
+    Ok(files)
 }
 
-/// Names that start with `DISCO_` and stand behind `before`.
-fn variables(text: &str, before: char) -> BTreeSet<String> {
-    let starts = text.match_indices("DISCO_").filter(|(at, _)| text[..*at].ends_with(before));
-    let names = starts.map(|(at, _)| {
-        let is_part = |c: &char| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '_';
-        text[at..].chars().take_while(is_part).collect::<String>()
+/// Targets of links in Markdown, without code blocks: `[text](target)` and `![text](target)`.
+fn links(text: &str) -> Vec<String> {
+    let outside = text.split("```").step_by(2);
+    let parts = outside.flat_map(|part| part.split("](").skip(1).filter_map(|rest| rest.split_once(')')));
+    parts.map(|(target, _)| target.to_owned()).collect()
+}
+
+/// The anchor that code hosts and mdBook make of a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    let outside: String = text.split("```").step_by(2).collect();
+    let headings = outside.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
+}
+
+fn broken_links() -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for file in documents()? {
+        let text = fs::read_to_string(&file)?;
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (path, fragment) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match path {
+                "" => file.clone(),
+                path => file.parent().unwrap_or(Path::new("")).join(path),
+            };
+            let name = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
+            if !target.exists() {
+                wrong.push(format!("{name}: no file {path}"));
+            } else if !fragment.is_empty() && !anchors(&fs::read_to_string(&target)?).contains(fragment) {
+                wrong.push(format!("{name}: no heading #{fragment} in {}", target.display()));
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+/// Each chapter is in the summary, and in the doc tests of the facade if it has Rust blocks.
+fn missing_chapters() -> Result<Vec<String>> {
+    let docs = root().join("docs");
+    let (summary, facade) =
+        (fs::read_to_string(docs.join("SUMMARY.md"))?, fs::read_to_string(root().join("src/lib.rs"))?);
+    let mut wrong = Vec::new();
+    for file in documents()?.iter().filter(|file| file.starts_with(&docs)) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name == "SUMMARY.md" {
+            continue;
+        }
+        if !summary.contains(&format!("({name})")) {
+            wrong.push(format!("docs/SUMMARY.md does not have {name}"));
+        }
+        if fs::read_to_string(file)?.contains("```rust") && !facade.contains(&format!("\"{name}\"")) {
+            wrong.push(format!("src/lib.rs does not run the Rust blocks of docs/{name}"));
+        }
+    }
+    Ok(wrong)
+}
+
+/// Names of variables in a text: `DISCO_` and capitals. Names of tests' own variables are not for users.
+fn variables(text: &str, before: &str) -> BTreeSet<String> {
+    let start = format!("{before}DISCO_");
+    let names = text.split(&start).skip(1).map(|rest| {
+        let end = rest.find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
+        format!("DISCO_{}", &rest[..end.unwrap_or(rest.len())])
     });
+    // A bare `DISCO_` is the beginning of a name that is put together.
     names.filter(|name| name != "DISCO_").collect()
 }
 
-#[test]
-fn the_guide_lists_exactly_the_variables_that_the_code_names() {
-    let mut files = Vec::new();
-    sources(&root(), &mut files);
-    let code: BTreeSet<String> =
-        files.iter().flat_map(|file| variables(&fs::read_to_string(file).unwrap(), '"')).collect();
-    let is_public = |name: &&String| {
-        let name = name.as_str();
-        PUBLIC.contains(&name) || !(name.starts_with(PRIVATE_PREFIX) || PRIVATE.contains(&name))
-    };
-    let code: BTreeSet<String> = code.iter().filter(is_public).cloned().collect();
-    let table = fs::read_to_string(root().join("docs/environment.md")).unwrap();
-    let rows: String = table.lines().filter(|line| line.starts_with("| `")).flat_map(|line| [line, "\n"]).collect();
-    let first: String = rows.lines().map(|row| row.split('|').nth(1).unwrap()).collect();
-    assert_eq!(code, variables(&first, '`'), "left: the code; right: docs/environment.md");
+/// Each `"DISCO_…"` of the sources outside of tests is in the table, and the table has no other.
+fn missing_variables() -> Result<Vec<String>> {
+    let text = fs::read_to_string(root().join("docs/environment.md"))?;
+    let rows: String =
+        text.lines().filter(|line| line.starts_with("| `")).flat_map(|row| row.split(" | ").next()).collect();
+    let table = variables(&rows, "`");
+    let (mut read, mut anywhere) = (BTreeSet::new(), BTreeSet::new());
+    sources(&root(), &mut |path, text| {
+        anywhere.extend(variables(text, "\""));
+        let is_test = path
+            .components()
+            .any(|part| ["tests", "benches", "examples"].contains(&&*part.as_os_str().to_string_lossy()));
+        if !is_test {
+            // Tests stand at the end of a file.
+            read.extend(variables(text.split("#[cfg(test)]").next().unwrap_or(text), "\""));
+        }
+    })?;
+    let lacks = read.difference(&table).map(|name| format!("docs/environment.md does not have {name}"));
+    let over = table.difference(&anywhere).map(|name| format!("docs/environment.md has {name}, which no source has"));
+    Ok(lacks.chain(over).collect())
 }
 
-#[test]
-fn every_link_of_the_guide_and_the_readme_leads_to_a_file() {
-    for page in pages() {
-        let text = fs::read_to_string(&page).unwrap();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
-            let is_local = !link.is_empty() && !link.contains("://");
-            assert!(!is_local || page.parent().unwrap().join(link).exists(), "{}: no file {link}", page.display());
+/// Passes each Rust source below `folder` to `take`.
+fn sources(folder: &Path, take: &mut impl FnMut(&Path, &str)) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !SKIPPED.contains(&name.as_str()) && !path.is_symlink() {
+            sources(&path, take)?;
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            let relative = path.strip_prefix(root()).unwrap_or(&path);
+            take(relative, &fs::read_to_string(&path)?);
         }
     }
+    Ok(())
 }
 
-#[test]
-fn every_chapter_is_in_the_summary() {
-    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
-    for page in pages().iter().filter(|page| !page.ends_with("README.md") && !page.ends_with("SUMMARY.md")) {
-        let name = page.file_name().unwrap().to_string_lossy();
-        assert!(summary.contains(&format!("]({name})")), "docs/SUMMARY.md lacks {name}");
+#[cfg(test)]
+mod tests {
+    use super::{anchor, anchors, check, links, variables};
+
+    #[test]
+    fn the_guide_matches_the_repository() {
+        check().unwrap();
+    }
+
+    #[test]
+    fn links_in_code_blocks_do_not_count() {
+        assert_eq!(links("[a](b.md) ![c](d.svg)\n```text\n[e](f)\n```\n[g](h.md#i)"), ["b.md", "d.svg", "h.md#i"]);
+    }
+
+    #[test]
+    fn anchors_are_those_of_code_hosts() {
+        assert_eq!(anchor(" A wait does not end"), "a-wait-does-not-end");
+        assert!(anchors("# One\n```sh\n# no heading\n```\n## `local`").contains("local"));
+    }
+
+    #[test]
+    fn variables_end_at_the_first_other_character() {
+        assert_eq!(variables("x \"DISCO_A_1=b DISCO_C", "\"").into_iter().collect::<Vec<_>>(), ["DISCO_A_1"]);
     }
 }

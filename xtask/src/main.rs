@@ -3,7 +3,6 @@
 mod built;
 mod fuzzing;
 mod gpu;
-#[cfg(test)]
 mod guide;
 mod libraries;
 mod modules;
@@ -37,6 +36,8 @@ enum Command {
         #[arg(default_value = "target/gpu-bundle")]
         folder: PathBuf,
     },
+    /// The guide as a book in `target/book`, without warnings: its links, chapters and variables are checked first
+    Book,
     /// Licences and sources of all dependencies, by cargo-deny
     Deny,
     /// Fails on a cycle between the modules of a crate, which the gate does not take
@@ -62,6 +63,7 @@ impl Command {
     fn run(self) -> anyhow::Result<()> {
         let steps = match self {
             Self::GpuBundle { folder } => return gpu::bundle(&folder),
+            Self::Book => return tools::book(),
             Self::Deny => return tools::deny(),
             Self::Modules => return modules::check(),
             Self::Programs => return test_programs::run(),

@@ -64,6 +64,11 @@ pub(crate) fn lints() -> Vec<Step> {
         step("format", "fmt --all --check"),
         step("clippy", "clippy --quiet --workspace --all-targets --all-features -- -D warnings"),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
+        step("format, example of a backend", "fmt --manifest-path examples/backend/Cargo.toml --check"),
+        step(
+            "clippy, example of a backend",
+            "clippy --quiet --manifest-path examples/backend/Cargo.toml --target-dir target/backend --all-targets -- -D warnings",
+        ),
     ];
     steps.extend(facades().map(|(name, features)| {
         let args = format!("clippy --quiet --package disco-runtime --all-targets {features} -- -D warnings");
@@ -90,7 +95,11 @@ pub(crate) fn tests() -> Vec<Step> {
             &format!("run --quiet --package disco-runtime --features serde --example {name} -- {args}"),
         )
     });
-    alone.into_iter().chain(facades).chain(rest).chain(examples).collect()
+    let backend = step(
+        "example of a backend, conformance",
+        "test --quiet --manifest-path examples/backend/Cargo.toml --target-dir target/backend",
+    );
+    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend]).collect()
 }
 
 /// What `cargo xtask test --long` adds.
@@ -135,6 +144,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
 /// Documentation without a warning, and the packages as they would be published.
 pub(crate) fn documentation() -> Vec<Step> {
     vec![
+        step("guide", "run --quiet --package xtask -- book"),
         step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
         step("packages", &format!("{} --no-verify", packages())),
     ]

@@ -1,0 +1,90 @@
+//! Operations as letters. No operation waits before it has posted all of its letters, so no two ranks wait for each other.
+
+use disco_core::{DType, Error, Op, Reduction, Result, Tensor};
+
+use crate::communicator::Mail;
+
+/// Runs a group: all sends before the first receive, or collectives in order.
+pub(crate) fn run(mail: &mut Mail, group: &[Op]) -> Result<()> {
+    for op in group {
+        if let Op::Send { src, to } = op {
+            mail.post([to.index()], &src.bytes()?);
+        }
+    }
+    group.iter().try_for_each(|op| match op {
+        Op::Send { .. } => Ok(()),
+        Op::Recv { dst, from } => {
+            let bytes = mail.bytes(from.index(), dst.byte_len())?;
+            write(dst, 0, &bytes)
+        }
+        Op::Barrier => barrier(mail),
+        Op::Broadcast { src, dst, root } => {
+            let bytes = match root.index() == mail.index() {
+                true => {
+                    let bytes = src.as_ref().unwrap_or(dst).bytes()?.to_vec();
+                    mail.post(mail.peers(), &bytes);
+                    bytes
+                }
+                false => mail.bytes(root.index(), dst.byte_len())?,
+            };
+            write(dst, 0, &bytes)
+        }
+        Op::AllGather { src, dst } => {
+            let block = dst.byte_len() / (mail.peers().count() + 1);
+            let own = match src {
+                Some(src) => src.bytes()?.to_vec(),
+                // In place: the block of this rank is in `dst`.
+                None => dst.bytes()?[mail.index() * block..][..block].to_vec(),
+            };
+            let all = exchange(mail, &own)?;
+            all.iter().enumerate().try_for_each(|(rank, bytes)| write(dst, rank * block, bytes))
+        }
+        Op::AllReduce { src, dst, reduction } => {
+            let own = src.as_ref().unwrap_or(dst).bytes()?.to_vec();
+            let all = exchange(mail, &own)?;
+            // All ranks add up in the order of ranks, so all of them get the same bits.
+            let result = match dst.dtype() {
+                DType::F32 => reduce(&all, *reduction, f32::from_ne_bytes, f32::to_ne_bytes),
+                DType::F64 => reduce(&all, *reduction, f64::from_ne_bytes, f64::to_ne_bytes),
+                other => return Err(Error::invalid(format!("all_reduce of {other}"))),
+            };
+            write(dst, 0, &result)
+        }
+        other => Err(Error::invalid(format!("{}: not an operation of this backend", other.kind().name()))),
+    })
+}
+
+/// Returns when all ranks have come.
+pub(crate) fn barrier(mail: &mut Mail) -> Result<()> {
+    exchange(mail, &[]).map(drop)
+}
+
+/// Every rank's bytes, by rank. All ranks pass the same number of bytes.
+pub(crate) fn exchange(mail: &mut Mail, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    mail.post(mail.peers(), own);
+    let ranks = mail.peers().count() + 1;
+    let from = |rank| if rank == mail.index() { Ok(own.to_vec()) } else { mail.bytes(rank, own.len()) };
+    (0..ranks).map(from).collect()
+}
+
+fn write(dst: &Tensor, at: usize, bytes: &[u8]) -> Result<()> {
+    dst.bytes_mut()?[at..][..bytes.len()].copy_from_slice(bytes);
+    Ok(())
+}
+
+/// The reduction over all ranks, element by element; `N` is the size of an element.
+fn reduce<T: Copy + std::ops::Add<Output = T> + std::ops::Mul<Output = T>, const N: usize>(
+    all: &[Vec<u8>],
+    reduction: Reduction,
+    read: fn([u8; N]) -> T,
+    write: fn(T) -> [u8; N],
+) -> Vec<u8> {
+    let elements = |bytes: &[u8]| bytes.as_chunks::<N>().0.iter().map(|element| read(*element)).collect::<Vec<T>>();
+    let mut result = elements(&all[0]);
+    for bytes in &all[1..] {
+        for (result, element) in result.iter_mut().zip(elements(bytes)) {
+            *result = if reduction == Reduction::Prod { *result * element } else { *result + element };
+        }
+    }
+    result.into_iter().flat_map(write).collect()
+}

@@ -1,0 +1,49 @@
+//! The backend `mailbox`: ranks are threads of one process, and tensors travel through [`std::sync::mpsc`] channels.
+//!
+//! The chapter "Writing a backend" of Disco's guide explains this crate. A program uses it with `use disco_mailbox as _;` and
+//! `session.init_ccl("mailbox", &[])`.
+
+mod collective;
+mod communicator;
+mod hub;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use disco_core::{Backend, Communicator, Probe, Rendezvous, Result, Seat, Unavailable, World};
+
+/// The backend's name, for `init_ccl` and for error texts.
+const NAME: &str = "mailbox";
+
+/// The backend `mailbox`.
+#[derive(Clone, Copy, Debug)]
+pub struct Mailbox;
+
+/// The backend as a value.
+pub static BACKEND: Mailbox = Mailbox;
+
+disco_core::register_backend!(BACKEND);
+
+impl Backend for Mailbox {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn spans_machines(&self) -> bool {
+        false
+    }
+
+    fn probe(&self) -> Result<Probe, Unavailable> {
+        Ok(Probe::new("built in", env!("CARGO_PKG_VERSION")))
+    }
+
+    /// Runs once, on the controller. Each `init_ccl` has a number of its own, by which its ranks find each other.
+    fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Rendezvous::new(NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes())
+    }
+
+    /// Runs on every worker.
+    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        Ok(Box::new(communicator::Mail::connect(seat, at)?))
+    }
+}
