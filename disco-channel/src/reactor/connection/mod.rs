@@ -5,13 +5,15 @@
 //! for what is in the socket.
 
 mod incoming;
+mod outbox;
 mod outgoing;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use incoming::Incoming;
-pub(crate) use outgoing::{Connection, DESCRIPTOR_PAUSE, Descriptor};
+pub(crate) use outbox::Descriptor;
+pub(crate) use outgoing::{Connection, DESCRIPTOR_PAUSE};
 
 /// What a part brings of a larger one.
 const PART: usize = 60 << 10;

@@ -1,9 +1,7 @@
 //! The sending half, usable from any thread, and the socket.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +12,9 @@ use disco_core::wire::{Message, Pieces, Transfer};
 use disco_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
+use rustix::net::{self, RecvFlags, Shutdown};
 
-use super::PART;
+use super::outbox::{Ahead, Descriptor, Outbox, Parcel, SLICES};
 use crate::engine::limits::CHUNK;
 use crate::reactor::Waker;
 use crate::reactor::poller::{poll, poll_one};
@@ -29,8 +27,6 @@ const SLACK: usize = 64 << 20;
 const DRAINED: usize = 16 << 20;
 /// How often a sender that waits looks whether it still should.
 const LOOK: Duration = Duration::from_millis(50);
-/// How many packets go at once.
-const SLICES: usize = 64;
 /// Bytes that go in one call. A thread that serves several connections attends to the others then.
 const BURST: usize = 4 << 20;
 /// Pause after the system has refused a descriptor, as this user has as many on their way as files may be open (`RLIMIT_NOFILE`). The
@@ -46,55 +42,6 @@ pub(crate) struct Connection {
     /// Whoever polls the socket, and has to flush what it did not take.
     waker: Arc<Waker>,
 }
-
-/// What the socket did not take yet.
-#[derive(Default)]
-struct Outbox {
-    /// Packets that go next, whatever comes meanwhile: about [`CHUNK`].
-    line: VecDeque<Parcel>,
-    /// Packets that go as soon as those have.
-    first: VecDeque<Parcel>,
-    /// Packets that go when there are no others, in parts if they are large.
-    last: VecDeque<Parcel>,
-    /// Tensors of frames that are still to come, which go in parts: one with each line.
-    ahead: VecDeque<Ahead>,
-    /// Bytes that wait, without those of `ahead`.
-    bytes: usize,
-    /// Bytes that may wait beyond [`BACKLOG`].
-    more: usize,
-    /// Something was refused: the other end has no longer got everything.
-    is_full: bool,
-    is_cut: bool,
-    /// Nothing is there but what may wait.
-    holds: bool,
-    /// End of a [pause](DESCRIPTOR_PAUSE).
-    paused: Option<Instant>,
-}
-
-/// Bytes of which some may be gone, and the descriptor that goes with the first of them.
-struct Parcel {
-    bytes: Arc<[u8]>,
-    /// A large packet, in place of `bytes`.
-    pieces: Option<Arc<Pieces>>,
-    sent: usize,
-    fd: Option<Descriptor>,
-    /// Of a large packet.
-    is_part: bool,
-    /// The transfer of a part ahead of frames, or the one in which the tensors of a frame went.
-    transfer: Option<Arc<Transfer>>,
-    /// Bytes of the transfer that it brings, and how many are left then.
-    brings: Option<(usize, usize)>,
-}
-
-/// Tensors of a frame that is still to come, of which some parts may have gone.
-struct Ahead {
-    transfer: Arc<Transfer>,
-    content: Arc<Pieces>,
-    sent: usize,
-}
-
-/// A descriptor that goes along with a packet. Its owner may go on using it.
-pub(crate) type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
 impl Connection {
     /// Takes a connected socket.
@@ -416,116 +363,6 @@ impl Connection {
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Parcel {
-    /// A packet, and nothing else.
-    fn of(bytes: Arc<[u8]>) -> Self {
-        Self { bytes, pieces: None, sent: 0, fd: None, is_part: false, transfer: None, brings: None }
-    }
-}
-
-impl Outbox {
-    /// Decides what goes next.
-    fn line_up(&mut self) -> Result<()> {
-        let mut bytes: usize = self.line.iter().map(|parcel| parcel.bytes.len()).sum();
-        while bytes < CHUNK && self.line.len() < SLICES {
-            let next = match self.first.pop_front() {
-                Some(parcel) => parcel,
-                None => match self.next_part()? {
-                    Some(parcel) => parcel,
-                    None => break,
-                },
-            };
-            bytes += next.bytes.len();
-            self.line.push_back(next);
-        }
-        // A frame waits for at most one part; parts go on however many frames come. No part overtakes the message that an earlier
-        // transfer is withdrawn.
-        if self.first.is_empty() && self.line.iter().all(|parcel| parcel.brings.is_none()) {
-            let part = self.next_ahead()?;
-            self.line.extend(part);
-        }
-        Ok(())
-    }
-
-    /// The next of those that go last, or a part of it.
-    fn next_part(&mut self) -> Result<Option<Parcel>> {
-        let Some(parcel) = self.last.front_mut() else { return Ok(None) };
-        let len = parcel.pieces.as_ref().map_or(parcel.bytes.len(), |pieces| pieces.byte_len());
-        if len <= CHUNK {
-            return Ok(self.last.pop_front());
-        }
-        let count = PART.min(len - parcel.sent);
-        let part: Arc<[u8]> = match &parcel.pieces {
-            Some(pieces) => pieces.read(parcel.sent, count)?.into(),
-            None => parcel.bytes[parcel.sent..][..count].into(),
-        };
-        parcel.sent += count;
-        let left = len - parcel.sent;
-        let packet: Arc<[u8]> = Message::Part { left: left as u64, bytes: part }.encode()?.into();
-        // Its envelope is to be sent, too.
-        self.bytes += packet.len() - count;
-        let mut transfer = None;
-        if left == 0 {
-            transfer = self.last.pop_front().and_then(|parcel| parcel.transfer);
-        }
-        Ok(Some(Parcel { is_part: true, transfer, ..Parcel::of(packet) }))
-    }
-
-    /// The next part of the tensors that go ahead of frames.
-    fn next_ahead(&mut self) -> Result<Option<Parcel>> {
-        let Some(ahead) = self.ahead.front_mut() else { return Ok(None) };
-        let (transfer, count) = (ahead.transfer.clone(), PART.min(ahead.content.byte_len() - ahead.sent));
-        let part = ahead.content.read(ahead.sent, count)?.into();
-        ahead.sent += count;
-        let left = ahead.content.byte_len() - ahead.sent;
-        if left == 0 {
-            self.ahead.pop_front();
-        }
-        let packet = Message::Ahead { transfer: transfer.id(), left: left as u64, bytes: part }.encode()?;
-        self.bytes += packet.len();
-        let brings = Some((count, left));
-        Ok(Some(Parcel { is_part: true, transfer: Some(transfer), brings, ..Parcel::of(packet.into()) }))
-    }
-
-    /// Passes the packets that are next to the socket, up to one that brings a descriptor.
-    fn pass_on(&self, socket: &OwnedFd) -> rustix::io::Result<usize> {
-        let together = 1 + self.line.iter().skip(1).take_while(|parcel| parcel.fd.is_none()).count();
-        let slices: Vec<IoSlice<'_>> =
-            self.line.iter().take(together).map(|parcel| IoSlice::new(&parcel.bytes[parcel.sent..])).collect();
-        let fd: Option<[BorrowedFd<'_>; 1]> = self.line.front().and_then(|parcel| Some([parcel.fd.as_ref()?.as_fd()]));
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if let Some(fd) = &fd {
-            control.push(SendAncillaryMessage::ScmRights(fd));
-        }
-        net::sendmsg(socket, &slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-    }
-
-    /// The socket has taken so many bytes. Returns how many of them are those of large packets.
-    fn forget(&mut self, mut sent: usize) -> usize {
-        self.bytes -= sent;
-        let mut parts = 0;
-        while let Some(parcel) = self.line.front_mut() {
-            // It goes with the first byte.
-            parcel.fd = None;
-            let taken = sent.min(parcel.bytes.len() - parcel.sent);
-            parcel.sent += taken;
-            parts += if parcel.is_part { taken } else { 0 };
-            sent -= taken;
-            if parcel.sent < parcel.bytes.len() {
-                break;
-            }
-            if let Some(Parcel { transfer: Some(transfer), brings: Some((bytes, left)), .. }) = self.line.pop_front() {
-                transfer.note_sent(bytes, left == 0);
-            }
-            if sent == 0 {
-                break;
-            }
-        }
-        parts
     }
 }
 
