@@ -16,23 +16,23 @@ pub(crate) struct Step {
     pub(crate) args: String,
 }
 
-/// Packages of the workspace; each must build and test on its own. A test holds this to the manifest.
-pub(crate) const CRATES: [&str; 15] = [
-    "disco-runtime",
-    "disco-core",
-    "disco-channel",
-    "disco-local",
-    "disco-dl",
-    "disco-ccl",
-    "disco-nccl",
-    "disco-rccl",
-    "disco-mpi",
-    "disco-conformance",
-    "disco-gpu-double",
-    "disco-runtime-cli",
-    "disco-benches",
-    "disco-tests",
-    "xtask",
+/// Packages of the workspace and their folders; each must build and test on its own. A test holds this to the manifests.
+pub(crate) const CRATES: [(&str, &str); 15] = [
+    ("disco-runtime", "."),
+    ("disco-core", "disco-core"),
+    ("disco-channel", "disco-channel"),
+    ("disco-local", "disco-local"),
+    ("disco-dl", "disco-dl"),
+    ("disco-ccl", "disco-ccl"),
+    ("disco-nccl", "disco-nccl"),
+    ("disco-rccl", "disco-rccl"),
+    ("disco-mpi", "disco-mpi"),
+    ("disco-conformance", "disco-conformance"),
+    ("disco-gpu-double", "disco-gpu-double"),
+    ("disco-runtime-cli", "disco-cli"),
+    ("disco-benches", "benches"),
+    ("disco-tests", "tests"),
+    ("xtask", "xtask"),
 ];
 
 /// Packages that stay in the repository.
@@ -79,8 +79,8 @@ pub(crate) fn lints() -> Vec<Step> {
 
 /// What `cargo xtask test` runs.
 pub(crate) fn tests() -> Vec<Step> {
-    let alone =
-        CRATES.map(|name| step(&format!("{name} alone"), &format!("check --quiet --package {name} --all-targets")));
+    let alone = CRATES
+        .map(|(name, _)| step(&format!("{name} alone"), &format!("check --quiet --package {name} --all-targets")));
     // Without the tests: what they depend on could lend the facade a feature it forgot to ask for.
     let facades = facades()
         .map(|(name, features)| step(&name, &format!("check --quiet --package disco-runtime --lib {features}")));
@@ -154,7 +154,7 @@ pub(crate) fn documentation() -> Vec<Step> {
 
 /// Makes the packages that are published.
 fn packages() -> String {
-    let published = CRATES.iter().filter(|name| !UNPUBLISHED.contains(name));
+    let published = CRATES.iter().map(|(name, _)| name).filter(|name| !UNPUBLISHED.contains(name));
     published.fold("package --quiet --allow-dirty".to_owned(), |args, name| format!("{args} --package {name}"))
 }
 
@@ -202,12 +202,13 @@ mod tests {
 
     #[test]
     fn every_package_of_the_workspace_has_a_row() {
-        let folders = between("members = [", "]").split(',').map(|name| name.trim().trim_matches('"'));
-        let names = folders.filter(|name| !name.is_empty()).map(|folder| {
+        let members = between("members = [", "]").split(',').map(|folder| folder.trim().trim_matches('"'));
+        let members: Vec<_> = members.filter(|folder| !folder.is_empty()).collect();
+        assert_eq!(CRATES[1..].iter().map(|(_, folder)| *folder).collect::<Vec<_>>(), members);
+        for (name, folder) in CRATES {
             let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
-            manifest.split_once("name = \"").unwrap().1.split_once('"').unwrap().0.to_owned()
-        });
-        assert_eq!(CRATES[1..], names.collect::<Vec<_>>());
+            assert!(manifest.contains(&format!("\nname = \"{name}\"\n")), "{folder} is no package {name}");
+        }
     }
 
     #[test]

@@ -114,10 +114,9 @@ impl<T: Transport> Reactor<T> {
 
     /// Connections inside a large reply, or before one in shared memory, while the inbox takes none.
     fn held(&self) -> Vec<Conn> {
-        if self.inbox.accepts_large_replies() {
-            return Vec::new();
-        }
-        let large = |incoming: &Incoming| incoming.is_inside_large_packet() || incoming.is_held();
+        let accepts = self.inbox.accepts_large_replies();
+        // One that was left unread stays held until `release` has read it: its socket may have nothing more to say.
+        let large = |incoming: &Incoming| incoming.is_held() || !accepts && incoming.is_inside_large_packet();
         self.connections.iter().filter(|(_, it)| large(&it.incoming)).map(|(conn, _)| *conn).collect()
     }
 

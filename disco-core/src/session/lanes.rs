@@ -176,9 +176,9 @@ impl LaneSession {
         };
         match kept {
             Ok(_kept) => {
-                self.pass(&frame)?;
+                // Where one lane fails, the session is lost, and others may have the frame: nothing is taken back.
                 values.note_passed();
-                Ok(())
+                self.pass(&frame)
             }
             // It has taken a number and freed ids: these go on, without what can't.
             Err(error) => self.pass(&Arc::new(frame.without_command())).and(Err(error)),

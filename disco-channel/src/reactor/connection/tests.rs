@@ -245,7 +245,7 @@ fn the_largest_packets_of_all_workers_may_wait_at_once() {
 
 #[test]
 fn descriptors_that_the_system_refuses_go_once_others_have_arrived() {
-    const CHILD: &str = "DISCO_TEST_FEW_FILES";
+    const CHILD: &str = "TEST_FEW_FILES";
     const NAME: &str = "reactor::connection::tests::descriptors_that_the_system_refuses_go_once_others_have_arrived";
     if env::var_os(CHILD).is_none() {
         // The limit is one of a process.
