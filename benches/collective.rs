@@ -1,4 +1,4 @@
-//! How long does a collective take, and how far is that from the least that it could take?
+//! How long does a collective take, compared with a lower bound?
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
@@ -16,7 +16,7 @@ use disco::{
 
 use common::floor::{Floor, WARM_UP};
 
-/// Bytes of the larger side of each operation.
+/// Sizes in bytes of the larger of source and destination.
 const SIZES: [usize; 6] = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 const KINDS: [OpKind; 8] = [
     OpKind::AllReduce,
@@ -28,14 +28,14 @@ const KINDS: [OpKind; 8] = [
     OpKind::Gather,
     OpKind::Scatter,
 ];
-/// How long one round of a comparison runs.
-const ROUND: f64 = 0.006;
+/// Duration of one round of a comparison, in seconds.
+const ROUND_SECONDS: f64 = 0.006;
 const ROOT: Rank = Rank::new(0);
 
-/// One rank's part in a collective, made once.
+/// One rank's part in a collective, prepared once.
 struct Job {
     group: [Op; 1],
-    /// Where the result is, and what it is after one run; nothing where a rank gets none.
+    /// The destination and its expected elements after one run; `None` if the rank gets no result.
     result: Option<(Tensor, Expected)>,
 }
 
@@ -46,12 +46,12 @@ disco::register_function!("benches.prepare", prepare);
 disco::register_function!("benches.verify", verify);
 disco::register_function!("benches.run", run);
 
-/// What rank `rank` puts in as element `index`.
+/// Element `index` of the input of rank `rank`.
 fn element(rank: usize, index: usize) -> f32 {
     ((rank + 1) * (index % 7 + 1)) as f32
 }
 
-/// A collective whose larger side has `count` elements on each rank.
+/// Prepares a collective whose larger side has `count` elements on each rank.
 fn prepare(ctx: &mut WorkerContext, name: String, count: usize, in_place: bool) -> Result<Opaque> {
     let kind = OpKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| Error::invalid(name))?;
     let comm = ctx.comm()?;
@@ -165,7 +165,7 @@ fn collective(criterion: &mut Criterion) {
     for (kind, in_place) in KINDS.into_iter().map(|kind| (kind, false)).chain([(OpKind::AllReduce, true)]) {
         let name = format!("{kind}{}/{backend} {workers}", if in_place { " in place" } else { "" });
         let mut group = criterion.benchmark_group(&name);
-        // One that is posted as a whole and one that is not, where nothing is measured.
+        // Without measuring, only two sizes: one that is posted inline and one that is not.
         let sizes = if common::measures() { &SIZES[..] } else { &SIZES[..2] };
         for &bytes in sizes {
             let count = (bytes / size_of::<f32>()).next_multiple_of(workers);
@@ -183,7 +183,7 @@ fn collective(criterion: &mut Criterion) {
     }
 }
 
-/// Prints ours beside the floor.
+/// Prints our time beside the floor's.
 fn compare(session: &dyn Session, name: &str, (kind, in_place): (OpKind, bool), bytes: usize) {
     if !common::measures() {
         return;
@@ -192,7 +192,7 @@ fn compare(session: &dyn Session, name: &str, (kind, in_place): (OpKind, bool), 
     let count = (bytes / size_of::<f32>()).next_multiple_of(workers);
     let job = job(session, kind, count, in_place).expect("the result is right");
     let floor = Floor::new(kind, in_place, workers, count);
-    let iters = (ROUND / (0.2e-6 + bytes as f64 / 10e9)).max(10.0) as u64;
+    let iters = (ROUND_SECONDS / (0.2e-6 + bytes as f64 / 10e9)).max(10.0) as u64;
     common::compare(
         &format!("{name}/{bytes}"),
         || time(session, &job, iters) / iters as u32,

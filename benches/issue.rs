@@ -1,4 +1,4 @@
-//! What does a call cost, from the submitter to all workers having executed it? The handle is dropped at once.
+//! What does a call cost, from its submission until all workers have executed it? The handle is dropped at once.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
@@ -13,7 +13,7 @@ use disco::{
     DRef, IntoArgs, LaneSession, Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on, placement,
 };
 
-/// Calls before each sync; more than a lane has room for, so that back-pressure is part of it.
+/// Number of calls before each sync. It exceeds the capacity of a lane, so that back-pressure is included.
 const CALLS: u64 = 5_000;
 
 fn count(_: &mut WorkerContext) -> Result<i64> {
@@ -51,13 +51,13 @@ fn issue(criterion: &mut Criterion) {
         run();
         start.elapsed() / CALLS as u32
     };
-    let mut hop = || placement::hop().unwrap_or_default();
+    let mut hop = || placement::cache_line_latency().unwrap_or_default();
     let name = format!("issue/{kind} {workers}");
     common::compare(&format!("{name}/0 arguments"), || per_call(&without), &mut [("a hop", &mut hop)]);
     common::compare(&format!("{name}/4 arguments"), || per_call(&with), &mut [("a hop", &mut hop)]);
 }
 
-/// Calls, each handle dropped at once, until all workers have executed all of them.
+/// Submits calls, drops each handle at once, and waits until all workers have executed all calls.
 async fn calls<A: IntoArgs>(session: &LaneSession, function: &DRef, args: impl Fn() -> A) -> Result<()> {
     for _ in 0..CALLS {
         session.call(function, args()).await?;

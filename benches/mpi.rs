@@ -1,6 +1,6 @@
-//! What does the backend `mpi` add to MPI's own calls, and what would the backend `local` take?
+//! What does the backend `mpi` add to the time of MPI's own calls, and how long does the backend `local` take?
 //!
-//! Runs once for each MPI that the tests have fetched, or on the one that is found.
+//! Runs once for each MPI library that the tests have fetched, or with the library that is found.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 #![allow(unsafe_code, reason = "MPI's own calls")]
@@ -19,23 +19,24 @@ use disco::{
     Backend as _, Builder, DType, DataPlane, Error, Op, Rank, Reduction, Result, Session, WorkerContext, block_on,
 };
 
-/// Bytes of a tensor.
+/// Sizes of a tensor, in bytes.
 const SIZES: [usize; 8] = [8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20];
 const OPERATIONS: [&str; 4] = ["all_reduce", "broadcast", "all_to_all", "ping_pong"];
-/// How long one round of a comparison runs, in seconds: short, so that what the machine does meanwhile is alike for all.
-const ROUND: f64 = 2e-3;
-/// How long one comparison runs, in seconds, and its rounds at least.
-const TOTAL: f64 = 2.0;
+/// Duration of one round of a comparison, in seconds. Short, so that all variants see similar conditions.
+const ROUND_SECONDS: f64 = 2e-3;
+/// Duration of one comparison, in seconds.
+const TOTAL_SECONDS: f64 = 2.0;
+/// Minimum number of rounds of a comparison.
 const ROUNDS: usize = 21;
-/// Who does it.
+/// Variants of a measurement: the backend, MPI's non-blocking calls with polling, and MPI's blocking calls.
 const OURS: usize = 0;
 const POLLED: usize = 1;
 const BLOCKING: usize = 2;
 
 disco::register_function!("benches.mpi", run);
 
-/// Seconds that `iters` of them take, here and by the library itself. Broadcasts take turns, so that nobody runs ahead; those
-/// who take turns with a ping-pong are ranks 0 and 1.
+/// Returns the seconds of `iters` operations by the variant `who`. The root of broadcasts changes each time, so that no
+/// rank runs ahead. A ping-pong runs between ranks 0 and 1.
 fn run(ctx: &mut WorkerContext, name: String, who: usize, bytes: usize, iters: usize) -> Result<f64> {
     let mut tensor = || ctx.empty(DType::F32, [(bytes / 4) as i64]);
     let (src, dst) = (tensor()?, tensor()?);
@@ -62,7 +63,7 @@ fn run(ctx: &mut WorkerContext, name: String, who: usize, bytes: usize, iters: u
     let groups: Vec<[Op; 1]> = (0..size).map(group).collect();
     let mut once = |turn: usize| match who {
         OURS => comm.enqueue(&groups[turn % size]),
-        // SAFETY: the session has initialised MPI; both tensors have so many bytes.
+        // SAFETY: the session has initialised MPI, and both tensors have `bytes` bytes.
         who => unsafe { raw::call(raw(turn % size), who == BLOCKING, src.data(), dst.data(), bytes) },
     };
     if name == "ping_pong" && me > 1 {
@@ -77,7 +78,7 @@ fn run(ctx: &mut WorkerContext, name: String, who: usize, bytes: usize, iters: u
     if is_right { Ok(seconds) } else { Err(Error::invalid(format!("{name}: the result is wrong"))) }
 }
 
-/// The time of `iters` of them on the slowest rank.
+/// The time of `iters` operations on the slowest rank.
 fn time(session: &dyn Session, name: &str, who: usize, bytes: usize, iters: usize) -> Duration {
     common::slowest(session, "benches.mpi", (name, who as i64, bytes as i64, iters as i64))
 }
@@ -96,7 +97,7 @@ fn mpi(criterion: &mut Criterion) {
     let blocking = if env::var("DISCO_MPI_BLOCKING").is_ok_and(|value| value == "1") { "blocking" } else { "polled" };
     println!("\n{} from {}, {ranks} ranks, {blocking}", library.version, library.library);
     common::print_placement();
-    // So small that all is over soon, where nothing is measured.
+    // Without measuring, only small sizes, so that the run is short.
     let sizes = if common::measures() { &SIZES[..] } else { &SIZES[..2] };
     for name in OPERATIONS {
         let mut group = criterion.benchmark_group(format!("{name}/mpi {ranks}"));
@@ -117,19 +118,19 @@ fn mpi(criterion: &mut Criterion) {
     }
 }
 
-/// Prints ours beside the library's own calls, and beside `local`.
+/// Prints our times beside those of the library's own calls and of `local`.
 fn compare(mpi: &dyn Session, local: &dyn Session, name: &str, ranks: usize) {
     for bytes in SIZES {
-        if !common::is_asked_for(&format!("{name}/mpi {ranks}/{bytes}")) {
+        if !common::is_selected(&format!("{name}/mpi {ranks}/{bytes}")) {
             continue;
         }
         let seconds = 1e-6 + bytes as f64 / 2e9;
-        let iters = (ROUND / seconds).max(3.0) as usize;
-        let rounds = ((TOTAL / 4.0 / (seconds * iters as f64)) as usize).max(ROUNDS);
+        let iters = (ROUND_SECONDS / seconds).max(3.0) as usize;
+        let rounds = ((TOTAL_SECONDS / 4.0 / (seconds * iters as f64)) as usize).max(ROUNDS);
         let mut times = [const { Vec::new() }; 4];
         let who = [(mpi, OURS), (mpi, POLLED), (mpi, BLOCKING), (local, OURS)];
         for round in 0..rounds {
-            // Forward and backward, so that none always follows the same one.
+            // The order alternates, so that no variant always follows the same one.
             for turn in 0..who.len() {
                 let index = if round % 2 == 0 { turn } else { who.len() - 1 - turn };
                 let (session, who) = who[index];
@@ -137,7 +138,7 @@ fn compare(mpi: &dyn Session, local: &dyn Session, name: &str, ranks: usize) {
             }
         }
         let [ours, polled, blocking, local] = times.each_ref().map(|times| median(times.iter().copied()) * 1e6);
-        // Of each round, so that what changes over the rounds is in both.
+        // The difference is taken per round, so that drift over the rounds cancels out.
         let over = |raw: usize| {
             let added = median(times[OURS].iter().zip(&times[raw]).map(|(ours, raw)| ours - raw));
             format!("{:+.0} ns, {:+.1} %", added * 1e9, added / median(times[raw].iter().copied()) * 100.0)
@@ -154,7 +155,7 @@ fn compare(mpi: &dyn Session, local: &dyn Session, name: &str, ranks: usize) {
     }
 }
 
-/// The middle one, of an odd number of them or nearly so.
+/// The median.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);

@@ -1,7 +1,7 @@
-//! What does the backend `nccl` add to NCCL's own calls, and `cuda_p2p` to a launch of a kernel?
+//! What does the backend `nccl` add to the time of NCCL's own calls, and `cuda_p2p` to that of a kernel launch?
 //!
-//! On the real libraries where there are such with a GPU; else on the test double, which shows what a call costs before the GPU has it,
-//! and nothing about GPUs. One rank and two: what is measured is the host's part.
+//! Runs with the real libraries on a machine with a GPU, else with the test double, which shows the host's cost of a
+//! call and nothing about GPUs. One and two ranks suffice, because only the host's part is measured.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 #![allow(unsafe_code, reason = "NCCL's own calls")]
@@ -22,7 +22,7 @@ use disco::{
     SessionExt as _, Tensor, WorkerContext, block_on,
 };
 
-/// Calls in a row, which a stream takes without a pause.
+/// Number of calls in a row that a stream accepts without blocking.
 const CALLS: usize = 200;
 const ROUNDS: usize = 201;
 const ELEMENTS: usize = 2;
@@ -31,7 +31,7 @@ disco::register_function!("benches.nccl", run);
 disco::register_function!("benches.nccl.compare", compare);
 disco::register_function!("benches.nccl.compare_launches", compare_launches);
 
-/// Seconds of so many all_reduces, until they are launched.
+/// Returns the seconds that launching `iters` all-reduces takes.
 fn run(ctx: &mut WorkerContext, iters: usize) -> Result<f64> {
     let (group, mut seconds) = (group(ctx)?, 0.0);
     for _ in 0..iters.div_ceil(CALLS) {
@@ -40,8 +40,8 @@ fn run(ctx: &mut WorkerContext, iters: usize) -> Result<f64> {
     Ok(seconds * iters as f64 / (iters.div_ceil(CALLS) * CALLS) as f64)
 }
 
-/// Nanoseconds that a call takes: ours, and the library's with a blocking communicator of as many ranks, which meet by `id`; and the
-/// median of what is added.
+/// Compares our calls with the library's own calls, with a blocking communicator of the same number of ranks, made from
+/// the unique id `id`. Returns the medians in nanoseconds, and the median of the difference.
 fn compare(ctx: &mut WorkerContext, id: Vec<u8>) -> Result<Vec<u8>> {
     let group = group(ctx)?;
     let [Op::AllReduce { src: Some(src), dst, .. }] = &group else {
@@ -52,7 +52,7 @@ fn compare(ctx: &mut WorkerContext, id: Vec<u8>) -> Result<Vec<u8>> {
     let id = UniqueId(id.try_into().map_err(|_| Error::Invalid("that is no place to meet".into()))?);
     let (ranks, rank) = (ctx.comm()?.size() as i32, ctx.comm()?.rank().index() as i32);
     let mut comm: Comm = std::ptr::null_mut();
-    // SAFETY: the place is there.
+    // SAFETY: `comm` is a valid place for the handle.
     library.check("ncclCommInitRank", unsafe { (table.comm_init_rank)(&mut comm, ranks, id, rank) })?;
     let float = DataType::of(DType::F32).unwrap_or(DataType::U8);
     let sum = RedOp::of(Reduction::Sum, DType::F32).unwrap_or(RedOp::MAX);
@@ -65,7 +65,7 @@ fn compare(ctx: &mut WorkerContext, id: Vec<u8>) -> Result<Vec<u8>> {
                     let (from, to) = (src.data().cast_const().cast(), dst.data().cast());
                     let start = Instant::now();
                     for _ in 0..CALLS {
-                        // SAFETY: the communicator is there; both tensors have so many elements.
+                        // SAFETY: the communicator is alive, and both tensors have `ELEMENTS` elements.
                         let code = unsafe { (table.all_reduce)(from, to, ELEMENTS, float, sum, comm, stream) };
                         if code != Code::SUCCESS {
                             library.check("ncclAllReduce", code)?;
@@ -80,12 +80,12 @@ fn compare(ctx: &mut WorkerContext, id: Vec<u8>) -> Result<Vec<u8>> {
             times[turn].push(seconds * 1e9 / CALLS as f64);
         }
     }
-    // SAFETY: nothing is under way.
+    // SAFETY: the stream was synchronized, so no operation is in flight.
     _ = unsafe { (table.comm_destroy)(comm) };
     Ok(verdict(times).into_bytes())
 }
 
-/// Medians of ours and of the raw call, and of what is added.
+/// The medians of our and the raw call, and the median of the difference.
 fn verdict(times: [Vec<f64>; 2]) -> String {
     let median = |mut values: Vec<f64>| {
         values.sort_unstable_by(f64::total_cmp);
@@ -96,7 +96,7 @@ fn verdict(times: [Vec<f64>; 2]) -> String {
     format!("ours {ours:.0} ns   raw {raw:.0} ns ({added:+.0} ns)")
 }
 
-/// The same of a sum by a kernel, and of the driver's launch of that kernel, on the same stream, with nobody to meet.
+/// Compares our sum by a kernel with the driver's launch of the same kernel on the same stream, without peers.
 fn compare_launches(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
     if let Some(why) = nccl::extension(ctx.comm()?)?.shortcut()?.why_not() {
         return Ok(format!("skipped: {why}").into_bytes());
@@ -110,13 +110,13 @@ fn compare_launches(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
     let cubin = kernels::cubin(kernels::Architecture::new(major.unsigned_abs(), minor.unsigned_abs()))?;
     let name = kernels::name(kernels::Algorithm::OneShot, DType::F32).unwrap_or(kernels::BARRIER);
     let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the image is whole, and the place is there.
+    // SAFETY: the image is complete, and `module` is a valid place for the handle.
     unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()).result() }.map_err(refused)?;
-    // SAFETY: the module is there, and so are name and place.
+    // SAFETY: the module is loaded, the name ends with a zero, and `function` is a valid place for the handle.
     unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()).result() }.map_err(refused)?;
-    // SAFETY: it is written below.
+    // SAFETY: the memory is written below before it is read.
     let words = unsafe { result::malloc_host(8, 0) }.map_err(refused)?.cast::<[u32; 2]>();
-    // SAFETY: there is room for two.
+    // SAFETY: the allocation has 8 bytes.
     unsafe { words.write([0; 2]) };
     let at = |tensor: &Tensor| tensor.data() as usize as u64;
     let params = kernels::Params {
@@ -133,12 +133,12 @@ fn compare_launches(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
     };
     let mut times = [const { Vec::new() }; 2];
     for _ in 0..ROUNDS {
-        // All ranks in the same order: they meet.
+        // All ranks run these in the same order, because they synchronize with each other.
         times[0].push(block(ctx, &group)? * 1e9 / CALLS as f64);
         let start = Instant::now();
         for _ in 0..CALLS {
             let mut arguments = [std::ptr::from_ref(&params).cast_mut().cast()];
-            // SAFETY: it is the one parameter of this kernel, whose memory stays.
+            // SAFETY: the kernel has one parameter of this type, and the memory that it points to outlives the launch.
             let launched = unsafe {
                 let (arguments, none) = (arguments.as_mut_ptr(), std::ptr::null_mut());
                 sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream.cu_stream(), arguments, none)
@@ -149,9 +149,9 @@ fn compare_launches(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
         let deadline = ctx.deadline();
         ctx.queue().synchronize(deadline)?;
     }
-    // SAFETY: nothing is under way.
+    // SAFETY: the stream was synchronized, so no operation is in flight.
     unsafe { sys::cuModuleUnload(module).result() }.map_err(refused)?;
-    // SAFETY: as above.
+    // SAFETY: the stream was synchronized, so no kernel uses the memory.
     unsafe { result::free_host(words.cast()) }.map_err(refused)?;
     Ok(verdict(times).into_bytes())
 }
@@ -174,7 +174,7 @@ fn block(ctx: &mut WorkerContext, group: &[Op]) -> Result<f64> {
     Ok(seconds)
 }
 
-/// With one rank NCCL launches no kernel, and starts no thread where its communicators don't block.
+/// With one rank, NCCL launches no kernel, and starts no thread for non-blocking communicators.
 fn nccl(criterion: &mut Criterion) {
     for ranks in [1, 2] {
         let session = Builder::threads(ranks).start().expect("workers can be started");
@@ -188,7 +188,7 @@ fn nccl(criterion: &mut Criterion) {
             bencher.iter_custom(|iters| -> Duration { common::slowest(&session, "benches.nccl", (iters as i64,)) });
         });
         group.finish();
-        if common::is_asked_for(&name) {
+        if common::is_selected(&name) {
             let probe = disco::nccl::BACKEND.probe().expect("it was probed");
             let library = disco::nccl::BACKEND.library().expect("it was probed");
             let id = library.unique_id().expect("it finds a network");
@@ -205,7 +205,7 @@ fn nccl(criterion: &mut Criterion) {
 }
 
 fn launches(_: &mut Criterion) {
-    if !common::is_asked_for("launch/cuda_p2p 2") {
+    if !common::is_selected("launch/cuda_p2p 2") {
         return;
     }
     let session = Builder::threads(2).start().expect("workers can be started");
@@ -217,7 +217,7 @@ fn launches(_: &mut Criterion) {
     block_on(session.shutdown()).expect("live");
 }
 
-/// What a function of worker 0 says.
+/// The text that a worker function returns on worker 0.
 fn answer(session: &LaneSession, name: &str, args: impl IntoArgs) -> String {
     let text = block_on(async {
         let function = session.function(name).await?;
@@ -240,7 +240,7 @@ fn main() {
         return;
     }
     let mut this = Command::new(env::current_exe().expect("it runs"));
-    // Its streams are busy, so that calls neither wake them nor meet them.
+    // The delay keeps the double's streams busy, so that calls need not wake their threads.
     this.args(env::args_os().skip(1)).env(variable, folder).env("GPU_DOUBLE_DELAY_US", "20");
     this.env("DISCO_P2P_TOPOLOGY", "fully_connected");
     let status = this.status();

@@ -1,4 +1,4 @@
-//! What does it cost a collective that its ranks are processes?
+//! What does a collective cost if its ranks are processes rather than threads?
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
@@ -13,15 +13,16 @@ use disco::{
     WorkerContext, block_on,
 };
 
-/// Bytes of a tensor.
+/// Sizes of a tensor, in bytes.
 const SIZES: [usize; 5] = [8, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 const WORKERS: usize = 2;
-/// How long one round of a comparison runs.
-const ROUND: f64 = 0.01;
+/// Duration of one round of a comparison, in seconds.
+const ROUND_SECONDS: f64 = 0.01;
 
 disco::register_function!("benches.all_reduce", all_reduce);
 
-/// Seconds that `iters` sums take, each of new elements, as gradients are: in tensors that peers can reach, or in others.
+/// Returns the seconds of `iters` sums, each of newly written elements, like gradients. The tensors are in memory that
+/// peers can reach, or in private memory.
 fn all_reduce(ctx: &mut WorkerContext, count: usize, is_private: bool, iters: u64) -> Result<f64> {
     let mut tensor = || match is_private {
         true => Tensor::zeros(DType::F32, [count as i64]),
@@ -66,7 +67,7 @@ fn processes(criterion: &mut Criterion) {
         }
         group.finish();
         for &bytes in sizes {
-            let iters = (ROUND / (0.4e-6 + bytes as f64 / 10e9)).max(5.0) as u64;
+            let iters = (ROUND_SECONDS / (0.4e-6 + bytes as f64 / 10e9)).max(5.0) as u64;
             let run = |session| time(session, bytes, is_private, iters) / iters as u32;
             common::compare(
                 &format!("all_reduce among processes/{name}/{bytes}"),

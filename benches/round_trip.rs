@@ -1,4 +1,4 @@
-//! How long until a worker, or all of them, have answered?
+//! How long does a sync of one worker take, and of all workers?
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
@@ -12,7 +12,7 @@ use disco::{Session, SessionKind, WorkerId, block_on};
 
 use common::{spin, tcp};
 
-/// Round trips of one measurement.
+/// Number of round trips of one measurement.
 const TRIPS: u32 = 500;
 
 fn round_trip(criterion: &mut Criterion) {

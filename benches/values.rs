@@ -1,4 +1,4 @@
-//! How fast does a tensor go to a worker and come back, and how long do small commands wait behind it?
+//! How fast is a tensor sent to a worker and back, and how long do small commands wait behind it?
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
@@ -14,11 +14,11 @@ use disco::{
     Builder, DRef, DType, LaneSession, Session, SessionExt as _, SessionKind, Tensor, WorkerContext, WorkerId, block_on,
 };
 
-/// Bytes of a tensor.
+/// Sizes of a tensor, in bytes.
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 256 << 20];
-/// The transfer behind which small commands wait.
+/// Size in bytes of the transfer behind which small commands wait.
 const LARGE: usize = 256 << 20;
-/// The worker that tensors go to. Worker 0 is a thread of this process in all sessions.
+/// The worker that tensors are sent to. (Worker 0 is a thread of this process in all sessions.)
 const FAR: WorkerId = WorkerId::new(2);
 
 disco::register_function!("benches.nothing", nothing);
@@ -27,7 +27,7 @@ fn nothing(_: &mut WorkerContext) -> disco::Result<i64> {
     Ok(0)
 }
 
-/// A session of three workers, of nodes each on a node of its own.
+/// A session of three workers. With nodes, each worker has its own node.
 fn session(kind: SessionKind) -> LaneSession {
     let builder = match kind {
         SessionKind::Nodes => Builder::nodes(3, 1).node_workers(SessionKind::Threads),
@@ -38,7 +38,7 @@ fn session(kind: SessionKind) -> LaneSession {
 
 fn tensor(bytes: usize) -> Tensor {
     let tensor = Tensor::zeros(DType::U8, [bytes as i64]).expect("there is room");
-    // Pages are there when the clock runs.
+    // Touches the pages before the clock starts.
     tensor.bytes_mut().expect("it is new").fill(1);
     tensor
 }
@@ -66,7 +66,8 @@ fn memcpy(from: &Tensor, to: &Tensor) -> Duration {
     start.elapsed()
 }
 
-/// The longest that a small command of another worker took, while a large tensor was set, and how long that took.
+/// Sets a large tensor, and meanwhile runs small commands on another worker. Returns the time of the set, and the
+/// longest call and sync.
 fn behind(session: &LaneSession, handle: &DRef, large: &Tensor) -> [Duration; 3] {
     let function = block_on(session.function("benches.nothing")).expect("workers live");
     let (mut call, mut sync) = (Duration::ZERO, Duration::ZERO);
@@ -115,7 +116,7 @@ fn values(criterion: &mut Criterion) {
         }
         group.finish();
         let name = format!("values/{kind}/behind");
-        if common::is_asked_for(&name) {
+        if common::is_selected(&name) {
             let (large, handle) = (tensor(LARGE), handle(&session));
             for _ in 0..3 {
                 let [whole, call, sync] = behind(&session, &handle, &large);

@@ -1,4 +1,4 @@
-//! What does it cost to write a command as bytes and to read it again, beside copying these bytes?
+//! What does it cost to encode and to decode a command, compared with copying its bytes?
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
@@ -12,7 +12,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use disco::{DType, RegisterId, Shape, Tensor, Value, WorkerId};
 use disco_core::{Command, Frame, wire};
 
-/// Rounds of one measurement.
+/// Number of repetitions of one measurement.
 const TIMES: u32 = 1000;
 
 /// Typical commands.

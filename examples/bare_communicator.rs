@@ -1,4 +1,4 @@
-//! A communicator without a session: four threads of this program sum a vector.
+//! Communicators without a session: four threads of this program sum a vector. `cargo run --example bare_communicator`
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn main() -> disco::Result<()> {
     Ok(())
 }
 
-/// What each rank does: contribute its number, and get the sum.
+/// One rank: contributes a vector with its number, and returns the sum of all vectors.
 fn rank(mut comm: impl Communicator) -> disco::Result<Vec<f32>> {
     let mine = comm.rank().index() as f32;
     let x = Tensor::from_slice(&[mine, 10.0 * mine], [2])?;

@@ -1,4 +1,5 @@
-//! Every worker says where it is: `cargo run --example hello`, or on several machines as docs/launching.md says.
+//! Every worker returns its number and the name of its machine: `cargo run --example hello`. `docs/launching.md` runs
+//! it on several machines.
 
 use disco::{Session, SessionExt, WorkerContext};
 

@@ -1,4 +1,5 @@
-//! One program for all machines of a session. `cargo run --example node` starts its second node on this machine. On two machines:
+//! One program for all machines of a session. `cargo run --example node` starts both nodes on this machine. On two
+//! machines:
 //!
 //! ```text
 //! A$ disco token session.token                     # copy it to B
@@ -11,21 +12,21 @@ use std::path::Path;
 
 use disco::{Builder, Error, JoinOptions, Result, Session as _, SessionExt as _, Token, WorkerContext};
 
-/// Nodes, and workers of each.
+/// Number of nodes, and of workers on each.
 const NODES: usize = 2;
 const PER_NODE: usize = 2;
 
-/// Runs on every worker: the sum of each `stride`-th number below `end`, from the worker's own on.
+/// Worker function: the sum of every `stride`-th number below `end`, starting at the worker's number.
 fn partial_sum(ctx: &mut WorkerContext, end: i64) -> Result<i64> {
     let (first, stride) = (ctx.worker().index(), ctx.world().size());
-    println!("adds each {stride}th number from {first} on");
+    println!("adds every {stride}th number, starting at {first}");
     Ok((first as i64..end).step_by(stride).sum())
 }
 
 disco::register_function!("node.partial_sum", partial_sum);
 
 fn main() -> Result<()> {
-    // First: workers of a node are this program once more.
+    // Must come first: the workers of a node are processes of this program.
     disco::init();
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {

@@ -1,5 +1,8 @@
-//! A backend that is not Disco's, from public API: `counting` carries tensors by `local` and counts operations. It runs with
-//! `cargo run --example own_backend`; `disco-cli/tests/own_backend.rs` has its command and its run of the conformance suite.
+//! A backend outside of Disco's crates: `counting` wraps the backend `local` and counts operations. `cargo run
+//! --example own_backend`
+//!
+//! `disco-cli/tests/own_backend.rs` makes a command `disco` with this backend, and runs the conformance suite over it.
+//! `examples/backend/` is a backend that does not wrap another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +17,7 @@ struct Counting;
 static COUNTING: Counting = Counting;
 disco_core::register_backend!(COUNTING);
 
-/// Operations of all ranks of this process.
+/// Number of operations of all ranks in this process.
 static OPERATIONS: AtomicUsize = AtomicUsize::new(0);
 
 impl Backend for Counting {

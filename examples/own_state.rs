@@ -1,13 +1,14 @@
-//! State of the program's own on each worker, in a register: a trainer that each worker keeps between calls.
+//! State on workers: each worker keeps a trainer, a Rust value of the program's own type, between calls.
 //!
-//! Run it with `cargo run --example own_state`, or with `DISCO_SESSION=processes DISCO_WORKERS=3` before it.
+//! `cargo run --example own_state`; with processes: `DISCO_SESSION=processes DISCO_WORKERS=3 cargo run --example
+//! own_state`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use disco::{Opaque, Session, SessionExt, WorkerContext};
 
-/// Any Rust type: it needs to be neither `Send` nor known to Disco, since it stays on the thread of its worker.
+/// Any Rust type. It stays on the thread of its worker, so it need not be `Send` and needs no registration.
 struct Trainer {
     weight: f64,
     steps: i64,
@@ -17,13 +18,13 @@ disco::register_function!("own_state.new", new);
 disco::register_function!("own_state.step", step);
 disco::register_function!("own_state.steps", steps);
 
-/// The handle of the result stands for one `Trainer` on each worker.
+/// Worker function: makes a trainer. The handle of the result stands for one `Trainer` on each worker.
 fn new(ctx: &mut WorkerContext, weight: f64) -> disco::Result<Opaque> {
     let weight = weight + ctx.worker().index() as f64;
     Ok(Opaque::new(RefCell::new(Trainer { weight, steps: 0 })))
 }
 
-/// A worker function gets what is in the register as an `Rc`.
+/// Worker function: one step of the trainer, which it gets as an `Rc`.
 fn step(_: &mut WorkerContext, trainer: Rc<RefCell<Trainer>>, target: f64) -> disco::Result<f64> {
     let mut trainer = trainer.borrow_mut();
     trainer.weight += (target - trainer.weight) / 2.0;
@@ -47,7 +48,7 @@ fn main() -> disco::Result<()> {
         let steps = session.call_named("own_state.steps", (&trainers,)).await?;
         let (weights, steps): (Vec<f64>, Vec<i64>) =
             (session.get_all_as(&weights).await?, session.get_all_as(&steps).await?);
-        // Dropped with its last handle, on each worker.
+        // Dropping the last handle drops the trainers on the workers.
         drop(trainers);
         for (worker, (weight, steps)) in session.world().workers().zip(weights.iter().zip(&steps)) {
             println!("{worker}: weight {weight:.4} after {steps} steps");

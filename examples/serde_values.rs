@@ -1,6 +1,7 @@
-//! Types that serde knows as arguments, results and errors of worker functions.
+//! Types with serde's traits as arguments, results and errors of worker functions.
 //!
-//! Run it with `cargo run --features serde --example serde_values`, or with `DISCO_SESSION=processes DISCO_WORKERS=3` before it.
+//! `cargo run --features serde --example serde_values`; with processes, put `DISCO_SESSION=processes DISCO_WORKERS=3`
+//! before the command.
 
 use disco::{Json, Session, SessionExt, WorkerContext};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ struct Shard {
     units: usize,
 }
 
-/// Comes back to the controller as a value, since it is registered.
+/// An error that comes back to the controller as a value, because `register_error!` registers it.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[error("{units} units of `{layer}` can't be shared by {workers} workers")]
 struct Uneven {
@@ -30,7 +31,7 @@ struct Uneven {
 disco::register_error!(Uneven);
 disco::register_function!("serde_values.shard", shard);
 
-/// This worker's part of a layer.
+/// Worker function: this worker's part of a layer.
 fn shard(ctx: &mut WorkerContext, Json(layer): Json<Layer>) -> Result<Json<Shard>, Uneven> {
     let (workers, worker) = (ctx.world().size(), ctx.worker().index());
     if !layer.units.is_multiple_of(workers) {
@@ -60,7 +61,7 @@ fn main() -> disco::Result<()> {
                 assert_eq!((uneven.units, uneven.workers), (16 * workers + 1, workers));
             }
             Err(other) => return Err(other.clone()),
-            // One worker shares with nobody.
+            // A single worker has the whole layer.
             Ok(()) => assert_eq!(workers, 1),
         }
         session.shutdown().await

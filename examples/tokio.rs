@@ -1,6 +1,6 @@
-//! A session in a program of tokio: `cargo run --example tokio`.
+//! A session in a program that uses tokio: `cargo run --example tokio`.
 //!
-//! A session's futures run on any executor. What blocks, which is starting, goes to a thread for work that blocks.
+//! A session's futures run on any executor. `Builder::start` blocks, so it runs on a thread for blocking work.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use disco::{Builder, Result, Session, SessionExt, WorkerContext};
 use tokio::task::{JoinSet, spawn_blocking};
 
-/// Runs on every worker: its share of the sum of the squares below `count`.
+/// Worker function: this worker's share of the sum of all squares below `count`.
 fn squares(ctx: &mut WorkerContext, count: u64) -> Result<u64> {
     let (worker, workers) = (ctx.worker().index() as u64, ctx.world().size());
     Ok((worker..count).step_by(workers).map(|x| x * x).sum())
@@ -41,9 +41,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         assert_eq!(sum, (0..count).map(|x| x * x).sum::<u64>());
     }
 
-    // A wait that is dropped forgets the reply. The workers go on.
+    // If a timeout drops a wait, the reply is discarded, and the workers go on.
     tokio::time::timeout(Duration::from_secs(30), session.sync_all()).await??;
-    // The program awaits the shutdown: to drop a session that runs would block the executor.
+    // Dropping a session without a shutdown would block the executor.
     session.shutdown().await?;
     Ok(())
 }

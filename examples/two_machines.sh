@@ -1,6 +1,6 @@
 #!/bin/sh
-# The commands of docs/launching.md for two machines, run in two network namespaces with host names of their own: two_machines.sh DISCO PROGRAM
-# runs PROGRAM on both and prints what it prints on the first. Needs to be root; removes what it makes.
+# Runs the commands of docs/launching.md for two machines in two network namespaces, each with a host name of its own:
+# `two_machines.sh DISCO PROGRAM` runs PROGRAM in both and prints the controller's output. Needs root; removes the namespaces at the end.
 set -eu
 disco=$1 program=$2
 folder=$(mktemp -d) a=disco-a-$$ b=disco-b-$$

@@ -1,4 +1,5 @@
-//! A session of the single crates: `disco-core` for the words, `disco-channel` for the workers, `disco-local` for the data plane.
+//! A session without the facade: `disco-core` for the interfaces, `disco-channel` for the workers, `disco-local` for
+//! the data plane.
 //!
 //! Run it with `cargo run --example without_facade`.
 
@@ -8,12 +9,12 @@ use disco_core::{
     CommunicatorExt, DType, DataPlane, Reduction, Result, Session, SessionExt, Tensor, WorkerConfig, WorkerContext,
     World, register_function,
 };
-// Registers the backend `local`: a crate that nobody mentions is not linked.
+// Registers the backend `local`: Rust does not link a crate that no code mentions.
 use disco_local as _;
 
 register_function!("without_facade.sum", sum);
 
-/// The sum of the numbers of all workers.
+/// Worker function: the sum of the numbers of all workers.
 fn sum(ctx: &mut WorkerContext) -> Result<Tensor> {
     let x = ctx.empty(DType::I64, [1])?;
     x.view_mut::<i64>()?[0] = ctx.worker().wire();
@@ -24,7 +25,7 @@ fn sum(ctx: &mut WorkerContext) -> Result<Tensor> {
 fn main() -> Result<()> {
     let world = World::new(4, 1)?;
     let session = session::threads(WorkerConfig::new(world), Deadlines::default())?;
-    // Any executor will do.
+    // Any executor works.
     pollster::block_on(async {
         session.init_ccl("local", &[]).await?;
         let sums = session.call_named("without_facade.sum", ()).await?;

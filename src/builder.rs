@@ -1,4 +1,4 @@
-//! Sessions from parts.
+//! The builder of sessions.
 
 #[cfg(target_os = "linux")]
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::SessionKind;
 #[cfg(target_os = "linux")]
 use crate::log_files;
 
-/// What a session is made of. Where a method takes a deadline, `Duration::MAX` is no limit.
+/// Configures and starts a session. A deadline of `Duration::MAX` means no limit.
 ///
 /// ```
 /// use disco::{Builder, Session};
@@ -34,6 +34,7 @@ use crate::log_files;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `start` is called"]
 pub struct Builder {
     kind: SessionKind,
     workers: usize,
@@ -54,22 +55,22 @@ pub struct Builder {
     deadlines: Deadlines,
 }
 
-// A program may start a session on one thread, and use it on others.
+// A program may start a session on one thread and use it on others.
 const _: fn() = || {
-    fn moves<T: Send>() {}
-    fn shared<T: Send + Sync>() {}
-    moves::<Builder>();
-    shared::<LaneSession>();
+    fn is_send<T: Send>() {}
+    fn is_send_and_sync<T: Send + Sync>() {}
+    is_send::<Builder>();
+    is_send_and_sync::<LaneSession>();
 };
 
-/// The nodes of a session, and how they come about.
+/// The nodes of a session, and how they join.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Debug)]
 struct Nodes {
     count: usize,
     workers: SessionKind,
-    /// Each worker joins by itself, also where several are on one machine.
-    apart: bool,
+    /// Whether each worker joins as its own node, even if several are on one machine.
+    one_worker_each: bool,
     names: Vec<String>,
     listen: Option<String>,
     token: Option<Token>,
@@ -80,7 +81,7 @@ struct Nodes {
 impl Default for Nodes {
     fn default() -> Self {
         let workers = SessionKind::Processes;
-        Self { count: 2, workers, apart: false, names: Vec::new(), listen: None, token: None, announce: None }
+        Self { count: 2, workers, one_worker_each: false, names: Vec::new(), listen: None, token: None, announce: None }
     }
 }
 
@@ -90,24 +91,27 @@ impl Builder {
         Self::new(SessionKind::Threads, workers)
     }
 
-    /// A session of `workers` workers: worker 0 is a thread of this process, the others are processes of this machine. The
-    /// program is started once more for each and has to call [`init`](crate::init). Where an MPI launcher has started ranks, they
-    /// are the workers, of this machine and others.
+    /// A session of `workers` workers: worker 0 is a thread of this process, the others are processes of this machine.
+    /// This program is executed again for each of them, so it has to call [`init`](crate::init). If an MPI launcher has
+    /// started ranks, on this machine or several, the ranks are the workers.
     pub fn processes(workers: usize) -> Self {
         Self::new(SessionKind::Processes, workers)
     }
 
-    /// A session of `nodes` machines with `per_node` workers each. This one is node 0, with worker 0 as a thread of this process.
-    /// The others [join](crate::join); until [`announce`](Self::announce) or [`listen`](Self::listen) says otherwise, they are
-    /// started here, as this program once more, to try things out. Where an MPI launcher has started ranks, they are the workers,
-    /// and join by themselves.
+    /// A session of `nodes` machines with `per_node` workers each. This machine is node 0, and worker 0 is a thread of
+    /// this process.
+    ///
+    /// With [`announce`](Self::announce) or [`listen`](Self::listen), the session waits for other machines to
+    /// [join](crate::join). Without, all nodes are started on this machine, by executing this program again, for trials
+    /// and tests. If an MPI launcher has started ranks, the ranks are the workers and join automatically.
     #[cfg(target_os = "linux")]
     pub fn nodes(nodes: usize, per_node: usize) -> Self {
-        // A product that is too large is refused at the start, as any world of so many workers.
-        Self::new(SessionKind::Nodes, nodes.saturating_mul(per_node)).over(nodes)
+        // If the product is too large, `start` rejects the number of workers.
+        Self::new(SessionKind::Nodes, nodes.saturating_mul(per_node)).node_count(nodes)
     }
 
-    /// A session of `workers` workers of a kind; nodes are two, or as many as [`over`](Self::over) says.
+    /// A session of `workers` workers of the given kind. A session of nodes has two nodes unless
+    /// [`node_count`](Self::node_count) is called.
     pub fn new(kind: SessionKind, workers: usize) -> Self {
         Self {
             kind,
@@ -130,64 +134,70 @@ impl Builder {
         }
     }
 
-    /// Splits the workers in equal groups. Default: 1.
+    /// Splits the workers into `groups` equal groups. Default: 1.
     pub fn groups(mut self, groups: usize) -> Self {
         self.groups = groups;
         self
     }
 
-    /// Whether ranks compare what they call before each collective. Default: `DISCO_CHECK=1`.
+    /// Whether ranks compare the signatures of their calls before each collective, so that a mismatch is an error.
+    /// Default: true if `DISCO_CHECK=1`, else false.
     pub fn check(mut self, check: bool) -> Self {
         self.check = Some(check);
         self
     }
 
-    /// Bytes of the arguments of one call, of the value of one `set` or of the value of one `get` that may cross to or from workers
-    /// in other processes. It bounds what each end allocates for the other. Threads of this process have no such limit. Default:
-    /// 1 GiB. Large tensors go to nodes ahead of their command: tensors of at most so many bytes together are on their way, and those
-    /// of further commands wait before the first byte goes. A value may take longer than [`Deadlines::reply`] to cross the network: bytes that move count as progress.
+    /// Maximum size in bytes of the arguments of one call, of the value of one `set` and of the value of one `get`, to
+    /// and from workers in other processes. It bounds what each side allocates for the other. Values for threads of
+    /// this process have no limit. Default: 1 GiB.
+    ///
+    /// Large tensors are sent to nodes ahead of their command. The limit also bounds the total size of such tensors in
+    /// flight: those of later commands wait. The caller's tensors are borrowed for reading until the call returns. A
+    /// transfer may take longer than [`Deadlines::reply`], because bytes that move count as progress. On a node the
+    /// large tensors of one call share one allocation, which lives as long as one of them does.
     pub fn value_limit(mut self, bytes: usize) -> Self {
         self.value_limit = bytes;
         self
     }
 
-    /// How long one collective may take, from entry. Default: 5 minutes.
+    /// Time that one collective may take on a rank, from entry. Default: 5 minutes.
     pub fn collective_deadline(mut self, deadline: Duration) -> Self {
         self.collective_deadline = Some(deadline);
         self
     }
 
-    /// How long `init_ccl` waits on a worker for the others to come. Default: 30 s.
+    /// Time that `init_ccl` on a worker waits for the other workers. Default: 30 s.
     pub fn connect_deadline(mut self, deadline: Duration) -> Self {
         self.connect_deadline = Some(deadline);
         self
     }
 
-    /// How long one call of a worker function may take while somebody waits for a reply. Functions of the data plane
-    /// (`disco.init_ccl`, collectives) have limits of their own. Default: no limit; a wait warns every 30 s, by `tracing`, which
-    /// worker is inside which function ([`Deadlines::warn`]).
+    /// Time that one call of a worker function may take while the controller waits for a reply. Functions of the data
+    /// plane (`disco.init_ccl`, collectives) have their own limits. Default: no limit; every 30 s ([`Deadlines::warn`])
+    /// a waiting controller logs a `tracing` warning that names the worker and the function.
     pub fn call_deadline(mut self, deadline: Duration) -> Self {
         self.deadlines.call = Some(deadline);
         self
     }
 
-    /// All limits of the session's own waits.
+    /// Sets all deadlines of the controller's waits.
     pub fn deadlines(mut self, deadlines: Deadlines) -> Self {
         self.deadlines = deadlines;
         self
     }
 
-    /// Starts another program for workers that are processes. It calls [`init`](crate::init) too, and has the same worker
-    /// functions. Default: this program, with its arguments.
+    /// Executes another program, with this program's arguments, for workers that are processes. It must call
+    /// [`init`](crate::init) and have the same worker functions. Default: this program, with its arguments.
     #[cfg(target_os = "linux")]
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.launch = Some(Launch::program(program, std::env::args_os().skip(1)));
         self
     }
 
-    /// Starts no processes: somebody else does or has, as `mpiexec` does, on this machine and as this user. `invite` is given
-    /// the [text](Invitation::text) for each worker from 1 on, in turn, and passes it on to that worker, which [serves] with
-    /// it, or [is started](crate::init) with it in `DISCO_WORKER`. They print for themselves.
+    /// Uses worker processes that another launcher, such as `mpiexec`, starts on this machine and as this user. For
+    /// each worker from 1 on, `invite` gets an invitation and passes its [text](Invitation::text) on to that worker,
+    /// which [serves] with it, or is [started](crate::init) with it in `DISCO_WORKER`. The session does not forward the
+    /// output of these workers.
     ///
     /// [serves]: crate::serve
     #[cfg(target_os = "linux")]
@@ -196,23 +206,23 @@ impl Builder {
         self
     }
 
-    /// How many nodes share the workers, this one included.
+    /// Number of nodes that share the workers equally, including this one. Default: 2.
     #[cfg(target_os = "linux")]
-    pub fn over(mut self, nodes: usize) -> Self {
+    pub fn node_count(mut self, nodes: usize) -> Self {
         self.nodes.count = nodes;
         self
     }
 
-    /// Where workers of nodes live: threads of a node's process, or processes of their own, whose output comes back with a
-    /// prefix. Default: processes.
+    /// Whether the workers of a node are threads of the node's process, or processes, whose output the controller
+    /// prints with a prefix. Default: processes.
     #[cfg(target_os = "linux")]
     pub fn node_workers(mut self, kind: SessionKind) -> Self {
         self.nodes.workers = kind;
         self
     }
 
-    /// Waits for nodes that others start, which needs a [token](Self::token), on this `HOST:PORT`, port 0 for any. Default: any
-    /// port of the loopback.
+    /// Makes the session wait for nodes on this `HOST:PORT` instead of starting them; port 0 takes any free port. Needs
+    /// a [token](Self::token). Default address: any free port of the loopback address.
     #[cfg(target_os = "linux")]
     pub fn listen(mut self, address: impl Into<String>) -> Self {
         self.nodes.listen = Some(address.into());
@@ -220,80 +230,87 @@ impl Builder {
         self
     }
 
-    /// Waits for nodes that others start, which needs a [token](Self::token), and says where once somebody listens there: an error
-    /// ends the start.
+    /// Makes the session wait for nodes instead of starting them, and calls `announce` with the address once it
+    /// listens. An error of `announce` fails the start. Needs a [token](Self::token).
     #[cfg(target_os = "linux")]
     pub fn announce(mut self, announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
         self.nodes.announce = Some(Announce::new(announce));
         self
     }
 
-    /// What nodes have to know to join. Default: `DISCO_TOKEN`, or what is in the file that `DISCO_TOKEN_FILE` names; where this
-    /// program starts the nodes itself, a random one.
+    /// The secret that nodes need to join. Default: the token in `DISCO_TOKEN` or in the file `DISCO_TOKEN_FILE`; a
+    /// random one if neither is set and this program starts the nodes itself.
     #[cfg(target_os = "linux")]
     pub fn token(mut self, token: Token) -> Self {
         self.nodes.token = Some(token);
         self
     }
 
-    /// Appends what each worker N that is a process prints to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, beside passing it on; a
-    /// program that starts again goes on in the same files. Worker 0 is a thread of this process, and has none; nor have workers that
-    /// others start, which print for themselves. Nodes on other machines write those of their workers there, by
-    /// [`JoinOptions::log_dir`](crate::JoinOptions).
+    /// Appends the output of each worker process N to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, in addition to
+    /// printing it. A second run of the program appends to the same files.
+    ///
+    /// Worker 0, a thread of this process, and workers started by another launcher have no log files. Nodes on other
+    /// machines write the files of their workers to [`JoinOptions::log_dir`](crate::JoinOptions).
     #[cfg(target_os = "linux")]
     pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.log_dir = Some(folder.into());
         self
     }
 
-    /// How long processes and nodes may take to start. Default: 30 s.
+    /// Time that processes and nodes may take to start. Default: 30 s.
     pub fn start_deadline(mut self, deadline: Duration) -> Self {
         self.start_deadline = deadline;
         self
     }
 
-    /// How long a process or node may be silent before it counts as lost: one that is stopped, that has no processor, or to
-    /// which the network is cut. A worker inside a function is not silent. Default: 5 s.
+    /// Heartbeat timeout: a process or node that sends nothing for this long counts as lost, because it is stopped,
+    /// gets no CPU time, or is cut off from the network. A worker inside a function still sends heartbeats. Default: 5
+    /// s.
     pub fn silence(mut self, limit: Duration) -> Self {
         self.silence = limit;
         self
     }
 
-    /// How often processes and nodes say that they are there. Default: a fifth of the silence allowed, 1 s.
+    /// Interval of the heartbeats of processes and nodes; at most half of [`silence`](Self::silence). Default: a fifth
+    /// of it, 1 s.
     pub fn heartbeat(mut self, every: Duration) -> Self {
         self.heartbeat = Some(every);
         self
     }
 
-    /// Starts the workers. Blocks the calling thread until they have started, for at most [`start_deadline`](Self::start_deadline)
-    /// where they are processes or nodes; what an MPI library takes to start is not counted. Builders and sessions are [`Send`]: an
-    /// async program starts a session on a thread for work that blocks, such as those of `tokio::task::spawn_blocking`
-    /// (`examples/tokio.rs`).
+    /// Starts the workers, and blocks the calling thread until they have started.
+    ///
+    /// Processes and nodes may take [`start_deadline`](Self::start_deadline), not counting the initialisation of an MPI
+    /// library. Builders and sessions are [`Send`]: an async program starts a session on a thread for blocking work,
+    /// such as `tokio::task::spawn_blocking` (`examples/tokio.rs`).
     ///
     /// # Errors
-    /// No workers, groups that do not divide them; a heartbeat that is too rare; threads that can't be made; processes that can't be started, that end
-    /// or that do not connect in time: which worker, and why. Nodes that do not join in time or are another program's, an
-    /// address that is taken; no token for nodes that others start. A log file can't be written, or workers are threads, which have none. This program does not call [`init`](crate::init).
+    /// - There are no workers, or they can't be split into groups or nodes of equal size.
+    /// - The heartbeat interval is 0 or more than half of the silence limit.
+    /// - A thread or a process can't be started. A process ends, or does not connect in time; the error names the worker.
+    /// - A node does not join in time or runs another program; the address is in use; nodes that are not started here have no token.
+    /// - A log file can't be written, or log files are set and all workers are threads.
+    /// - The session needs processes, but this program has not called [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
         #[cfg(all(feature = "mpi", target_os = "linux"))]
         let this = self.with_ranks()?;
         #[cfg(not(all(feature = "mpi", target_os = "linux")))]
         let this = self;
-        this.start_as_it_is()
+        this.start_configured()
     }
 
-    fn start_as_it_is(self) -> Result<LaneSession> {
+    fn start_configured(mut self) -> Result<LaneSession> {
         #[cfg_attr(not(target_os = "linux"), expect(unused_mut))]
         let mut world = World::new(self.workers, self.groups)?;
         #[cfg(target_os = "linux")]
         if self.kind == SessionKind::Nodes {
             world = world.on_nodes(self.nodes.count)?;
         }
-        let beats = self.kind != SessionKind::Threads;
-        if beats && (self.pulse().is_zero() || self.pulse() > self.silence / 2) {
-            let (heartbeat, silence) = (self.pulse(), self.silence);
+        let has_heartbeat = self.kind != SessionKind::Threads;
+        let (heartbeat, silence) = (self.heartbeat_interval(), self.silence);
+        if has_heartbeat && (heartbeat.is_zero() || heartbeat > silence / 2) {
             return Err(Error::invalid(format!(
-                "a heartbeat every {heartbeat:?} where {silence:?} of silence are allowed: it is to come at least twice"
+                "the heartbeat interval {heartbeat:?} must be above 0 and at most half of the silence limit {silence:?}"
             )));
         }
         #[cfg(target_os = "linux")]
@@ -306,6 +323,7 @@ impl Builder {
         config.value_limit = self.value_limit;
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
+        self.deadlines = outlasting(self.deadlines, &config);
         match self.kind {
             SessionKind::Threads => session::threads(config, self.deadlines),
             #[cfg(target_os = "linux")]
@@ -313,26 +331,36 @@ impl Builder {
             #[cfg(target_os = "linux")]
             SessionKind::Nodes => self.start_with_nodes(config),
             #[cfg(not(target_os = "linux"))]
-            other => Err(Error::invalid(format!("sessions of {other} are here on Linux only"))),
+            other => Err(Error::invalid(format!("sessions of {other} need Linux"))),
         }
     }
 }
 
+/// The controller's deadlines. Its wait for a worker inside a collective or `init_ccl` outlasts the deadline of the worker itself,
+/// unless the program has set [`Deadlines::collective`].
+fn outlasting(deadlines: Deadlines, config: &WorkerConfig) -> Deadlines {
+    let default = Deadlines::default().collective;
+    let longest = config.collective_deadline.max(config.connect_deadline);
+    match deadlines.collective == default {
+        true => deadlines.with_collective(default.max(longest.saturating_add(Duration::from_secs(60)))),
+        false => deadlines,
+    }
+}
+
 impl Builder {
-    /// How often processes and nodes say that they are there.
-    fn pulse(&self) -> Duration {
+    fn heartbeat_interval(&self) -> Duration {
         self.heartbeat.unwrap_or(self.silence / 5)
     }
 }
 
 #[cfg(target_os = "linux")]
 impl Builder {
-    /// With the ranks that an MPI launcher has started, if there are any: as processes of this machine or, where they are on
-    /// several, as nodes. They alone know the token, which is this session's.
+    /// Uses the ranks that an MPI launcher has started, if any, as workers: as processes if all are on this machine,
+    /// else as nodes, with a random token that only the ranks get.
     #[cfg(feature = "mpi")]
     fn with_ranks(mut self) -> Result<Self> {
-        let is_told = self.kind == SessionKind::Processes && self.launch.is_some();
-        let Some(ranks) = crate::ranks::of_session(self.kind, self.workers)?.filter(|_| !is_told) else {
+        let has_launch = self.kind == SessionKind::Processes && self.launch.is_some();
+        let Some(ranks) = crate::ranks::of_session(self.kind, self.workers)?.filter(|_| !has_launch) else {
             return Ok(self);
         };
         let machines = ranks.machines();
@@ -343,14 +371,14 @@ impl Builder {
         let token = Token::random()?;
         let listen = Variable::read("DISCO_LISTEN").text()?.map(str::to_owned);
         self.nodes = Nodes {
-            // Where they do not share the ranks equally, each rank is a node by itself.
+            // If machines have unequal numbers of ranks, each rank is its own node.
             count: match machines {
                 1 => self.nodes.count,
                 machines if self.workers.is_multiple_of(machines) => machines,
                 _ => self.workers,
             },
             workers: SessionKind::Threads,
-            apart: true,
+            one_worker_each: true,
             names: ranks.names(),
             listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| everywhere().to_owned())),
             announce: Some(ranks.announce(&token, self.start_deadline)),
@@ -360,7 +388,7 @@ impl Builder {
         Ok(self)
     }
 
-    /// Workers that are threads have no output of their own.
+    /// Rejects log files for workers that are threads: their output is that of the program.
     fn check_log_dir(&self) -> Result<()> {
         let has_processes = match self.kind {
             SessionKind::Threads => false,
@@ -370,7 +398,7 @@ impl Builder {
         if let Some(folder) = self.log_dir.as_ref().filter(|_| !has_processes) {
             let folder = folder.display();
             return Err(Error::invalid(format!(
-                "log files in {folder} are of workers that are processes, and these are threads, which print as their program does"
+                "log files in {folder} need workers that are processes, but these are threads, whose output is that of the program"
             )));
         }
         Ok(())
@@ -381,31 +409,32 @@ impl Builder {
         session::processes(options, self.deadlines)
     }
 
-    /// How the processes among the first `workers` workers, all but worker 0, come about.
+    /// Options for starting workers 1 to `workers` - 1 as processes.
     fn process_options(&self, config: WorkerConfig, workers: u32) -> Result<processes::Options> {
         let mut options = processes::Options::new(config);
-        (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
+        (options.start, options.heartbeat, options.silence) =
+            (self.start_deadline, self.heartbeat_interval(), self.silence);
         options.launch = self.launch.clone().map_or_else(crate::role::launch, Ok)?;
         if let Some(folder) = self.log_dir.as_ref().filter(|_| workers > 1) {
-            options.output = log_files::beside(options.output, folder, WorkerRange::new(1..workers))?;
+            options.output = log_files::tee(options.output, folder, WorkerRange::new(1..workers))?;
         }
         Ok(options)
     }
 
-    /// Node 0 stays on this machine.
     fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
-        let Nodes { count, workers: kind, apart, names, listen, token, announce } = &self.nodes;
+        let Nodes { count, workers: kind, one_worker_each, names, listen, token, announce } = &self.nodes;
         let world = config.world;
-        let (nodes, here) = if *apart { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
+        let (nodes, here) = if *one_worker_each { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
         let given = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
         let token = match (given, announce) {
             (Some(token), _) => token,
-            // The nodes that this program starts get it from it.
+            // Nodes that this program starts get the token from it.
             (None, None) => Token::random()?,
             (None, Some(_)) => Token::required()?,
         };
         let mut options = NodeOptions::new(nodes, token.clone(), config);
-        (options.start, options.heartbeat, options.silence) = (self.start_deadline, self.pulse(), self.silence);
+        (options.start, options.heartbeat, options.silence) =
+            (self.start_deadline, self.heartbeat_interval(), self.silence);
         (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
         options.announce = match announce {
@@ -423,5 +452,23 @@ impl Builder {
             false => processes::Options::new(config),
         };
         session::nodes(options, here, local, self.deadlines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controller_waits_longer_than_a_collective_may_take() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let mut config = WorkerConfig::new(World::new(2, 1).unwrap());
+        assert_eq!(outlasting(Deadlines::default(), &config).collective, 6 * MINUTE);
+        config.collective_deadline = 20 * MINUTE;
+        assert_eq!(outlasting(Deadlines::default(), &config).collective, 21 * MINUTE);
+        let set = Deadlines::default().with_collective(MINUTE);
+        assert_eq!(outlasting(set, &config).collective, MINUTE);
+        config.connect_deadline = Duration::MAX;
+        assert_eq!(outlasting(Deadlines::default(), &config).collective, Duration::MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions as the environment says: what `disco run` sets.
+//! Sessions configured by environment variables, which `disco run` sets.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -9,39 +9,40 @@ use disco_core::{Error, Result};
 
 use crate::{Builder, SessionKind};
 
-/// What `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`, `DISCO_LISTEN`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and `DISCO_DEVICES` say.
+/// The settings of a session, read from `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`,
+/// `DISCO_LISTEN`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and `DISCO_DEVICES`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where workers live; default nodes where there are several, else [`SessionKind::of`] the backend.
+    /// Where the workers run. Default: nodes if `nodes` is above 1, else [`SessionKind::of`] the backend.
     pub session: SessionKind,
-    /// Number of workers; default 1 a node.
+    /// Number of workers. Default: 1 per node.
     pub workers: usize,
-    /// Number of groups; default 1.
+    /// Number of groups. Default: 1.
     pub groups: usize,
-    /// Number of machines, this one included; default 1.
+    /// Number of machines, including this one. Default: 1.
     pub nodes: usize,
-    /// Where other nodes connect; default any port of the loopback.
+    /// Address where other nodes connect. Default: any free port of the loopback address.
     pub listen: Option<String>,
-    /// A folder for files with what each worker prints that is a process; default none.
+    /// Folder for the output of workers that are processes; see [`Builder::log_dir`]. Default: none.
     pub log_dir: Option<PathBuf>,
-    /// Backend for `init_ccl`; default `local`.
+    /// Backend for `init_ccl`. Default: `local`.
     pub backend: String,
-    /// Each worker's device, for `init_ccl`; default none: worker i takes device i.
+    /// Device of each worker, for `init_ccl`. Default: empty, and worker i uses device i.
     pub devices: Vec<i32>,
 }
 
 impl Settings {
-    /// Reads the environment.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
-    /// A variable that is no number, or a kind of session that there is not.
+    /// A variable is not a number, not a list of device ordinals, or not a kind of session.
     pub fn from_env() -> Result<Self> {
         Self::read(Variable::read)
     }
 
-    /// A session of these settings. One of nodes prints to standard error the command that joins them, and a warning where it is reached
-    /// from this machine only.
+    /// A builder with these settings. A session of nodes prints the command that joins the other nodes to standard
+    /// error, and a warning if it listens on a loopback address.
     pub fn builder(&self) -> Builder {
         let builder = Builder::new(self.session, self.workers).groups(self.groups);
         #[cfg(target_os = "linux")]
@@ -51,7 +52,7 @@ impl Settings {
         };
         #[cfg(target_os = "linux")]
         if self.session == SessionKind::Nodes {
-            let builder = builder.over(self.nodes).announce(|announcement| {
+            let builder = builder.node_count(self.nodes).announce(|announcement| {
                 let (nodes, address, command) = (announcement.nodes, announcement.address, announcement.command());
                 let mut text = format!("disco: waiting for {nodes} more; on each: {command}\n");
                 if address.ip().is_loopback() {
@@ -61,7 +62,7 @@ impl Settings {
                         address.port()
                     );
                 }
-                // A program whose standard error is closed goes on.
+                // A closed standard error is no reason to fail.
                 _ = io::stderr().write_all(text.as_bytes());
                 Ok(())
             });
@@ -89,10 +90,10 @@ impl Settings {
     }
 }
 
-/// Starts the session that the environment asks for; see [`Settings`].
+/// Starts the session that the environment describes; see [`Settings`].
 ///
 /// # Errors
-/// As [`Settings::from_env`] and [`Builder::start`].
+/// Those of [`Settings::from_env`] and [`Builder::start`].
 pub fn from_env() -> Result<LaneSession> {
     Settings::from_env()?.builder().start()
 }
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_environment_is_one_local_thread() {
+    fn unset_variables_have_defaults() {
         let settings = read(&[]).unwrap();
         assert_eq!((settings.workers, settings.groups, settings.backend.as_str()), (1, 1, "local"));
         assert_eq!(settings.session, SessionKind::Threads);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn an_invalid_variable_is_an_error_that_names_it() {
         let text = |vars| read(vars).unwrap_err().to_string();
         assert_eq!(text(&[("DISCO_WORKERS", "four")]), "DISCO_WORKERS=`four` is no number");
         assert_eq!(text(&[("DISCO_DEVICES", "0,x")]), "DISCO_DEVICES=`0,x` are no devices; they read `0,1`");

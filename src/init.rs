@@ -1,4 +1,4 @@
-//! Programs that are their own workers.
+//! Entry points of programs that are executed again as workers or nodes.
 
 use std::io::{self, Write as _};
 use std::process;
@@ -7,10 +7,10 @@ use disco_channel::processes::Invitation;
 
 use crate::role;
 
-/// Serves as a worker or as a node if this process was started as one, and then ends it; else returns at once.
+/// Makes this process serve as a worker or a node, and then exits, if it was started as one; else returns at once.
 ///
-/// A session of processes starts its program once more for each worker. So a program that makes one calls this first thing
-/// in `main`, before it reads arguments, prints or starts threads:
+/// A session of processes executes its program again for each worker. So a program that starts one calls this function
+/// first in `main`, before it reads arguments, prints or starts threads:
 ///
 /// ```no_run
 /// # #![allow(clippy::needless_doctest_main)]
@@ -24,19 +24,20 @@ use crate::role;
 /// }
 /// ```
 ///
-/// With `DISCO_CONNECT`, a program is a node of the session there, as `disco worker` makes it.
+/// With `DISCO_CONNECT` set, the process joins the session at that address as a node, like `disco worker`.
 ///
-/// In a test of the standard harness, which has a `main` of its own, [`init_test!`](crate::init_test) stands for this.
+/// In a test of the standard harness, which has its own `main`, use [`init_test!`](crate::init_test) instead.
 ///
-/// The exit status of a worker or a node is 0 after a shutdown, and 1 when it ends for another reason, which it prints.
+/// The exit status of a worker or a node is 0 after a shutdown; else it is 1, and the error is printed.
 pub fn init() {
     serve();
-    role::be_program();
+    role::set_program();
     #[cfg(feature = "mpi")]
-    crate::launched::enter();
+    crate::launched::become_rank();
 }
 
-/// Lets a test of the standard harness (`#[test]`) make sessions of processes and nodes. It is the first line of each such test:
+/// Lets a test of the standard harness (`#[test]`) start sessions of processes and nodes. Write it as the first line of
+/// each such test:
 ///
 /// ```
 /// use disco::{Builder, Session, SessionExt, WorkerContext, block_on};
@@ -60,12 +61,13 @@ pub fn init() {
 /// }
 /// ```
 ///
-/// The line stands in the test itself: the name of the function around it is the name of the test.
+/// The line must be in the test function itself, because it takes the name of the enclosing function as the name of the
+/// test.
 ///
-/// A worker is the test program once more, which runs one test alone (`--exact NAME`): the first one of the process that has come
-/// to this line. There the line serves as the worker, and ends the process; what stands before it runs in each worker, too. The
-/// harness of a worker prints `running 1 test`, which comes with the other output of the worker. A test program without the standard
-/// harness (`harness = false`) calls [`init`] in its `main`.
+/// For each worker the test program is executed again with one test only (`--exact NAME`): the first test of this
+/// process that reached this line. In the worker, the line serves as the worker and exits; code before it runs in each
+/// worker, too. The output of a worker includes the harness's line `running 1 test`. A test program without the
+/// standard harness (`harness = false`) calls [`init`] in its `main` instead.
 #[allow(clippy::test_attr_in_doctest, reason = "it is for tests")]
 #[macro_export]
 macro_rules! init_test {
@@ -75,14 +77,14 @@ macro_rules! init_test {
     }};
 }
 
-/// [`init_test!`](crate::init_test) in a test, inside which there is a function of this path.
+/// Implements [`init_test!`](crate::init_test): `path` is the path of a function inside the test.
 #[doc(hidden)]
 pub fn init_in_test(path: &str) {
     serve();
-    role::be_test(test_of(path).to_owned());
+    role::set_test(test_of(path).to_owned());
 }
 
-/// The name that the standard harness gives the test around a function of this path.
+/// The standard harness's name of the test that contains the function `path`.
 fn test_of(path: &str) -> &str {
     let (_, path) = path.split_once("::").unwrap_or(("", path));
     let mut test = path.rsplit_once("::").map_or(path, |(test, _)| test);
@@ -92,7 +94,7 @@ fn test_of(path: &str) -> &str {
     test
 }
 
-/// Serves if this process was started as a worker or as a node, and then ends it.
+/// Serves and then exits if this process was started as a worker or a node.
 fn serve() {
     let served = if let Some(invitation) = Invitation::take() {
         invitation.and_then(|invitation| role::serve(&invitation))
@@ -112,7 +114,7 @@ mod tests {
     use super::test_of;
 
     #[test]
-    fn the_name_of_a_test_is_found_in_the_path_of_a_function_inside() {
+    fn test_of_drops_the_crate_closures_and_the_inner_function() {
         assert_eq!(test_of("program::sums::of_workers::here"), "sums::of_workers");
         assert_eq!(test_of("program::of_workers::{{closure}}::{{closure}}::here"), "of_workers");
     }

@@ -1,28 +1,28 @@
-//! Where workers live.
+//! The kinds of sessions.
 
 use std::fmt;
 use std::str::FromStr;
 
 use disco_core::{Error, Result};
 
-/// Where the workers of a session live.
+/// Where the workers of a session run.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SessionKind {
     /// Threads of the controller's process.
     #[default]
     Threads,
-    /// Processes of the controller's machine, but worker 0, which is a thread of the controller.
+    /// Processes of the controller's machine, except worker 0, which is a thread of the controller's process.
     Processes,
-    /// Several machines, with an equal share each; the controller's is the first of them.
+    /// Several machines with an equal number of workers each. Node 0 is the controller's machine.
     Nodes,
 }
 
 impl SessionKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Threads, Self::Processes, Self::Nodes];
 
-    /// Where workers live whose data plane is this backend, unless somebody says otherwise: MPI's ranks are processes.
+    /// The default kind for a backend: processes for `mpi`, whose ranks are processes, else threads.
     pub fn of(backend: &str) -> Self {
         if backend == "mpi" { Self::Processes } else { Self::default() }
     }

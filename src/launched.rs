@@ -1,4 +1,4 @@
-//! This process as a rank that an MPI launcher has started.
+//! This process's side of being a rank that an MPI launcher has started.
 
 use std::env;
 use std::io::{self, Write as _};
@@ -15,26 +15,26 @@ use disco_mpi::{Host, Joining, Letter};
 
 use crate::{Settings, ranks};
 
-/// How long sessions may take to end when rank 0 does.
-const LINGER: Duration = Duration::from_secs(1);
+/// Time that sessions get to end after rank 0 has ended.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// Makes this process what the launcher meant it to be: returns on rank 0 and where there was none. Other ranks serve one
-/// session of rank 0 after the other, and end when it does.
-pub(crate) fn enter() {
-    // Ranks for another backend are none of ours.
+/// Takes the role that the launcher gave this process. Returns on rank 0 and without a launcher. Other ranks serve the
+/// sessions of rank 0, and exit when it ends.
+pub(crate) fn become_rank() {
+    // The launcher's ranks are workers only if the backend is MPI.
     if Variable::read("DISCO_BACKEND").text().is_ok_and(|backend| backend.is_some_and(|name| name != "mpi")) {
         return;
     }
-    if let Err(error) = become_ranks() {
-        tracing::warn!(%error, "this program is not started again under MPI's launcher");
+    if let Err(error) = restart_under_launcher() {
+        tracing::warn!(%error, "this program could not be restarted under MPI's launcher");
     }
     let ended = match Host::enter() {
         Ok(None) => return,
         Ok(Some(host)) if host.rank() == 0 => {
-            ranks::lead(host);
+            ranks::set_world(host);
             return;
         }
-        // A launcher of something else, perhaps. Whoever asks for the backend is told why it is not there.
+        // The launcher may not be MPI's. A session with backend `mpi` gets the reason as an error.
         Err(Error::Unavailable(_)) => return,
         Ok(Some(host)) => serve(host),
         Err(error) => Err(error),
@@ -45,9 +45,12 @@ pub(crate) fn enter() {
     process::exit(i32::from(ended.is_err()));
 }
 
-/// Starts this program again under MPI's launcher, where the environment asks for workers over an MPI that needs one: what
-/// `disco run` does. Returns where that is not so, or fails.
-fn become_ranks() -> Result<()> {
+/// Replaces this process by MPI's launcher with this program, as `disco run` does, if the environment asks for several
+/// workers over an MPI that needs its launcher. Returns otherwise.
+///
+/// # Errors
+/// The settings are invalid, or the launcher can't be executed.
+fn restart_under_launcher() -> Result<()> {
     let settings = Settings::from_env()?;
     if settings.backend != "mpi" || settings.workers == 1 || settings.nodes > 1 || disco_mpi::is_launched() {
         return Ok(());
@@ -59,7 +62,7 @@ fn become_ranks() -> Result<()> {
     Err(failed(Command::new(program).args(options).arg(this).args(env::args_os().skip(1)).exec()))
 }
 
-/// Sessions may overlap: each has a thread.
+/// Serves the sessions of rank 0 until it ends. Each session has its own thread, because sessions may overlap.
 fn serve(host: &Host) -> Result<()> {
     let mut sessions = Vec::new();
     let (rank, name) = (host.rank(), host.name(host.rank()));
@@ -71,14 +74,15 @@ fn serve(host: &Host) -> Result<()> {
                 Letter::Joining(joining) => join(rank, joining),
             };
             if let Err(error) = served {
-                // The controller knows, and may start another session.
+                // Not fatal: the controller has this error, too, and may start another session.
                 _ = writeln!(io::stderr(), "disco: {name}: {error}");
             }
         }));
     }
-    // Rank 0 ends, perhaps in the middle of a session, which would go on as long as MPI lets rank 0's process wait for this one.
+    // Rank 0 may end in the middle of a session. MPI makes the process of rank 0 wait for this one, so sessions get
+    // limited time.
     let end = Instant::now();
-    while sessions.iter().any(|session| !session.is_finished()) && end.elapsed() < LINGER {
+    while sessions.iter().any(|session| !session.is_finished()) && end.elapsed() < SHUTDOWN_GRACE {
         thread::sleep(Duration::from_millis(1));
     }
     host.finish()

@@ -2,7 +2,7 @@
 
 mod builder;
 mod env;
-#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
 mod init;
 mod kind;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
@@ -44,7 +44,7 @@ pub use {
     role::serve,
 };
 
-// A crate that nobody mentions is not linked and registers nothing.
+// A crate that is never mentioned is not linked, so it registers nothing.
 #[cfg(feature = "local")]
 use disco_local as _;
 #[cfg(feature = "mpi")]
@@ -54,10 +54,10 @@ pub use disco_nccl as nccl;
 #[cfg(feature = "rccl")]
 pub use disco_rccl as rccl;
 
-/// The Rust blocks of the guide are tests: `cargo test --doc`.
+/// Makes the Rust blocks of the guide doc tests.
 #[cfg(doctest)]
 mod guide {
-    /// A type that carries a chapter as its documentation.
+    /// Declares a type per chapter, with the chapter as its documentation.
     macro_rules! chapters {
         ($($name:ident $path:literal)*) => { $(#[doc = include_str!(concat!("../docs/", $path))] struct $name;)* };
     }
@@ -78,22 +78,22 @@ mod guide {
     }
 }
 
-/// The backends of this program. How to write one stands in `disco-core`.
+/// The backends linked into this program. The documentation of `disco-core` explains how to write one.
 pub mod backend {
     pub use disco_core::backend::{all, find};
 }
 
-/// The kinds of devices of this program, and marks in a [`Queue`].
+/// The kinds of devices of this program, and events in a [`Queue`].
 pub mod device_api {
     pub use disco_core::device_api::{Event, find};
 }
 
-/// What worker functions take, return and call.
+/// Traits of worker functions, their arguments and their results.
 pub mod function {
     pub use disco_core::function::{Arg, Args, BoxError, FromArg, Function, IntoObject, WorkerFunction};
 }
 
-/// How a [`WireObject`] is written and read.
+/// Reader and writer of the wire format, for implementations of [`WireObject`].
 pub mod wire {
     pub use disco_core::wire::{Reader, WireError, Writer};
 }

@@ -1,4 +1,4 @@
-//! Files with what each worker prints.
+//! Log files: the output of each worker process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -8,28 +8,28 @@ use std::sync::Arc;
 use disco_channel::processes::Sink;
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
-/// The variable with the folder.
+/// Environment variable with the folder of log files.
 pub(crate) const VARIABLE: &str = "DISCO_LOG_DIR";
 
-/// Passes lines on to `next` and appends them to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log` of worker N. All files are opened at
-/// once.
+/// Wraps the sink `next`: lines of worker N are also appended to `FOLDER/N/stdout.log` or `FOLDER/N/stderr.log`. All
+/// files are opened now.
 ///
 /// # Errors
-/// A folder or a file can't be made, naming it.
-pub(crate) fn beside(next: Sink, folder: &Path, workers: WorkerRange) -> Result<Sink> {
+/// A folder or a file can't be created; the error names it.
+pub(crate) fn tee(next: Sink, folder: &Path, workers: WorkerRange) -> Result<Sink> {
     let files = workers.into_iter().map(|worker| open(folder, worker)).collect::<Result<Vec<_>>>()?;
     let first = workers.first().index();
     Ok(Arc::new(move |worker: WorkerId, is_err, line: &[u8]| {
         next(worker, is_err, line);
         let Some(files) = worker.index().checked_sub(first).and_then(|at| files.get(at)) else { return };
-        // In one piece: files that are appended to may have several writers.
+        // One write per line, because other processes may append to the same file.
         if let Err(error) = (&files[usize::from(is_err)]).write_all(&[line, b"\n"].concat()) {
-            tracing::warn!(%worker, %error, "a log file lacks a line");
+            tracing::warn!(%worker, %error, "a line could not be written to the worker's log file");
         }
     }))
 }
 
-/// The files of standard output and standard error.
+/// Opens a worker's files for standard output and standard error.
 fn open(folder: &Path, worker: WorkerId) -> Result<[File; 2]> {
     let folder = folder.join(worker.index().to_string());
     let refused = |path: &Path, error| Error::system(format!("log file {} can't be written", path.display()), error);

@@ -1,4 +1,4 @@
-//! This program as a node of somebody else's session.
+//! Nodes: joining another program's session, and starting nodes on this machine.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -17,33 +17,39 @@ use disco_core::{Channel, Error, Result, worker};
 
 use crate::log_files;
 
-/// Where to join, which node to be, with how many workers, and how long to wait for the controller.
+/// Environment variable with the controller's address; makes [`init`](crate::init) join as a node.
 const CONNECT: &str = "DISCO_CONNECT";
+/// Environment variable with the id of the node.
 const NODE_ID: &str = "DISCO_NODE_ID";
-const PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
-const SECONDS: &str = "DISCO_JOIN_SECONDS";
+/// Environment variable with the node's number of workers.
+const WORKERS_PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
+/// Environment variable with the number of seconds to wait for the controller.
+const JOIN_SECONDS: &str = "DISCO_JOIN_SECONDS";
 
-/// Joins a session as a node, and serves until it is over: what [`init`](crate::init) does where `DISCO_CONNECT` says so.
+/// Joins a session as a node, and serves until the session ends. [`init`](crate::init) does the same if `DISCO_CONNECT`
+/// is set.
 ///
-/// Workers that are processes are this program once more, which has to call [`init`](crate::init). `examples/node.rs` is one program
-/// for all machines of a session.
+/// If the session's workers are processes, this program is executed again for each, so it has to call
+/// [`init`](crate::init). `examples/node.rs` is one program for all machines of a session.
 ///
 /// # Errors
-/// The controller does not answer in time, refuses, or is gone; workers that can't be started, or that did not leave.
+/// The controller does not answer in time, rejects this node, or is lost; a worker can't be started, or does not end.
 pub fn join(options: &JoinOptions) -> Result<()> {
     if Invitation::is_there() {
         return Err(Error::invalid(
-            "this process was started as a worker, and joins as a node: call `disco::init()` first thing in `main`",
+            "this process was started as a worker, so it can't join as a node: call `disco::init()` first in `main`, which serves as \
+             the worker",
         ));
     }
-    crate::role::serve_others();
+    crate::role::set_worker();
     nodes::serve(options, |assignment, shared, output| lane(options.log_dir.as_deref(), assignment, shared, output))
 }
 
-/// What the environment says of joining. It is taken out of it, so that children of this process do not join, too.
+/// The options for joining that the environment describes, or `None` without `DISCO_CONNECT`. Removes the variables, so
+/// that child processes do not join, too.
 ///
 /// # Errors
-/// A number that is none; there is no token, or it can't be read.
+/// A variable is not a number; the token is missing or can't be read.
 pub(crate) fn options() -> Option<Result<JoinOptions>> {
     let address = environment::take(CONNECT)?;
     Some(read(&address.to_string_lossy()))
@@ -52,8 +58,8 @@ pub(crate) fn options() -> Option<Result<JoinOptions>> {
 fn read(address: &str) -> Result<JoinOptions> {
     let number = |name: &str| Variable::new(name, environment::take(name)).number::<u32>();
     let mut options = JoinOptions::new(address, Token::required()?);
-    (options.node, options.per_node) = (number(NODE_ID)?, number(PER_NODE)?);
-    options.start = number(SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
+    (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
+    options.start = number(JOIN_SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
     options.log_dir = Variable::read(log_files::VARIABLE).path();
     options.say = |text| _ = writeln!(io::stderr(), "disco: {text}");
     Ok(options)
@@ -69,7 +75,7 @@ fn lane(
     let (workers, config) = (assignment.workers, assignment.config);
     if !assignment.processes {
         if let Some(folder) = log_dir {
-            tracing::warn!(folder = %folder.display(), "no log files: workers of this session are threads of their nodes");
+            tracing::warn!(folder = %folder.display(), "no log files are written: the workers of this session are threads of their nodes");
         }
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
         return Ok(Arc::new(ThreadLane::new(workers, shared, run)));
@@ -78,13 +84,14 @@ fn lane(
     (options.heartbeat, options.silence) = (assignment.heartbeat, assignment.silence);
     options.start = assignment.start;
     options.output = match log_dir {
-        Some(folder) => log_files::beside(output, folder, workers)?,
+        Some(folder) => log_files::tee(output, folder, workers)?,
         None => output,
     };
     Ok(Arc::new(ProcessLane::new(workers, shared, options)))
 }
 
-/// Starts all nodes on this machine, as this program once more. They look for their session for about `start`, at least a second.
+/// Starts all nodes on this machine by executing this program once per node. Each node waits for the controller for
+/// `start`, in whole seconds, at least 1.
 pub(crate) fn start_here(
     announcement: &Announcement,
     token: &Token,
@@ -93,11 +100,11 @@ pub(crate) fn start_here(
 ) -> Result<Vec<NodeProcess>> {
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
     let start = |id: usize| {
-        // The running file itself, also after something else was put in its place.
+        // The executable that is running, even if its path now names another file.
         let mut command = Command::new("/proc/self/exe");
         command.args(crate::role::args()).stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
-        command.env(SECONDS, seconds.to_string());
+        command.env(JOIN_SECONDS, seconds.to_string());
         token.pass_on(&mut command);
         log_dir.map(|folder| command.env(log_files::VARIABLE, folder));
         let refused = |error: std::io::Error| Error::system(format!("node {id} can't be started"), error);

@@ -1,4 +1,4 @@
-//! Ranks that an MPI launcher has started, as workers of this process's sessions.
+//! The controller's side of ranks that an MPI launcher has started: they become workers of this process's sessions.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,31 +10,31 @@ use disco_mpi::{Host, Joining, Letter};
 
 use crate::SessionKind;
 
-/// The world whose rank 0 this process is, if a launcher has made one.
+/// The MPI world whose rank 0 this process is; unset without a launcher.
 static WORLD: OnceLock<&'static Host> = OnceLock::new();
 
-/// From now on sessions find the ranks of this world.
-pub(crate) fn lead(world: &'static Host) {
+/// Makes the ranks of `world` available to sessions.
+pub(crate) fn set_world(world: &'static Host) {
     WORLD.get_or_init(|| world);
 }
 
-/// Ranks that a launcher has started, of which a session takes the first.
+/// The first `workers` ranks of a launcher's world, as the workers of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranks {
     world: &'static Host,
     workers: usize,
 }
 
-/// The ranks of a session of this kind, if a launcher has started some.
+/// The ranks for a session of this kind, or `None` without a launcher or for a session of threads.
 ///
 /// # Errors
-/// They are too few.
+/// The launcher has started fewer ranks than the session has workers.
 pub(crate) fn of_session(kind: SessionKind, workers: usize) -> Result<Option<Ranks>> {
     let Some(&world) = WORLD.get().filter(|_| kind != SessionKind::Threads) else { return Ok(None) };
     if world.size() < workers {
         return Err(Error::invalid(format!(
-            "MPI's launcher has started {} ranks, and the session has {workers} workers: start as many ranks, or set \
-             DISCO_BACKEND to another backend, whose workers need none",
+            "MPI's launcher has started {} ranks, but the session has {workers} workers: start at least {workers} ranks, or set \
+             DISCO_BACKEND to a backend other than mpi",
             world.size()
         )));
     }
@@ -42,24 +42,26 @@ pub(crate) fn of_session(kind: SessionKind, workers: usize) -> Result<Option<Ran
 }
 
 impl Ranks {
-    /// On how many machines they are.
+    /// Number of machines that the ranks run on.
     pub(crate) fn machines(self) -> usize {
         self.world.machines(self.workers)
     }
 
-    /// They serve as processes of this machine; a letter may take so long.
+    /// Launches the ranks as worker processes of this machine. Each rank gets its invitation by an MPI message, within
+    /// `limit`.
     pub(crate) fn launch(self, limit: Duration) -> Launch {
         Launch::elsewhere(move |invitation| {
             self.world.send(invitation.worker.index(), Letter::Invitation(invitation.text()), limit)
         })
     }
 
-    /// What those are called that join.
+    /// Names of the ranks that join as nodes, from rank 1 on.
     pub(crate) fn names(self) -> Vec<String> {
         (1..self.workers).map(|rank| self.world.name(rank)).collect()
     }
 
-    /// They are told by MPI where to join as nodes, and the token; that and joining may each take so long.
+    /// Announces the session to the ranks, which join as nodes: sends them addresses and token by MPI. The message and
+    /// the join may take `limit` each.
     pub(crate) fn announce(self, token: &Token, limit: Duration) -> Announce {
         let token = token.text();
         Announce::new(move |announcement| {

@@ -1,4 +1,4 @@
-//! What this process is: a program that makes sessions, or a worker.
+//! The role of this process: a program that makes sessions, or a worker.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,45 +7,46 @@ use std::sync::OnceLock;
 use disco_channel::processes::{self, Invitation, Launch};
 use disco_core::{Error, Result, worker};
 
-/// What this process is, once it has called [`init`].
+/// The role of this process; unset until it calls [`init`](crate::init).
 static ROLE: OnceLock<Role> = OnceLock::new();
 
 enum Role {
     Program,
-    /// A test program of the standard harness, and a test of it that serves as a worker.
+    /// A test program of the standard harness, and the name of the test that serves as a worker.
     Test(String),
     Worker,
 }
 
-/// From now on this process is a program, if it is no worker.
-pub(crate) fn be_program() {
+/// Sets the role to program, unless a role is set.
+pub(crate) fn set_program() {
     ROLE.get_or_init(|| Role::Program);
 }
 
-/// From now on this process is a test program, of which `test` serves as a worker, if it is nothing else already.
-pub(crate) fn be_test(test: String) {
+/// Sets the role to test program, whose test `test` serves as a worker, unless a role is set.
+pub(crate) fn set_test(test: String) {
     ROLE.get_or_init(|| Role::Test(test));
 }
 
-/// Serves as a worker with an [invitation](crate::Builder::invite) that came by another way than the environment. Returns
-/// after the shutdown.
+/// Serves as a worker with an [invitation](crate::Builder::invite) that this process received by other means than the
+/// environment. Returns after the shutdown of the session.
 ///
 /// # Errors
-/// The controller is not there or refuses; it is gone; what the worker can't go on after, of which the controller is told.
+/// The controller can't be reached, rejects this worker, or is lost; or the worker fails fatally, which it reports to
+/// the controller.
 pub fn serve(invitation: &Invitation) -> Result<()> {
-    serve_others();
+    set_worker();
     processes::serve(invitation, worker::run)
 }
 
-/// From now on this process makes no sessions of processes.
-pub(crate) fn serve_others() {
+/// Sets the role to worker, unless a role is set: a worker can't make sessions of processes.
+pub(crate) fn set_worker() {
     ROLE.get_or_init(|| Role::Worker);
 }
 
-/// This program once more, as a worker.
+/// How to execute this program as a worker.
 ///
 /// # Errors
-/// As [`check`].
+/// Those of [`check`].
 pub(crate) fn launch() -> Result<Launch> {
     check()?;
     Ok(Launch::this_program().args(args()))
@@ -54,7 +55,8 @@ pub(crate) fn launch() -> Result<Launch> {
 /// The arguments with which this program is started as a worker or as a node.
 pub(crate) fn args() -> Vec<OsString> {
     match ROLE.get() {
-        // The harness runs this test alone, also if it is ignored, on the main thread, and passes its output on.
+        // Makes the harness run only this test, even if it is ignored, on the main thread and without capturing its
+        // output.
         Some(Role::Test(test)) => {
             ["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"].map(OsString::from).into()
         }
@@ -62,23 +64,23 @@ pub(crate) fn args() -> Vec<OsString> {
     }
 }
 
-/// Whether this program can be started as a worker.
+/// Checks that this program can be executed as a worker.
 ///
 /// # Errors
-/// It is a worker itself, or does not call [`init`](crate::init).
+/// This process is a worker itself, or has not called [`init`](crate::init).
 pub(crate) fn check() -> Result<()> {
     if Invitation::is_there() {
         return Err(Error::state(
-            "this process was started as a worker, and makes a session of processes itself: call `disco::init()` first \
-             thing in `main`, or `disco::init_test!()` first thing in a test",
+            "this process was started as a worker, but it starts a session of processes: call `disco::init()` first in `main`, or \
+             `disco::init_test!()` first in a test, which serves as the worker",
         ));
     }
     match ROLE.get() {
         Some(Role::Program | Role::Test(_)) => Ok(()),
-        Some(Role::Worker) => Err(Error::state("a worker can't make a session of processes")),
+        Some(Role::Worker) => Err(Error::state("a worker can't start a session of processes")),
         None => Err(Error::state(
-            "a session of processes starts this program again for each worker: call `disco::init()` first thing in \
-             `main`; in a `#[test]`, write `disco::init_test!();` as its first line",
+            "a session of processes executes this program again for each worker: call `disco::init()` first in `main`; in a \
+             `#[test]`, write `disco::init_test!();` as its first line",
         )),
     }
 }

@@ -1,6 +1,7 @@
-//! The conformance suite over every lane and every backend of this program, as tests named like
-//! `local::all_reduce::bf16::avg` and `threads::frames_arrive_in_order_and_whole_on_all_workers`. What `local` does between
-//! processes is judged as `local-shared` and `local-private`, by where the tensors are.
+//! The conformance suite over every lane and every backend of this program. Tests have names like
+//! `local::all_reduce::bf16::avg` and `threads::frames_arrive_in_order_and_whole_on_all_workers`. Between processes,
+//! `local` is tested as `local-processes` with tensors in shared memory and as `local-private` with tensors that peers
+//! can't reach.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -16,8 +17,8 @@ use disco_channel::threads::ThreadLane;
 use disco_conformance::{Harness, Runner, ThreadSessions, Wish, lane};
 use disco_core::{Channel, worker::WorkerConfig};
 
-/// Sub-cases that `local` runs, each counted on each worker. A case that is lost by accident shows here; whoever adds or
-/// removes some on purpose writes down the number that the failure gives.
+/// Number of sub-cases that `local` runs, summed over all workers, so that no case is lost by accident. After an
+/// intended change, copy the number from the failure message.
 const EXECUTED_BY_LOCAL: usize = 376_862;
 
 /// Workers that are threads of this process.
@@ -35,13 +36,13 @@ impl lane::Harness for Threads {
     }
 }
 
-/// Workers that are processes of this machine, whose commands come through shared memory or over sockets.
+/// Workers that are processes of this machine and get commands through shared memory or over sockets.
 #[derive(Debug)]
 struct Processes {
     ring: bool,
 }
 
-/// Tells a worker's process its role.
+/// Environment variable with the role of a worker process.
 const ROLE: &str = "DISCO_TEST_ROLE";
 
 impl lane::Harness for Processes {
@@ -57,12 +58,13 @@ impl lane::Harness for Processes {
     }
 }
 
-/// Workers of nodes, which are threads of this process here: of one node or of as many as there are workers, which are threads
-/// or processes of their own.
+/// Workers of nodes. The nodes are threads of this process.
 #[derive(Debug)]
 struct Nodes {
     name: &'static str,
-    of_one: bool,
+    /// Whether each worker has its own node. Otherwise, one node has all workers.
+    one_worker_each: bool,
+    /// Whether workers are processes. Otherwise, they are threads.
     processes: bool,
 }
 
@@ -75,7 +77,7 @@ impl lane::Harness for Nodes {
         let count = workers.len();
         let config = WorkerConfig::new(World::new(1, 1)?);
         let token = nodes::Token::random()?;
-        let mut options = nodes::Options::new(if self.of_one { count } else { 1 }, token.clone(), config);
+        let mut options = nodes::Options::new(if self.one_worker_each { count } else { 1 }, token.clone(), config);
         let processes = self.processes;
         options.announce = nodes::Announce::new(move |announcement| {
             for _ in 0..announcement.nodes {
@@ -100,7 +102,7 @@ impl lane::Harness for Nodes {
     }
 }
 
-/// Plays the role of a worker, in a process that was started as one.
+/// Serves as a worker, in the role of the environment, in a process that was started as one.
 fn serve(invitation: Result<Invitation>) -> ExitCode {
     let served = invitation.and_then(|invitation| {
         let role = std::env::var(ROLE).map_err(|_| Error::invalid(format!("{ROLE} is not set")))?.parse()?;
@@ -109,11 +111,11 @@ fn serve(invitation: Result<Invitation>) -> ExitCode {
     served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
-/// The built-in backend among processes.
+/// The built-in backend between processes.
 #[derive(Debug)]
-struct AmongProcesses;
+struct LocalProcesses;
 
-impl Harness for AmongProcesses {
+impl Harness for LocalProcesses {
     fn name(&self) -> &str {
         "local-processes"
     }
@@ -149,16 +151,16 @@ fn main() -> ExitCode {
     disco::init();
     Runner::new()
         .backend(ThreadSessions::of("local").exact().detecting_mismatches())
-        .backend(AmongProcesses)
+        .backend(LocalProcesses)
         .backend(private::Private)
         .lane(Threads)
         .lane(Processes { ring: true })
         .lane(Processes { ring: false })
-        .lane(Nodes { name: "nodes", of_one: false, processes: false })
-        .lane(Nodes { name: "nodes-of-one", of_one: true, processes: false })
-        .lane(Nodes { name: "nodes-of-processes", of_one: false, processes: true })
+        .lane(Nodes { name: "nodes", one_worker_each: false, processes: false })
+        .lane(Nodes { name: "nodes-of-one", one_worker_each: true, processes: false })
+        .lane(Nodes { name: "nodes-of-processes", one_worker_each: false, processes: true })
         .executes("local", EXECUTED_BY_LOCAL)
-        // For tests of their crates, of processes and of the command.
+        // Requirements of other test programs: those of `tests/processes`, of `disco-cli` and of the backends' crates.
         .required_elsewhere(["mpi", "nccl", "tsan"])
         .main()
 }

@@ -1,4 +1,4 @@
-//! The example that trains: its loss does not depend on how many workers share the batches.
+//! The example `digits`: its losses do not depend on the number of workers that share the batches.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -25,11 +25,11 @@ use disco_core::{Rendezvous, Seat};
 
 const EPOCHS: usize = 3;
 
-/// The built-in backend, but all_reduce does nothing: what the test below must notice.
+/// The built-in backend with an all-reduce that does nothing, to show that the comparison of losses notices it.
 struct NoAllReduce;
 
 #[derive(Debug)]
-struct Lazy(Box<dyn Communicator>);
+struct NoAllReduceCommunicator(Box<dyn Communicator>);
 
 impl Backend for NoAllReduce {
     fn name(&self) -> &'static str {
@@ -45,11 +45,11 @@ impl Backend for NoAllReduce {
     }
 
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        Ok(Box::new(Lazy(disco_local::BACKEND.connect(seat, at)?)))
+        Ok(Box::new(NoAllReduceCommunicator(disco_local::BACKEND.connect(seat, at)?)))
     }
 }
 
-impl Communicator for Lazy {
+impl Communicator for NoAllReduceCommunicator {
     fn rank(&self) -> Rank {
         self.0.rank()
     }
@@ -91,14 +91,14 @@ fn losses(workers: usize, backend: &str) -> Vec<f32> {
     train(workers, backend, EPOCHS).losses
 }
 
-/// The largest difference of two curves, in parts of the initial loss.
+/// The largest difference of two loss curves, relative to the initial loss.
 fn apart(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / a[0]
 }
 
 #[test]
-fn one_two_and_four_workers_follow_the_same_curve() {
+fn losses_are_equal_with_one_two_and_four_workers() {
     let one = losses(1, "local");
     assert_eq!(one.len(), EPOCHS * 22, "the last partial batch is dropped");
     for workers in [2, 4] {
@@ -118,7 +118,7 @@ fn held_out_images_are_recognised() {
 }
 
 #[test]
-fn workers_that_can_not_share_a_batch_are_refused() {
+fn a_batch_that_workers_can_not_share_equally_is_rejected() {
     let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
     let session = Builder::threads(3).start().unwrap();
     let refused = block_on(train::train(&session, (&data, &held_out), 1, |_, _| ())).unwrap_err();
@@ -126,21 +126,21 @@ fn workers_that_can_not_share_a_batch_are_refused() {
 }
 
 #[test]
-fn the_curves_part_without_all_reduce() {
+fn losses_differ_without_all_reduce() {
     let apart = apart(&losses(1, "local"), &losses(2, "test-double-without-all-reduce"));
     assert!(apart > 1e-2, "only {apart} of the initial loss apart");
 }
 
-/// GPUs that are a test double's, see `tests/nccl`.
+/// With the test doubles of the GPU libraries; see `tests/nccl`.
 #[cfg(target_os = "linux")]
 #[test]
-fn workers_on_gpus_follow_the_same_curve() {
+fn losses_on_gpus_equal_those_on_cpus() {
     alone::run("on_the_double", &[]);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-#[ignore = "run by its neighbour"]
+#[ignore = "run by `losses_on_gpus_equal_those_on_cpus` in another process"]
 fn on_the_double() {
     let local = losses(1, "local");
     for (workers, backend) in [(1, "nccl"), (2, "nccl"), (4, "nccl"), (2, "rccl")] {

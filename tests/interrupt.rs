@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use disco::{Builder, Session, SessionExt, WorkerContext, block_on};
 
-/// Set in the program that gets the signal.
+/// Environment variable, set in the program that gets the signal.
 const STUCK: &str = "DISCO_TEST_STUCK";
 
 fn sleep(_: &mut WorkerContext) -> disco::Result<()> {
@@ -21,7 +21,7 @@ fn sleep(_: &mut WorkerContext) -> disco::Result<()> {
 
 disco::register_function!("tests.sleep", sleep);
 
-/// Not a test by itself: the program that the test below runs and interrupts.
+/// Not a test: the program that the test below runs and interrupts.
 #[test]
 fn stuck_program() {
     if std::env::var_os(STUCK).is_none() {
@@ -36,10 +36,10 @@ fn stuck_program() {
 }
 
 #[test]
-fn ctrl_c_ends_the_program_with_status_130_and_leaves_nobody() {
-    // A shell as between a terminal and a program: it lives on and reports the status.
+fn ctrl_c_ends_the_program_with_status_130_and_its_workers() {
+    // The shell survives the signal, like one between a terminal and a program, and reports the status.
     let script = "trap : INT; \"$0\" stuck_program --exact --nocapture; echo status $?";
-    // Whoever runs the tests may ignore the signal, which is inherited, and which no shell can take back.
+    // A signal that the parent ignores is inherited as ignored, and no shell can undo that; `env` can.
     let shell = if cfg!(target_os = "linux") { &["env", "--default-signal=INT", "sh"][..] } else { &["sh"] };
     let mut shell = Command::new(shell[0])
         .args(&shell[1..])
@@ -65,8 +65,8 @@ fn ctrl_c_ends_the_program_with_status_130_and_leaves_nobody() {
     lines.read_to_string(&mut rest).unwrap();
     shell.wait().unwrap();
     assert!(rest.contains("status 130"), "{rest}");
-    // Not a measure of speed: the promise is "within a second", and a hang would be for ever.
+    // The documented limit is a second; a hang would never end.
     assert!(interrupted.elapsed() < Duration::from_secs(1));
-    let process = process.expect("the program told its id");
+    let process = process.expect("the program printed its process id");
     assert!(!std::path::Path::new(&format!("/proc/{process}")).exists(), "process {process} is left");
 }

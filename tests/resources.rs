@@ -1,5 +1,5 @@
-//! What sessions leave behind, and what waits behind a stuck worker. One test, alone in its process: it counts threads
-//! and memory of all of it.
+//! Threads that sessions leave behind, and memory of calls behind a stuck worker. The only test of its program, because
+//! it counts the threads and the memory of the process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -33,15 +33,16 @@ disco::register_function!("tests.wait_on", wait_on);
 disco::register_function!("tests.take_4", take_4);
 disco::register_function!("tests.panic_on", panic_on);
 
-/// Names of this process's threads that are ours.
+/// Names of this process's threads that Disco started.
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
     names.map(|name| name.trim().to_owned()).filter(|name| name.starts_with("disco-")).collect()
 }
 
-/// [`threads`], once they are these or have not become these in 5 s: the system lists a thread for a moment after it was joined.
-fn threads_become(expected: &[&str]) -> Vec<String> {
+/// [`threads`], as soon as they equal `expected`, or after 5 s: the system lists a thread for a moment after it was
+/// joined.
+fn threads_within_5_s(expected: &[&str]) -> Vec<String> {
     let start = Instant::now();
     loop {
         let found = threads();
@@ -59,12 +60,12 @@ fn resident() -> usize {
 }
 
 #[test]
-fn sessions_leave_no_threads_but_those_stuck_in_user_code_and_little_memory_waits_behind_one() {
+fn sessions_leave_only_stuck_threads_and_calls_behind_a_stuck_worker_take_little_memory() {
     clean_failed_and_dropped_sessions();
-    assert_eq!(threads_become(&[]), [""; 0]);
+    assert_eq!(threads_within_5_s(&[]), [""; 0]);
     let gate = Gate::new();
     stuck_session(&gate);
-    assert_eq!(threads_become(&["disco-worker-1"]), ["disco-worker-1"]);
+    assert_eq!(threads_within_5_s(&["disco-worker-1"]), ["disco-worker-1"]);
     gate.open();
 }
 
@@ -101,8 +102,8 @@ fn stuck_session(gate: &Gate) {
         };
         assert!(matches!(error, Error::Stalled { .. }), "{error}");
         let grown = resident().saturating_sub(before);
-        println!("{} KiB wait behind a stuck worker", grown >> 10);
-        assert!(grown <= 16 << 20, "{grown} bytes wait behind a stuck worker");
+        println!("calls behind a stuck worker take {} KiB", grown >> 10);
+        assert!(grown <= 16 << 20, "calls behind a stuck worker take {grown} bytes");
         session.shutdown().await.unwrap_err();
     });
 }

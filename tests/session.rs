@@ -70,7 +70,7 @@ fn interval_length(_: &mut WorkerContext, value: Value) -> Result<f64> {
     Ok(interval.1 - interval.0)
 }
 
-/// `[10 w, 10 w + 1, …]` on worker `w`.
+/// Returns `[10 w, 10 w + 1, …]` on worker `w`.
 fn numbers(ctx: &mut WorkerContext, len: i64) -> Result<Tensor> {
     let tensor = ctx.empty(DType::I64, [len])?;
     let first = 10 * ctx.worker().wire();
@@ -78,7 +78,7 @@ fn numbers(ctx: &mut WorkerContext, len: i64) -> Result<Tensor> {
     Ok(tensor)
 }
 
-/// Worker 0 leaves a word in the store; the others wait for it.
+/// Worker 0 sets a word in the store; all workers wait for it and return it.
 fn pass_word(ctx: &mut WorkerContext, word: String) -> Result<String> {
     let (store, deadline) = (ctx.store(), ctx.deadline());
     if ctx.worker() == worker(0) {
@@ -101,7 +101,7 @@ fn worker(index: u32) -> WorkerId {
     WorkerId::new(index)
 }
 
-/// A test's session: `workers` in `groups`, with communicators.
+/// Runs `test` with a session of `workers` workers in `groups` groups, with communicators.
 fn plane(workers: usize, groups: usize, test: impl AsyncFnOnce(&LaneSession) -> Result<()>) {
     let session = Builder::threads(workers).groups(groups).start().unwrap();
     block_on(async {
@@ -116,7 +116,7 @@ async fn made(session: &LaneSession, name: &str, arg: i64) -> Result<DRef> {
     session.call(&session.function(name).await?, (arg,)).await
 }
 
-/// The integers that each worker has in a register.
+/// The integers of the tensor on each worker.
 async fn all(session: &LaneSession, handle: &DRef) -> Result<Vec<Vec<i64>>> {
     let mut all = Vec::new();
     for worker in session.world().workers() {
@@ -137,7 +137,7 @@ fn every_worker_computes_its_own_value() {
 }
 
 #[test]
-fn every_kind_of_value_comes_back() {
+fn every_kind_of_value_makes_a_round_trip() {
     plane(2, 1, async |session| {
         let echo = session.function("tests.echo").await?;
         let values = [
@@ -178,7 +178,7 @@ fn arguments_are_typed_and_variadic() {
 }
 
 #[test]
-fn rust_values_and_functions_live_in_registers_and_stay_on_their_worker() {
+fn opaque_values_and_functions_stay_in_the_registers_of_their_worker() {
     plane(2, 1, async |session| {
         let counter = made(session, "tests.counter", 5).await?;
         let count = session.function("tests.count").await?;
@@ -196,7 +196,7 @@ fn rust_values_and_functions_live_in_registers_and_stay_on_their_worker() {
 }
 
 #[test]
-fn workers_meet_in_the_store_while_a_command_runs() {
+fn workers_exchange_values_through_the_store_during_a_call() {
     plane(3, 1, async |session| {
         let word = session.call(&session.function("tests.pass_word").await?, ("hello",)).await?;
         assert_eq!(session.get_as::<String>(&word, worker(2)).await?, "hello");
@@ -205,7 +205,7 @@ fn workers_meet_in_the_store_while_a_command_runs() {
 }
 
 #[test]
-fn freed_registers_are_used_again() {
+fn freed_registers_are_reused() {
     plane(2, 1, async |session| {
         let whoami = session.function("tests.whoami").await?;
         let mut highest = RegisterId::new(0);
@@ -218,7 +218,7 @@ fn freed_registers_are_used_again() {
 }
 
 #[test]
-fn a_clone_keeps_the_register() {
+fn a_clone_of_a_handle_keeps_the_register() {
     plane(1, 1, async |session| {
         let x = made(session, "tests.numbers", 1).await?;
         let clone = x.clone();
@@ -232,7 +232,7 @@ fn a_clone_keeps_the_register() {
 }
 
 #[test]
-fn registers_can_be_set_on_one_worker() {
+fn set_changes_a_register_on_one_worker() {
     plane(2, 1, async |session| {
         let x = made(session, "tests.numbers", 2).await?;
         let tensor = session.get_as::<Tensor>(&x, worker(1)).await?;
@@ -246,7 +246,7 @@ fn registers_can_be_set_on_one_worker() {
 }
 
 #[test]
-fn arrays_enter_and_leave_through_worker_0() {
+fn copies_to_and_from_worker_0_pass_arrays_by_reference() {
     plane(3, 1, async |session| {
         let x = session.empty(DType::I64, [3], Placement::All).await?;
         session.copy_to_worker_0(&Tensor::from_slice(&[1i64, 2, 3], [3])?, &x).await?;
@@ -257,7 +257,7 @@ fn arrays_enter_and_leave_through_worker_0() {
         assert_eq!(all(session, &x).await?, [[1, 2, 3], [0, 0, 0], [0, 0, 0]]);
         let storage = Arc::downgrade(back.storage());
         drop(back);
-        assert!(storage.upgrade().is_none(), "the session let go of it");
+        assert!(storage.upgrade().is_none(), "the session dropped the array");
         Ok(())
     });
 }
@@ -300,7 +300,7 @@ fn rooted_operations_work_in_each_group() {
 }
 
 #[test]
-fn collectives_work_in_the_world_and_in_groups() {
+fn collectives_run_in_the_world_and_in_groups() {
     plane(4, 2, async |session| {
         let x = made(session, "tests.numbers", 4).await?;
         let sum = session.empty(DType::I64, [4], Placement::All).await?;
@@ -324,7 +324,7 @@ fn collectives_work_in_the_world_and_in_groups() {
 }
 
 #[test]
-fn tensors_go_from_group_to_group_and_from_worker_to_worker() {
+fn tensors_are_sent_between_groups_and_between_workers() {
     plane(6, 3, async |session| {
         let x = made(session, "tests.numbers", 1).await?;
         let y = session.empty(DType::I64, [1], Placement::All).await?;
@@ -341,7 +341,7 @@ fn tensors_go_from_group_to_group_and_from_worker_to_worker() {
 }
 
 #[test]
-fn a_session_that_is_dropped_ends_its_workers() {
+fn dropping_a_session_ends_its_workers() {
     let session = Builder::threads(3).start().unwrap();
     let handle = block_on(session.function("tests.whoami")).unwrap();
     drop(session);

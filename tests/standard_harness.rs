@@ -1,4 +1,4 @@
-//! Sessions of processes and of nodes in plain tests: `#[test]` under the standard harness, several at once.
+//! Sessions of processes and of nodes in tests of the standard harness (`#[test]`), several at once.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -22,7 +22,7 @@ fn fill(ctx: &mut WorkerContext, x: Tensor) -> disco::Result<()> {
     Ok(())
 }
 
-/// The number of processes that the workers live in.
+/// The number of different processes that the workers run in.
 async fn processes(session: &LaneSession) -> disco::Result<usize> {
     let processes = session.call_named("tests.process", ()).await?;
     let processes: BTreeSet<i64> = session.get_all_as(&processes).await?.into_iter().collect();
@@ -30,7 +30,7 @@ async fn processes(session: &LaneSession) -> disco::Result<usize> {
 }
 
 #[test]
-fn workers_are_processes() {
+fn workers_of_a_test_are_processes() {
     disco::init_test!();
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
@@ -50,7 +50,7 @@ mod nested {
     use super::*;
 
     #[test]
-    fn nodes_have_processes_of_their_own() {
+    fn nodes_of_a_test_are_processes() {
         disco::init_test!();
         let session = Builder::nodes(2, 2).start().unwrap();
         block_on(async {
@@ -60,7 +60,7 @@ mod nested {
     }
 
     #[test]
-    fn the_line_may_stand_in_a_closure_of_a_test() {
+    fn init_test_works_in_a_closure_of_a_test() {
         let test = || {
             disco::init_test!();
             let session = Builder::nodes(2, 2).node_workers(SessionKind::Threads).start()?;
@@ -80,8 +80,8 @@ fn a_session_may_start_on_another_thread() {
 }
 
 #[test]
-#[ignore = "run by name: a test that is ignored can have workers, too"]
-fn a_test_that_is_ignored_has_workers() {
+#[ignore = "run by name, to show that the workers of an ignored test start"]
+fn an_ignored_test_can_have_workers() {
     disco::init_test!();
     let session = Builder::processes(2).start().unwrap();
     assert_eq!(block_on(processes(&session)).unwrap(), 2);

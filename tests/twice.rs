@@ -23,7 +23,7 @@ mod heads {
 }
 
 #[test]
-fn two_functions_of_one_name_are_an_error_at_the_start_that_names_both_places() {
+fn two_functions_of_one_name_are_a_start_error_that_names_both_places() {
     let error = Builder::threads(2).start().unwrap_err().to_string();
     assert_eq!(
         error,

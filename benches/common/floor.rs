@@ -1,8 +1,8 @@
-//! Floors of the collectives: what threads need that know where everything is, and nothing else.
+//! Lower bounds ("floors") of collectives: the time of threads that know all addresses and do only the necessary work.
 //!
-//! An entry and an exit barrier of spinning threads, and between them the fewest reads and writes that give the result: a
-//! thread reduces its share of all inputs and writes it to all outputs, or copies what is due. In two variants, with
-//! ordinary stores and with stores past the caches.
+//! Spinning threads pass an entry and an exit barrier, with the minimum of reads and writes between them: a thread
+//! reduces its share of all inputs and writes it to all outputs, or copies its blocks. There are two variants: with
+//! ordinary stores and with non-temporal stores.
 
 #![allow(unsafe_code)]
 
@@ -13,18 +13,18 @@ use disco::{DType, OpKind, Tensor};
 
 use super::spin::Barrier;
 
-/// Runs before the clock starts: what others left in the caches is gone then.
+/// Iterations before the clock starts, which evict other data from the caches.
 pub(crate) const WARM_UP: u64 = 3;
 
-/// The work of one collective among threads, in `f32`.
+/// One collective between threads, on `f32` elements.
 pub(crate) struct Floor {
     kind: OpKind,
     /// Whether inputs and outputs are the same.
     in_place: bool,
-    /// By thread; as large as the larger side of the operation.
+    /// Tensors by thread, each of the size of the larger of source and destination.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    /// Elements of the larger side.
+    /// Number of elements of the larger of source and destination.
     count: usize,
 }
 
@@ -33,7 +33,7 @@ impl Floor {
         let tensors = || -> Vec<Tensor> {
             let tensor = |_| {
                 let tensor = Tensor::zeros(DType::F32, [count as i64]).expect("there is room");
-                // Pages are there when the clock runs.
+                // Touches the pages before the clock starts.
                 tensor.view_mut::<f32>().expect("it is new").fill(1.0);
                 tensor
             };
@@ -42,7 +42,7 @@ impl Floor {
         Self { kind, in_place, inputs: tensors(), outputs: tensors(), count }
     }
 
-    /// The time of one operation, of `iters`.
+    /// Runs `iters` operations and returns the time of one. `stream` selects non-temporal stores.
     pub(crate) fn run(&self, iters: u64, stream: bool) -> Duration {
         let barrier = Barrier::new(self.inputs.len());
         thread::scope(|scope| {
@@ -67,7 +67,7 @@ impl Floor {
         })
     }
 
-    /// What one thread does between two barriers.
+    /// The work of one thread between the two barriers.
     fn work(&self, me: usize, stream: bool) {
         let threads = self.inputs.len();
         let output = |peer: usize| self.outputs[peer].data().cast::<f32>();
@@ -79,11 +79,12 @@ impl Floor {
             peers.iter().map(|peer| of(*peer).wrapping_add(start)).collect()
         };
         let copy = |from: *mut f32, to: *mut f32| {
-            // SAFETY: blocks lie in tensors of `count` elements, and no two threads write to the same one.
+            // SAFETY: blocks are inside tensors of `count` elements, and each block has one writing thread.
             unsafe { copy(from, to, block, stream) }
         };
         let sum = |to: &[*mut f32]| {
-            // SAFETY: as above; inputs are outputs, or nobody writes to them.
+            // SAFETY: blocks are inside tensors of `count` elements, and each block has one writing thread. Inputs are
+            // outputs or are only read.
             unsafe { sum(&share(&input, &all), to, block, stream) }
         };
         match self.kind {
@@ -105,19 +106,19 @@ impl Floor {
 }
 
 /// # Safety
-/// Both are valid for `len` elements and do not overlap; nobody else writes to `from` or touches `to`.
+/// Both are valid for `len` elements and do not overlap. No other thread writes to `from` or accesses `to`.
 unsafe fn copy(from: *const f32, to: *mut f32, len: usize, stream: bool) {
     #[cfg(target_arch = "x86_64")]
     if stream && len >= 8 && is_x86_feature_detected!("avx2") && to.addr().is_multiple_of(32) {
-        // SAFETY: the processor has it; the rest is the caller's promise.
+        // SAFETY: the CPU has AVX2; the caller guarantees the pointers.
         return unsafe { x86::copy(from, to, len) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the pointers.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
 /// # Safety
-/// As [`copy`], for all inputs and outputs, or outputs are inputs.
+/// The requirements of [`copy`] hold for all inputs and outputs, except that outputs may be inputs.
 unsafe fn sum(from: &[*mut f32], to: &[*mut f32], len: usize, stream: bool) {
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
@@ -125,20 +126,20 @@ unsafe fn sum(from: &[*mut f32], to: &[*mut f32], len: usize, stream: bool) {
         done = len / 8 * 8;
         let stream = stream && to.iter().all(|to| to.addr().is_multiple_of(32));
         match (from, to) {
-            // Two threads are measured most: all addresses in registers.
-            // SAFETY: the processor has it; the rest is the caller's promise.
+            // Two threads are the most frequent case: all addresses fit in registers.
+            // SAFETY: the CPU has AVX2; the caller guarantees the pointers.
             (&[a, b], &[c]) => unsafe { x86::sum(&[a, b], &[c], done, stream) },
-            // SAFETY: as above.
+            // SAFETY: the CPU has AVX2; the caller guarantees the pointers.
             (&[a, b], &[c, d]) => unsafe { x86::sum(&[a, b], &[c, d], done, stream) },
-            // SAFETY: as above.
+            // SAFETY: the CPU has AVX2; the caller guarantees the pointers.
             _ => unsafe { x86::sum_any(from, to, done, stream) },
         }
     }
     for at in done..len {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the pointers.
         let load = |from: &*mut f32| unsafe { from.wrapping_add(at).read() };
         let sum: f32 = from.iter().map(load).sum();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the pointers.
         to.iter().for_each(|to| unsafe { to.wrapping_add(at).write(sum) });
     }
 }
@@ -148,14 +149,14 @@ mod x86 {
     use std::arch::x86_64::{__m256, _mm_sfence, _mm256_add_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_stream_ps};
 
     /// # Safety
-    /// As [`super::copy`]; `to` is aligned to 32 bytes.
+    /// The requirements of [`super::copy`] hold, and `to` is aligned to 32 bytes.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
         let whole = len / 8 * 8;
         for at in (0..whole).step_by(8) {
             // SAFETY: `at + 8` is at most `len`.
             let eight = unsafe { _mm256_loadu_ps(from.wrapping_add(at)) };
-            // SAFETY: as above.
+            // SAFETY: `at + 8` is at most `len`.
             unsafe { _mm256_stream_ps(to.wrapping_add(at), eight) };
         }
         _mm_sfence();
@@ -164,14 +165,15 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`super::sum`]; `len` is a multiple of 8.
+    /// The requirements of [`super::sum`] hold, and `len` is a multiple of 8. With `stream`, outputs are aligned to 32
+    /// bytes.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn sum<const N: usize>(from: &[*mut f32; 2], to: &[*mut f32; N], len: usize, stream: bool) {
         let [a, b] = *from;
         let add = |at: usize| {
             // SAFETY: `at + 8` is at most `len`.
             let a = unsafe { _mm256_loadu_ps(a.wrapping_add(at)) };
-            // SAFETY: as above.
+            // SAFETY: `at + 8` is at most `len`.
             let b = unsafe { _mm256_loadu_ps(b.wrapping_add(at)) };
             _mm256_add_ps(a, b)
         };
@@ -179,7 +181,7 @@ mod x86 {
             true => {
                 for at in (0..len).step_by(8) {
                     let sum = add(at);
-                    // SAFETY: as above, and aligned.
+                    // SAFETY: `at + 8` is at most `len`, and the address is aligned to 32 bytes.
                     to.iter().for_each(|to| unsafe { _mm256_stream_ps(to.wrapping_add(at), sum) });
                 }
                 _mm_sfence();
@@ -187,7 +189,7 @@ mod x86 {
             false => {
                 for at in (0..len).step_by(8) {
                     let sum = add(at);
-                    // SAFETY: as above.
+                    // SAFETY: `at + 8` is at most `len`.
                     to.iter().for_each(|to| unsafe { _mm256_storeu_ps(to.wrapping_add(at), sum) });
                 }
             }
@@ -195,7 +197,8 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`super::sum`]; `len` is a multiple of 8.
+    /// The requirements of [`super::sum`] hold, and `len` is a multiple of 8. With `stream`, outputs are aligned to 32
+    /// bytes.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn sum_any(from: &[*mut f32], to: &[*mut f32], len: usize, stream: bool) {
         let Some((first, rest)) = from.split_first() else { return };
@@ -205,9 +208,9 @@ mod x86 {
             let sum = rest.iter().fold(load(first), |sum, from| _mm256_add_ps(sum, load(from)));
             for to in to {
                 match stream {
-                    // SAFETY: as above, and aligned.
+                    // SAFETY: `at + 8` is at most `len`, and the address is aligned to 32 bytes.
                     true => unsafe { _mm256_stream_ps(to.wrapping_add(at), sum) },
-                    // SAFETY: as above.
+                    // SAFETY: `at + 8` is at most `len`.
                     false => unsafe { _mm256_storeu_ps(to.wrapping_add(at), sum) },
                 }
             }

@@ -1,6 +1,6 @@
-//! What the benchmarks share: the session that they run on, and how they are compared with a floor.
+//! Helpers of the benchmarks: sessions, and comparisons with a floor.
 
-// Each benchmark is a program of its own and uses a part of it.
+// Each benchmark is its own program and uses a part of this module.
 #![allow(dead_code)]
 
 pub(crate) mod floor;
@@ -14,10 +14,10 @@ use disco::{
     Builder, Error, IntoArgs, LaneSession, Session, SessionExt as _, SessionKind, Settings, block_on, placement,
 };
 
-/// Rounds of a comparison.
+/// Number of rounds of a comparison.
 const ROUNDS: usize = 15;
 
-/// What the environment says, with `workers` workers by default.
+/// The settings of the environment, with a default of `workers` workers.
 pub(crate) fn settings(workers: usize) -> Settings {
     let mut settings = Settings::from_env().expect("DISCO_* variables make sense");
     if std::env::var_os("DISCO_WORKERS").is_none() {
@@ -26,19 +26,20 @@ pub(crate) fn settings(workers: usize) -> Settings {
     settings
 }
 
-/// A session of 4 workers, or as the environment says, with their number and kind. Nodes are started here.
+/// A session as the environment configures it, with 4 workers by default, and its number of workers and kind. Nodes are
+/// started on this machine.
 pub(crate) fn session() -> (LaneSession, usize, SessionKind) {
     let settings = settings(4);
     let builder = match settings.session {
         #[cfg(target_os = "linux")]
-        SessionKind::Nodes => Builder::new(settings.session, settings.workers).over(settings.nodes),
+        SessionKind::Nodes => Builder::new(settings.session, settings.workers).node_count(settings.nodes),
         _ => settings.builder(),
     };
     let session = builder.start().expect("workers can be started");
     (session, settings.workers, settings.session)
 }
 
-/// The time on the slowest worker, as a worker function gives it in seconds, which looks at its results itself.
+/// Calls a worker function that verifies its results and returns seconds; returns the time of the slowest worker.
 pub(crate) fn slowest(session: &dyn Session, function: &str, args: impl IntoArgs) -> Duration {
     let seconds = block_on(async {
         let function = session.function(function).await?;
@@ -52,36 +53,36 @@ pub(crate) fn slowest(session: &dyn Session, function: &str, args: impl IntoArgs
     Duration::from_secs_f64(seconds.expect("workers live and results are right"))
 }
 
-/// The program around a group of benchmarks, which may be its own workers.
+/// Runs a group of benchmarks, or serves if this process was started as a worker.
 pub(crate) fn run(benches: fn()) {
     disco::init();
     benches();
     Criterion::default().configure_from_args().final_summary();
 }
 
-/// Whether this run is to measure, rather than to see that the benchmarks work.
+/// Whether this run measures. Otherwise, it only checks that the benchmarks work.
 pub(crate) fn measures() -> bool {
     std::env::args().any(|arg| arg == "--bench") && !std::env::args().any(|arg| arg == "--test" || arg == "--list")
 }
 
-/// Whether a comparison is asked for: the command line names none, or a part of its name.
-pub(crate) fn is_asked_for(name: &str) -> bool {
+/// Whether the command line selects a comparison: it has no filter, or one that is part of the name.
+pub(crate) fn is_selected(name: &str) -> bool {
     let args: Vec<String> = std::env::args().collect();
-    // What follows an option is its value; cargo's own option has none.
+    // An argument after an option is its value, except after cargo's `--bench`.
     let is_filter =
         |pair: &&[String]| !pair[1].starts_with('-') && (!pair[0].starts_with("--") || pair[0] == "--bench");
     let mut filters = args.windows(2).filter(is_filter).peekable();
     measures() && (filters.peek().is_none() || filters.any(|pair| name.contains(&pair[1])))
 }
 
-/// Runs ours and the floors in turn, so that all see the same machine, and prints medians and the median ratio to the
-/// fastest floor of each round. Each gives the time of one operation.
+/// Runs ours and the floors alternately, so that all run under the same conditions. Prints the medians, and the median
+/// of the ratios to the fastest floor of each round. Each closure returns the time of one operation.
 pub(crate) fn compare(
     name: &str,
     mut ours: impl FnMut() -> Duration,
     floors: &mut [(&str, &mut dyn FnMut() -> Duration)],
 ) {
-    if !is_asked_for(name) {
+    if !is_selected(name) {
         return;
     }
     let mut times = vec![Vec::new(); 1 + floors.len()];
@@ -108,13 +109,14 @@ pub(crate) fn compare(
     println!("{name:<44} ours {ours:>10.3} µs   {}   ours / floor = {:.2}", floors.join(", "), ratios[ROUNDS / 2]);
 }
 
-/// Says how far apart the processors are now: near ones tens of nanoseconds, far ones hundreds.
+/// Prints the latency of a cache line between the CPUs: tens of nanoseconds between near ones, hundreds between far
+/// ones.
 pub(crate) fn print_placement() {
     if !measures() {
         return;
     }
-    match placement::hop() {
+    match placement::cache_line_latency() {
         Some(hop) => println!("placement: a cache line takes {} ns from one thread to another", hop.as_nanos()),
-        None => println!("placement: one processor"),
+        None => println!("placement: only one CPU, so no latency between two"),
     }
 }

@@ -1,16 +1,16 @@
-//! Floors of signalling: threads that do nothing but look at a cache line, or sleep.
+//! Floors of signalling: threads that only poll a cache line, or sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
-/// A value on cache lines of its own.
+/// A value on its own pair of cache lines.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct Line(pub(crate) AtomicU64);
 
-/// Where threads wait for each other: each counts on a line of its own.
+/// A barrier of spinning threads. Each thread counts on its own line.
 pub(crate) struct Barrier {
     lines: Vec<Line>,
     crowded: bool,
@@ -22,17 +22,17 @@ impl Barrier {
         Self { lines: (0..threads).map(|_| Line::default()).collect(), crowded: threads > processors }
     }
 
-    /// Waits until all have come to `step`, which grows.
+    /// Waits until all threads have reached `step`, which increases from call to call.
     pub(crate) fn wait(&self, me: usize, step: u64) {
         self.lines[me].0.store(step, Ordering::Release);
         for line in &self.lines {
-            look(self.crowded, || line.0.load(Ordering::Acquire) >= step);
+            spin_until(self.crowded, || line.0.load(Ordering::Acquire) >= step);
         }
     }
 }
 
-/// Looks until `ready`; lets others run now and then where there are more threads than processors.
-fn look(crowded: bool, ready: impl Fn() -> bool) {
+/// Polls until `ready`. With more threads than CPUs (`crowded`), yields now and then.
+fn spin_until(crowded: bool, ready: impl Fn() -> bool) {
     let mut looks = 0u32;
     while !ready() {
         looks += 1;
@@ -43,7 +43,7 @@ fn look(crowded: bool, ready: impl Fn() -> bool) {
     }
 }
 
-/// One round trip from a thread to `peers` threads that spin.
+/// Time of one round trip from a thread to `peers` spinning threads.
 pub(crate) fn ping_pong(peers: usize) -> Duration {
     const TRIPS: u64 = 2000;
     let crowded = peers + 1 > available_parallelism().map_or(1, usize::from);
@@ -53,7 +53,7 @@ pub(crate) fn ping_pong(peers: usize) -> Duration {
             let ping = &ping;
             scope.spawn(move || {
                 for trip in 1..=TRIPS {
-                    look(crowded, || ping.0.load(Ordering::Acquire) >= trip);
+                    spin_until(crowded, || ping.0.load(Ordering::Acquire) >= trip);
                     pong.0.store(trip, Ordering::Release);
                 }
             });
@@ -61,13 +61,13 @@ pub(crate) fn ping_pong(peers: usize) -> Duration {
         let start = Instant::now();
         for trip in 1..=TRIPS {
             ping.0.store(trip, Ordering::Release);
-            pongs.iter().for_each(|pong| look(crowded, || pong.0.load(Ordering::Acquire) >= trip));
+            pongs.iter().for_each(|pong| spin_until(crowded, || pong.0.load(Ordering::Acquire) >= trip));
         }
         start.elapsed() / TRIPS as u32
     })
 }
 
-/// One round trip between two threads that sleep until they are woken.
+/// Time of one round trip between two threads that park until they are woken.
 pub(crate) fn parked() -> Duration {
     const TRIPS: u64 = 500;
     let line = Arc::new(Line::default());

@@ -1,11 +1,11 @@
-//! The floor of nodes: two threads that send each other a few bytes over TCP, and sleep until they come.
+//! Floors of nodes: two threads that exchange bytes over TCP with blocking reads.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One round trip of 64 bytes over the loopback.
+/// Time of one round trip of 64 bytes over the loopback.
 pub(crate) fn round_trip() -> Duration {
     const TRIPS: u32 = 500;
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback");
@@ -32,7 +32,7 @@ pub(crate) fn round_trip() -> Duration {
     time
 }
 
-/// One copy of so many bytes over the loopback, from memory to memory.
+/// Time of one copy of `bytes` bytes over the loopback, from memory to memory.
 pub(crate) fn copy(bytes: usize) -> Duration {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback");
     let mut near = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::roll::{self, Voice};
+use disco_core::attendance::{self, Voice};
 use disco_core::sync;
 use disco_core::{Error, Result};
 
@@ -184,7 +184,8 @@ impl Blocking {
             *seen = Seen { step, since: Instant::now(), has_told: false };
         }
         let waited = seen.since.elapsed();
-        let tells = is_inside(step) && roll::is_long(waited, deadline) && !std::mem::replace(&mut seen.has_told, true);
+        let tells =
+            is_inside(step) && attendance::is_long(waited, deadline) && !std::mem::replace(&mut seen.has_told, true);
         drop(seen);
         if tells {
             let operation = self.operation.load(Ordering::Relaxed);

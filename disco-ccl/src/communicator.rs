@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::tensor::Storage;
-use disco_core::{Abort, Capabilities, DType, Error, Op, OpKind, Rank, Result, Roll, Tensor, op};
+use disco_core::{Abort, Attendance, Capabilities, DType, Error, Op, OpKind, Rank, Result, Tensor, op};
 
 use crate::capture_check::CaptureCheck;
 use crate::collective::{self, Calls, Outcome};
@@ -40,7 +40,7 @@ pub struct Communicator {
     capabilities: Capabilities,
     deadline: Duration,
     meeting: Meeting,
-    roll: Roll,
+    roll: Attendance,
     /// Groups launched so far.
     launches: u64,
     /// The last operation launched.
@@ -69,7 +69,7 @@ impl Communicator {
         (rank, size): (usize, usize),
         deadline: Duration,
         meeting: Meeting,
-        roll: Roll,
+        roll: Attendance,
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
         handle.join(meeting.name())?;

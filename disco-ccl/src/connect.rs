@@ -3,7 +3,7 @@
 use std::env;
 use std::sync::Arc;
 
-use disco_core::{Abort, DeviceKind, Error, Rendezvous, Result, Roll, Seat};
+use disco_core::{Abort, Attendance, DeviceKind, Error, Rendezvous, Result, Seat};
 
 use crate::abi::UniqueId;
 use crate::communicator::Communicator;
@@ -46,7 +46,7 @@ impl Library {
         meeting.check_devices(self, &runtime, (rank, size), deadline)?;
         let patience = seat.deadline;
         Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline, patience }.run()?;
-        let roll = Roll::new(seat.link.store(), meeting.name().to_owned(), rank, size);
+        let roll = Attendance::new(seat.link.store(), meeting.name().to_owned(), rank, size);
         Communicator::new((self, runtime, handle), (rank, size), seat.deadline, meeting, roll)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::{Error, Result, Store, roll};
+use disco_core::{Error, Result, Store, attendance};
 
 use crate::abi::UniqueId;
 use crate::library::Library;
@@ -43,7 +43,7 @@ impl Meeting {
         operation: &str,
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>> {
-        roll::all_gather(&*self.store, &format!("{}: {what}", self.name), place, bytes, operation, deadline)
+        attendance::all_gather(&*self.store, &format!("{}: {what}", self.name), place, bytes, operation, deadline)
     }
 
     /// Where the ranks can meet for something else.

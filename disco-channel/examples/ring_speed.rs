@@ -1,13 +1,13 @@
-//! How fast is the ring alone? `cargo run --release -p disco-channel --example ring_speed`, also under `taskset -c 0`.
+//! Measures the ring alone: `cargo run --release -p disco-channel --example ring_speed`, also under `taskset -c 0`.
 //!
 //! Medians, in µs:
-//! - `items`: for each boxed item (made by the writer, freed by the last reader) that all readers take and drop;
-//! - `plain`: the same for plain numbers, so the ring without the allocator;
-//! - `trip`: from sending one item to having heard from all readers, one after the other;
-//! - `cold trip`: the same if all readers have slept before;
-//! - `write`, `cold write`: how long the writer was busy with that.
+//! - `items`: per boxed item (allocated by the writer, freed by the last reader) that all readers take and drop;
+//! - `plain`: the same for plain numbers, so without the allocator;
+//! - `trip`: from sending an item until all readers have answered;
+//! - `cold trip`: the same with sleeping readers;
+//! - `write`, `cold write`: the time that the writer spends on these.
 //!
-//! `hop`: ns that a cache line takes from one processor to the other, before and after.
+//! `hop`: one-way latency of a cache line between two processors in ns, before and after.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

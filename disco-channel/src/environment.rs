@@ -1,4 +1,4 @@
-//! Variables that are meant for this process alone.
+//! Environment variables that only this process may see.
 
 #![allow(unsafe_code)]
 
@@ -6,16 +6,16 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 
-/// Of them, those that make a process a node and tell what only nodes know. Workers that are processes get none of them.
+/// Variables that configure a node. They are removed from the environment of worker processes.
 pub const OF_NODES: [&str; 5] =
     ["DISCO_CONNECT", "DISCO_NODE_ID", "DISCO_WORKERS_PER_NODE", "DISCO_JOIN_SECONDS", "DISCO_TOKEN"];
 
-/// Takes a variable out of the environment. Children of this process get none, if no other thread is there yet that might
-/// use the environment; else it stays where it is.
+/// Returns the value of a variable, and removes it from the environment so that children do not inherit it. The
+/// variable is only removed while the process has a single thread: another thread might read the environment meanwhile.
 pub fn take(name: &str) -> Option<OsString> {
     let text = env::var_os(name)?;
     if fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1) {
-        // SAFETY: this is the only thread.
+        // SAFETY: the process has one thread, so no other thread reads the environment during the call.
         unsafe { env::remove_var(name) };
     }
     Some(text)

@@ -1,12 +1,31 @@
-//! Lanes between a controller and its workers, and how workers behind them are started.
+//! Starts the workers of a Disco session and carries commands to them: as threads, as processes of this machine, or on
+//! other machines over TCP.
 //!
-//! A [`ThreadLane`] starts workers as [`threads`] of this process; commands reach them through the broadcast [`ring`]. A
-//! [`ProcessLane`] starts them as [`processes`] of this machine; commands reach them as bytes through a [`shared_ring`]. A
-//! [`NodeLane`] takes other [`nodes`] in, which have lanes of their own to workers there.
-//! [`session`] makes a session of them in one call. [`placement`] tells how far apart threads run.
+//! Use this crate to start a session without the `disco` facade, or to build lanes of your own from its parts.
+//!
+//! ```no_run
+//! use disco_channel::session;
+//! use disco_core::session::Deadlines;
+//! use disco_core::{Session, World, WorkerConfig};
+//!
+//! # async fn example() -> disco_core::Result<()> {
+//! let world = World::new(4, 1)?; // four workers in one group
+//! let session = session::threads(WorkerConfig::new(world), Deadlines::default())?;
+//! session.sync_all().await?; // any executor works
+//! session.shutdown().await
+//! # }
+//! ```
+//!
+//! | looking for | open |
+//! |---|---|
+//! | a whole session in one call | [`session`] |
+//! | workers that are threads; the broadcast ring that carries their commands | [`threads`], [`ring`] |
+//! | workers that are processes; the ring in shared memory | [`processes`], [`shared_ring`] |
+//! | workers on other machines; how a node authenticates | [`nodes`], [`handshake`] |
+//! | the latency between two processors, to judge measurements by | [`placement`] |
+//!
+//! [`ThreadLane`], [`ProcessLane`] and [`NodeLane`] implement `disco_core::Channel`. Processes and nodes need Linux.
 
-#[cfg(all(target_os = "linux", not(loom)))]
-mod ending;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod engine;
 #[cfg(all(target_os = "linux", not(loom)))]
@@ -15,6 +34,8 @@ pub mod environment;
 pub mod fuzzing;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod handshake;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod join_timeout;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod nodes;
 #[cfg(not(loom))]

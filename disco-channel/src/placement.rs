@@ -1,36 +1,37 @@
-//! How far apart the threads of this program run.
+//! The latency between the processors on which this program's threads run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
-/// Round trips of one batch, and batches.
-const TRIPS: u64 = 1000;
+/// Round trips of one batch.
+const TRIPS_PER_BATCH: u64 = 1000;
+/// Measurements, of which the median counts.
 const BATCHES: usize = 15;
 
-/// How long a cache line takes from one thread to another, one way: the median of several batches of round trips between
-/// two threads that spin. None on one processor, where it would measure the scheduler.
+/// Measures the one-way latency of a cache line between two spinning threads: the median of several batches of round
+/// trips. Returns `None` on a machine with one processor, where the result would be that of the scheduler.
 ///
-/// Schedulers and hypervisors move threads between near processors, tens of nanoseconds apart, and far ones, hundreds:
-/// figures of fast communication mean something beside this one only. Takes a few milliseconds.
-pub fn hop() -> Option<Duration> {
+/// Schedulers and hypervisors move threads between processors that are tens or hundreds of nanoseconds apart, so
+/// compare measurements of fast communication only beside this value. The measurement takes a few milliseconds.
+pub fn cache_line_latency() -> Option<Duration> {
     if available_parallelism().map_or(1, usize::from) < 2 {
         return None;
     }
     let line = AtomicU64::new(0);
-    // Even numbers are this thread's to change, odd ones the other's.
+    // This thread stores odd numbers, the spawned one even numbers.
     let wait_for = |value: u64| {
         let mut spins = 0u32;
         while line.load(Ordering::Acquire) != value {
             spins += 1;
             match spins % 1024 {
-                // The other one may not run.
+                // The other thread may wait for this processor.
                 0 => thread::yield_now(),
                 _ => std::hint::spin_loop(),
             }
         }
     };
-    let trips = 0..TRIPS * BATCHES as u64;
+    let trips = 0..TRIPS_PER_BATCH * BATCHES as u64;
     thread::scope(|scope| {
         scope.spawn(|| {
             for trip in trips.clone() {
@@ -41,22 +42,22 @@ pub fn hop() -> Option<Duration> {
         let mut batches = [Duration::ZERO; BATCHES];
         for (batch, time) in batches.iter_mut().enumerate() {
             let start = Instant::now();
-            for trip in (0..TRIPS).map(|trip| batch as u64 * TRIPS + trip) {
+            for trip in (0..TRIPS_PER_BATCH).map(|trip| batch as u64 * TRIPS_PER_BATCH + trip) {
                 line.store(2 * trip + 1, Ordering::Release);
                 wait_for(2 * trip + 2);
             }
             *time = start.elapsed();
         }
         batches.sort_unstable();
-        Some(batches[BATCHES / 2] / (2 * TRIPS as u32))
+        Some(batches[BATCHES / 2] / (2 * TRIPS_PER_BATCH as u32))
     })
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_hop_takes_some_time_where_there_are_two_processors() {
+    fn cache_line_latency_is_positive_on_two_or_more_processors() {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        assert_eq!(super::hop().is_some_and(|hop| !hop.is_zero()), processors > 1);
+        assert_eq!(super::cache_line_latency().is_some_and(|latency| !latency.is_zero()), processors > 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The process of a worker or a node, as far as it is known.
+//! The operating-system process of a worker or a node.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,27 +6,27 @@ use std::process::{Child, ExitStatus};
 
 use rustix::process::{self, Pid, PidfdFlags, Signal};
 
-/// A process, held by a descriptor (pidfd), so that no signal reaches another one that has got its id since. Dropping one that this
-/// lane has started kills it.
+/// A process, referred to by a pidfd, so that a signal can't reach another process that has reused the id. Dropping a
+/// [child](Self::Child) kills it.
 #[derive(Debug)]
 pub(crate) enum Process {
-    /// Somebody else starts it, and it has not come; or it can't be watched.
+    /// Started elsewhere and not connected yet, or it can't be watched.
     Unknown,
-    /// Started by this lane; the descriptor is readable once it has ended.
+    /// Started by this process. The pidfd is readable once the child has ended.
     Child(Child, OwnedFd),
-    /// Started by somebody else.
-    Stranger(OwnedFd),
-    /// It has ended; how is known of children only.
+    /// Started elsewhere.
+    Foreign(OwnedFd),
+    /// It has ended. The status is known for children only.
     Ended(Option<ExitStatus>),
 }
 
 impl Process {
-    /// A child of this process, which is killed if it can't be watched.
+    /// Watches a child of this process. A child that can't be watched is killed.
     pub(crate) fn child(mut child: Child) -> io::Result<Self> {
         match watch(child.id()) {
             Ok(exit) => Ok(Self::Child(child, exit)),
             Err(error) => {
-                // It has just been started, and nobody knows it yet.
+                // No peer has been told of this child yet.
                 _ = child.kill();
                 _ = child.wait();
                 Err(error)
@@ -34,35 +34,35 @@ impl Process {
         }
     }
 
-    /// Any other.
-    pub(crate) fn stranger(pid: u32) -> io::Result<Self> {
-        watch(pid).map(Self::Stranger)
+    /// Watches a process that was started elsewhere.
+    pub(crate) fn foreign(pid: u32) -> io::Result<Self> {
+        watch(pid).map(Self::Foreign)
     }
 
-    /// Its id, if this lane has started it.
+    /// The id of a child.
     pub(crate) fn child_id(&self) -> Option<u32> {
         if let Self::Child(child, _) = self { Some(child.id()) } else { None }
     }
 
-    /// What becomes readable once it has ended.
+    /// The pidfd, which is readable once the process has ended.
     pub(crate) fn exit(&self) -> Option<&OwnedFd> {
         match self {
-            Self::Child(_, exit) | Self::Stranger(exit) => Some(exit),
+            Self::Child(_, exit) | Self::Foreign(exit) => Some(exit),
             Self::Unknown | Self::Ended(_) => None,
         }
     }
 
-    /// Its end was seen.
+    /// Whether the process is known to have ended.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self, Self::Ended(_))
     }
 
-    /// How it has ended.
+    /// The exit status of a child that has ended.
     pub(crate) fn status(&self) -> Option<ExitStatus> {
         if let Self::Ended(status) = self { *status } else { None }
     }
 
-    /// Its descriptor is readable: takes its end in.
+    /// Records the end of the process; called when its pidfd is readable.
     pub(crate) fn reap(&mut self) -> io::Result<()> {
         let status = match self {
             Self::Child(child, _) => match child.try_wait() {
@@ -73,14 +73,14 @@ impl Process {
                     return Err(error);
                 }
             },
-            Self::Stranger(_) => None,
+            Self::Foreign(_) => None,
             Self::Unknown | Self::Ended(_) => return Ok(()),
         };
         *self = Self::Ended(status);
         Ok(())
     }
 
-    /// Ends it.
+    /// Kills the process.
     pub(crate) fn kill(&self) -> io::Result<()> {
         match self.exit().map(|exit| process::pidfd_send_signal(exit, Signal::KILL)) {
             None | Some(Ok(()) | Err(rustix::io::Errno::SRCH)) => Ok(()),
@@ -92,7 +92,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Self::Child(child, exit) = self {
-            // No thread is there to wait for it.
+            // The reactor thread no longer watches this child, so it is reaped here.
             _ = process::pidfd_send_signal(exit, Signal::KILL);
             _ = child.wait();
         }

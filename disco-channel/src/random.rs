@@ -1,10 +1,10 @@
-//! Numbers that nobody can guess.
+//! Random bytes from the system.
 
 use std::io;
 
 use rustix::rand::{self, GetRandomFlags};
 
-/// So many random bytes.
+/// Returns `N` random bytes.
 pub(crate) fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     let (mut random, mut filled) = ([0; N], 0);
     while filled < N {

@@ -1,4 +1,4 @@
-//! The controller's store and descriptors, as a worker process or a node asks for them.
+//! The client of the controller's store and descriptors, used by worker processes and nodes.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -10,30 +10,30 @@ use disco_core::store::{self, SharedStore};
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, Value};
 
-use crate::engine::questions::Questions;
+use crate::engine::pending_requests::PendingRequests;
 use crate::reactor::{Connection, Descriptor};
 
-/// Limit for an answer that waits for no other worker.
+/// Timeout for an answer that does not depend on another worker.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Asks the controller over a connection, and passes its answers on.
+/// Sends requests to the controller over a connection, and passes the answers to the callers.
 pub(crate) struct RemoteStore {
     connection: Arc<Connection>,
-    questions: Mutex<Questions<Tell>>,
+    requests: Mutex<PendingRequests<Tell>>,
 }
 
-/// Takes an answer.
+/// Gets the answer to a request.
 type Tell = Box<dyn FnOnce(Answer) + Send>;
 
-/// An answer, and the descriptor that came along.
+/// An answer, with the descriptor that came with it.
 pub(crate) type Answer = Result<(Value, Option<OwnedFd>)>;
 
 impl RemoteStore {
     pub(crate) fn new(connection: Arc<Connection>) -> Self {
-        Self { connection, questions: Mutex::default() }
+        Self { connection, requests: Mutex::default() }
     }
 
-    /// Passes an answer on to the thread that asked.
+    /// Passes an answer to the caller of request `id`.
     pub(crate) fn answer(&self, id: u64, answer: Answer) {
         let asked = self.lock().end(id);
         if let Some(tell) = asked {
@@ -41,10 +41,10 @@ impl RemoteStore {
         }
     }
 
-    /// Asks, with a descriptor that goes along, and waits for the answer.
+    /// Sends a request, with a descriptor if given, and waits for the answer.
     ///
     /// # Errors
-    /// The answer's own; [`Error::Aborted`]; [`Error::Deadline`]; the connection is cut.
+    /// The answer is an error; [`Error::Aborted`]; [`Error::Deadline`]; the connection is closed.
     pub(crate) fn ask(
         &self,
         fd: Option<OwnedFd>,
@@ -67,7 +67,7 @@ impl RemoteStore {
         answer
     }
 
-    /// Sends a question that has a number; tells why not if it has none, or if it can't be sent.
+    /// Sends a request that was given an id. An error, also of sending, goes to the caller as the answer.
     fn send(
         &self,
         asked: Result<u64, (Tell, Error)>,
@@ -90,8 +90,8 @@ impl RemoteStore {
         Some(id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Questions<Tell>> {
-        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PendingRequests<Tell>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sessions in one call: the lanes to all workers of a world, and the session over them.
+//! Starts a session in one call: the lanes to all workers of a world, and the session over them.
 //!
 //! ```no_run
 //! use disco_channel::session;
@@ -12,8 +12,9 @@
 //! # }
 //! ```
 //!
-//! `examples/without_facade.rs` of the package `disco` is a whole program. A program whose workers are processes serves as one where it
-//! is [invited](crate::processes::Invitation::take), before it does anything else.
+//! `examples/without_facade.rs` of the package `disco` is a whole program. A program whose workers are processes runs
+//! once more for each of them: before anything else, it takes its [invitation](crate::processes::Invitation::take) and
+//! [serves](crate::processes::serve) if there is one.
 
 use std::sync::Arc;
 
@@ -35,17 +36,17 @@ use crate::threads::ThreadLane;
 /// Starts a session whose workers are threads of this process.
 ///
 /// # Errors
-/// There are more workers than a lane reaches, or the system refuses a thread.
+/// The world has more than [`MAX_READERS`](crate::ring::MAX_READERS) workers, or a thread can't be started.
 pub fn threads(config: WorkerConfig, deadlines: Deadlines) -> Result<LaneSession> {
     let lane = lane_to_threads(config, config.world.size() as u32, Arc::default());
     start(config, vec![lane], deadlines)
 }
 
-/// Starts a session whose worker 0 is a thread of this process and whose other workers are processes of this machine. Blocks until
-/// they have started, for at most [`processes::Options::start`].
+/// Starts a session whose worker 0 is a thread of this process and whose other workers are processes of this machine.
+/// Blocks until they have started, for at most [`processes::Options::start`].
 ///
 /// # Errors
-/// A process can't be started, ends or does not connect in time: which worker, and why.
+/// A worker's process can't be started, ends, or does not connect in time. The error names the worker and the reason.
 #[cfg(target_os = "linux")]
 pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<LaneSession> {
     let config = options.config;
@@ -54,14 +55,14 @@ pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<La
     start(config, lanes, deadlines)
 }
 
-/// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes` nodes. Worker 0 is
-/// a thread of this process; the other workers here are processes with `local`, but for its `config`, if `options.processes` says so, else
-/// threads.
-/// Blocks until all nodes have joined and started their workers, for at most [`nodes::Options::start`].
+/// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes`
+/// nodes. Worker 0 is a thread of this process. The other local workers are processes, started as `local` says, if
+/// `options.processes` is set, else threads; `local.config` is ignored in favour of `options.config`. Blocks until all
+/// nodes have joined and started their workers, for at most [`nodes::Options::start`].
 ///
 /// # Errors
-/// A process can't be started, or a node does not join in time or is refused: which one, and why. The address is taken; `here` is 0 or
-/// more than all workers.
+/// A process can't be started, or a node does not join in time or is refused (the error names it and the reason); the address is in
+/// use; `here` is 0 or exceeds the number of workers.
 #[cfg(target_os = "linux")]
 pub fn nodes(
     options: nodes::Options,
@@ -72,7 +73,9 @@ pub fn nodes(
     let config = options.config;
     if !(1..=config.world.size() as u32).contains(&here) {
         let workers = config.world.size();
-        return Err(Error::invalid(format!("{here} of {workers} workers on this machine: it has worker 0 at least")));
+        return Err(Error::invalid(format!(
+            "{here} of {workers} workers on this machine: the number must be 1 to {workers}"
+        )));
     }
     let shared = match options.processes {
         true => shared_with_processes(config.world.per_node()),
@@ -90,13 +93,13 @@ pub fn nodes(
 }
 
 fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, mut deadlines: Deadlines) -> Result<LaneSession> {
-    // Behind those of collectives and of `init_ccl`.
+    // The controller's deadline comes after the workers' own, so that their more precise error is reported.
     let own = config.collective_deadline.max(config.connect_deadline);
     deadlines.collective = deadlines.collective.max(own.saturating_add(deadlines.reply));
     LaneSession::start(config.world, lanes, deadlines)
 }
 
-/// Lanes to worker 0, a thread, and to the others of the first `workers` workers, which are processes.
+/// Lanes to the first `workers` workers: worker 0 is a thread, the others are processes.
 #[cfg(target_os = "linux")]
 fn lanes_to_processes(options: processes::Options, workers: u32, shared: &Arc<Shared>) -> Vec<Arc<dyn Channel>> {
     let mut lanes = vec![lane_to_threads(options.config, 1, shared.clone())];
@@ -107,7 +110,7 @@ fn lanes_to_processes(options: processes::Options, workers: u32, shared: &Arc<Sh
     lanes
 }
 
-/// What worker 0 shares with processes, its tensors too, on a machine with so many ranks.
+/// The state that worker 0 shares with processes, with an arena for its tensors, on a machine with `ranks` ranks.
 #[cfg(target_os = "linux")]
 fn shared_with_processes(ranks: usize) -> Arc<Shared> {
     let arena =
@@ -115,7 +118,7 @@ fn shared_with_processes(ranks: usize) -> Arc<Shared> {
     Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena))
 }
 
-/// A lane to the first `workers` workers, as threads.
+/// A lane to the first `workers` workers, which are threads.
 fn lane_to_threads(config: WorkerConfig, workers: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
     let run = move |worker, endpoint| worker::run(worker, config, endpoint);
     Arc::new(ThreadLane::new(WorkerRange::new(0..workers), shared, run))

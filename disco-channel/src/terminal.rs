@@ -1,12 +1,12 @@
-//! Lines of workers on this program's output, which may be a terminal that obeys what other machines print.
+//! Prints workers' lines on this program's output, with control characters escaped on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write};
 
-/// Prints a worker's line as this program's own, in one piece. On a terminal its control characters are [shown](visible).
+/// Prints a worker's line with a prefix, in one write. On a terminal, control characters are [escaped](visible).
 pub(crate) fn print(prefix: &str, is_err: bool, line: &[u8]) {
-    // Whoever has closed the program's output does not want to know.
+    // The program's output may be closed.
     _ = match is_err {
         true => write(&mut io::stderr().lock(), io::stderr().is_terminal(), prefix, line),
         false => write(&mut io::stdout().lock(), io::stdout().is_terminal(), prefix, line),
@@ -18,8 +18,8 @@ fn write(output: &mut impl Write, is_terminal: bool, prefix: &str, line: &[u8]) 
     output.write_all(&[b"[", prefix.as_bytes(), b"] ", &line, b"\n"].concat())
 }
 
-/// The line with all control characters but newlines and tabs written out: `\x1b` for escape, `\u{9b}` for those of C1, `\x9b` for
-/// a byte that is no UTF-8 and would be one of C1 on a terminal of 8 bits.
+/// Escapes control characters other than newline and tab: `\x1b` for ESC, `\u{9b}` for a C1 character, and `\x9b` for a
+/// byte that is not UTF-8 but a C1 character on an 8-bit terminal.
 fn visible(line: &[u8]) -> Cow<'_, [u8]> {
     let is_harmless = |byte: u8| matches!(byte, b'\n' | b'\t' | b' '..=b'~');
     if line.iter().all(|byte| is_harmless(*byte)) {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_written_out_and_text_is_left_as_it_is() {
+    fn control_characters_are_escaped_and_text_is_unchanged() {
         let shown = |line: &[u8]| visible(line).into_owned();
         for text in ["", "plain text,\tand more\n", "Grüße, 世界 🦀", "\\x1b"] {
             assert_eq!(shown(text.as_bytes()), text.as_bytes());
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(shown("\u{9b}31m\u{85}".as_bytes()), b"\\u{9b}31m\\u{85}");
         // No UTF-8: a C1 character of 8 bits, and a letter of Latin-1.
         assert_eq!(shown(b"\x9b31m \xe9t\xe9"), b"\\x9b31m \xe9t\xe9");
-        // The end of a character whose beginning was in the line before.
+        // The end of a character that began in the previous line.
         assert_eq!(shown(b"\x9b\xc2"), b"\\x9b\xc2");
     }
 

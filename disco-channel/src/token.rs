@@ -1,4 +1,4 @@
-//! What all nodes of a session know, and nobody else.
+//! The shared secret of a session's nodes.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,24 +17,25 @@ use crate::random;
 
 const VARIABLE: &str = "DISCO_TOKEN";
 
-/// The secret of a session. It is never shown; each end proves to the other that it has the same.
+/// The secret of a session, which each node shares with the controller. It is never sent: each end proves to the other
+/// that it has it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Arc<[u8]>);
 
 impl Token {
-    /// The fewest bytes of a token, and the most.
+    /// Permitted length of a token, in bytes.
     pub const SIZES: std::ops::RangeInclusive<usize> = 16..=4096;
 
-    /// The token that is this text, without white space around it.
+    /// Makes a token of a text, without surrounding white space.
     ///
     /// # Errors
-    /// It is shorter or longer than [`Token::SIZES`].
+    /// The length of the text is outside [`Token::SIZES`].
     pub fn new(text: &str) -> Result<Self> {
         let text = text.trim();
         match Self::SIZES.contains(&text.len()) {
             true => Ok(Self(text.as_bytes().into())),
             false => Err(Error::invalid(format!(
-                "a token has {} to {} bytes, and this one {}",
+                "a token must have {} to {} bytes, and this one has {}",
                 Self::SIZES.start(),
                 Self::SIZES.end(),
                 text.len()
@@ -42,24 +43,25 @@ impl Token {
         }
     }
 
-    /// The token that `DISCO_TOKEN` is, or the one in the file that `DISCO_TOKEN_FILE` names; none without these.
+    /// Returns the token in `DISCO_TOKEN`, or in the file that `DISCO_TOKEN_FILE` names; `None` if neither variable is
+    /// set.
     ///
     /// # Errors
     /// As [`Token::new`] and [`Token::read`].
     pub fn from_env() -> Result<Option<Self>> {
         if let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) {
-            let token = text.to_str().ok_or_else(|| Error::invalid("no text")).and_then(Self::new);
+            let token = text.to_str().ok_or_else(|| Error::invalid("the value is not UTF-8")).and_then(Self::new);
             return token.map(Some).map_err(|error| Error::invalid(format!("{VARIABLE}: {error}")));
         }
         let file = env::var_os("DISCO_TOKEN_FILE").filter(|path| !path.is_empty());
         file.map(|path| Self::read(Path::new(&path))).transpose()
     }
 
-    /// [The environment's](Self::from_env) token, where there has to be one: nodes that are started elsewhere can't be handed a
-    /// random one.
+    /// Returns the token of [the environment](Self::from_env), which a session needs if its nodes are started
+    /// elsewhere: they can't be handed a random one.
     ///
     /// # Errors
-    /// There is none, and how to make one; as [`Token::from_env`].
+    /// The environment has no token (the error says how to make one); as [`Token::from_env`].
     pub fn required() -> Result<Self> {
         Self::from_env()?.ok_or_else(|| {
             Error::invalid(
@@ -70,47 +72,48 @@ impl Token {
         })
     }
 
-    /// A random token.
+    /// Makes a random token.
     ///
     /// # Errors
-    /// No random numbers.
+    /// The system gives no random numbers.
     pub fn random() -> Result<Self> {
-        let random = random::bytes::<32>().map_err(|error| Error::system("no random numbers", error))?;
+        let random = random::bytes::<32>()
+            .map_err(|error| Error::system("the system gives no random numbers for a token", error))?;
         Self::new(&random::hex(&random))
     }
 
-    /// Its text, to be passed on where nobody else reads it.
+    /// The token's text. It is a secret: pass it on only where other users can't read it.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 
-    /// Passes it on to a program that is to be started, in `DISCO_TOKEN`.
+    /// Passes the token to a program that is to be started, in `DISCO_TOKEN`.
     pub fn pass_on(&self, program: &mut Command) {
         program.env(VARIABLE, OsStr::from_bytes(&self.0));
     }
 
-    /// The token in a file. That others can read it is logged as a warning.
+    /// Reads the token in a file. Logs a warning if other users can read the file.
     ///
     /// # Errors
-    /// It can't be read, or has no token.
+    /// The file can't be read, or does not hold a token.
     pub fn read(path: &Path) -> Result<Self> {
         let name = format!("token file {}", path.display());
         let refused = |error: std::io::Error| Error::system(name.as_str(), error);
         let mut text = String::new();
         let file = File::open(path).map_err(refused)?;
         if file.metadata().is_ok_and(|data| data.mode() & 0o077 != 0) {
-            tracing::warn!(path = %path.display(), "others can read the token");
+            tracing::warn!(path = %path.display(), "other users can read the token file; make it readable to its owner only (chmod 600)");
         }
-        // Whatever it is, not all of it is wanted.
+        // Bounds the read: the path may name a huge file.
         let most = *Self::SIZES.end() as u64 * 2;
         file.take(most).read_to_string(&mut text).map_err(refused)?;
         Self::new(&text).map_err(|error| Error::invalid(format!("{name}: {error}")))
     }
 
-    /// Makes a random token, and a new file with it that only this user can read.
+    /// Makes a random token and stores it in a new file that only this user can read.
     ///
     /// # Errors
-    /// The file is there already, or can't be written; no random numbers.
+    /// The file exists already or can't be written, or the system gives no random numbers.
     pub fn create(path: &Path) -> Result<Self> {
         let refused = |error: std::io::Error| Error::system(format!("token file {}", path.display()), error);
         let token = Self::random()?;
@@ -135,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_file_is_its_owners_alone_and_never_replaced() {
+    fn a_new_token_file_has_mode_600_and_an_existing_one_is_not_replaced() {
         let folder = std::env::temp_dir().join(format!("disco-token-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("token");
@@ -147,7 +150,7 @@ mod tests {
         assert_eq!(format!("{token:?}"), "Token");
         std::fs::write(&path, "short\n").unwrap();
         let short = Token::read(&path).unwrap_err().to_string();
-        assert!(short.ends_with("/token: a token has 16 to 4096 bytes, and this one 5"), "{short}");
+        assert!(short.ends_with("/token: a token must have 16 to 4096 bytes, and this one has 5"), "{short}");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -11,13 +11,13 @@ use terminal_size::{Width, terminal_size_of};
 
 use crate::output::json;
 
-/// List the backends of this program, and why those that can't be used here can't
+/// List the backends of this program: the version of each, or why it is unavailable on this machine
 #[derive(Args)]
 pub(crate) struct Backends {
-    /// Print one JSON array
+    /// Print the list as one JSON array
     #[arg(long)]
     json: bool,
-    /// Fail unless this backend can be used here (may be repeated)
+    /// Fail unless this backend is available on this machine (may be repeated)
     #[arg(long, value_name = "NAME")]
     require: Vec<String>,
 }
@@ -68,7 +68,7 @@ impl Backends {
     }
 }
 
-/// How wide lines may be: as wide as a terminal shows them, and of any width elsewhere.
+/// Maximum line width: the width of the terminal, or unlimited if standard output is no terminal.
 fn columns() -> usize {
     match (io::stdout().is_terminal(), terminal_size_of(io::stdout())) {
         (false, _) => usize::MAX,
@@ -87,8 +87,8 @@ fn print(row: &Row, width: usize, out: &mut impl Write) -> io::Result<()> {
     row.details.iter().try_for_each(|(what, value)| wrap(&format!("{:<8} {what}: {value}", ""), width, out))
 }
 
-/// Writes a line, as several where it is too wide: broken between words, in words that are too wide themselves, and indented from the
-/// second on.
+/// Writes a line, wrapped at `width`: between words, or inside a word wider than a line. Continuation lines are
+/// indented.
 fn wrap(line: &str, width: usize, out: &mut impl Write) -> io::Result<()> {
     const INDENT: usize = 11;
     let mut rest = line;
@@ -96,7 +96,8 @@ fn wrap(line: &str, width: usize, out: &mut impl Write) -> io::Result<()> {
     while rest.chars().count() > width.saturating_sub(indent) {
         let room = width.saturating_sub(indent).max(1);
         let end = rest.char_indices().nth(room).map_or(rest.len(), |(at, _)| at);
-        // A space right behind the room ends a word that fits. Spaces that lead are those of columns.
+        // A space right after the last column that fits also ends a word. Leading spaces pad columns and are no place
+        // to break.
         let lead = rest.len() - rest.trim_start().len();
         let space = rest[..end + usize::from(rest[end..].starts_with(' '))].rfind(' ').filter(|at| *at > lead);
         let (head, tail) = rest.split_at(space.unwrap_or(end));
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_broken_between_words_and_in_words_that_are_too_wide() {
+    fn wide_lines_are_wrapped_between_words_and_inside_words_wider_than_a_line() {
         assert_eq!(wrapped("mpi      unavailable  no MPI", usize::MAX), ["mpi      unavailable  no MPI"]);
         assert_eq!(wrapped("mpi      unavailable  no MPI", 24), ["mpi      unavailable  no", "           MPI"]);
         let long = wrapped(&format!("mpi      unavailable  tried /{}/lib.so", "folder".repeat(20)), 40);

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::output::json;
 use crate::values;
 
-/// Check a backend on this machine: every operation it has on every element type, and every failure
+/// Check a backend on this machine: all its operations on all element types, and its behavior on failures
 #[derive(Args)]
 pub(crate) struct Check {
     /// Backend of the data plane
@@ -22,26 +22,26 @@ pub(crate) struct Check {
     /// Number of workers
     #[arg(long, default_value_t = 4, value_parser = values::workers)]
     workers: usize,
-    /// Number of equal groups that the workers are split in
+    /// Number of equal groups that the workers are split into
     #[arg(long, default_value_t = 1, value_parser = values::groups)]
     groups: usize,
-    /// Where the workers live [default: processes for `mpi`, threads for others]
+    /// Kind of session: where the workers run [default: processes for backend mpi, else threads]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
-    /// Each worker's device, parted by commas [default: worker i takes device i]
+    /// Device of each worker, separated by commas [default: worker i uses device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
-    /// Only checks with this text in their name, which is like `all_reduce::bf16::avg`
+    /// Run only checks whose name contains this text; a name looks like all_reduce::bf16::avg
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
-    /// Print one JSON object
+    /// Print the results as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// The user's backend in the user's world.
+/// The harness of the backend, world and session that the options select.
 #[derive(Debug)]
-struct Here {
+struct CliHarness {
     backend: String,
     world: World,
     session: SessionKind,
@@ -53,7 +53,7 @@ struct Here {
 struct Row {
     name: String,
     outcome: &'static str,
-    /// Sub-cases, each counted on each worker.
+    /// Number of sub-cases executed, summed over all workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     executed: Option<usize>,
     /// Why it failed or was skipped.
@@ -61,7 +61,7 @@ struct Row {
     reason: Option<String>,
 }
 
-/// All of them.
+/// The results of all checks, as JSON.
 #[derive(Default, Serialize)]
 struct Report {
     checks: Vec<Row>,
@@ -70,7 +70,7 @@ struct Report {
     skipped: usize,
 }
 
-impl Harness for Here {
+impl Harness for CliHarness {
     fn name(&self) -> &str {
         &self.backend
     }
@@ -108,10 +108,10 @@ impl Check {
         values::check_devices(&self.backend, &self.devices)?;
         let cases: Vec<Case> = Suite::checks().into_iter().filter(|case| case.name().contains(&self.filter)).collect();
         if cases.is_empty() {
-            anyhow::bail!("no check has `{}` in its name", self.filter);
+            anyhow::bail!("--filter matches no check: no name contains `{}`", self.filter);
         }
         let session = self.session.unwrap_or(SessionKind::of(&self.backend));
-        let suite = Suite::new(Arc::new(Here { session, backend: self.backend, world, devices: self.devices }));
+        let suite = Suite::new(Arc::new(CliHarness { session, backend: self.backend, world, devices: self.devices }));
         let mut report = Report::default();
         for case in &cases {
             let row = Row::new(case.name(), suite.run(case));
@@ -130,7 +130,7 @@ impl Check {
             }
         };
         closed?;
-        // A reader that has seen enough does not make failures a success.
+        // Failures fail the command even if its reader has closed the pipe.
         if report.failed > 0 {
             return Ok(report.status());
         }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_check_says_why_and_fails_the_command() {
+    fn a_failed_check_prints_its_reason_and_fails_the_command() {
         let why = "3 workers: element 0: expected 3, got 4".to_owned();
         let row = Row::new("broadcast::i8", Outcome::Failed { why });
         let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! The command: its subcommands, and how it ends.
+//! The command line: subcommands and exit status.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
@@ -38,20 +38,22 @@ enum Command {
     Topo(topo::Topo),
     #[cfg(target_os = "linux")]
     Worker(worker::Worker),
-    /// Print completions for a shell
+    /// Print the completion script of a shell
     Completions {
-        /// Which shell
+        /// Shell to complete for
         shell: Shell,
     },
 }
 
-/// Runs the command line of this process, as the command `name`, and returns its exit status: 0, 1 for a failure, which is printed
-/// to standard error. Does not return for `--help`, `--version` and a command line that is refused (status 2). It calls
-/// [`disco::init`], so it comes first in `main`.
+/// Runs the command line of this process as the command `name`. Call it first in `main`, because it calls
+/// [`disco::init`].
+///
+/// Returns the exit status: 0, or 1 after a failure, whose error is printed to standard error. Does not return for
+/// `--help`, `--version` (status 0) and an invalid command line (status 2).
 pub fn main(name: &'static str) -> ExitCode {
     disco::init();
     let filter = EnvFilter::builder().with_env_var("DISCO_LOG").from_env_lossy();
-    // Without escape codes in files; a standard error that is closed is no reason to panic.
+    // Escape codes only on a terminal. Logging to a closed standard error must not panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(io::stderr().is_terminal());
     log.log_internal_errors(false).with_writer(io::stderr).init();
     let matches = Cli::command().name(name).bin_name(name).get_matches();
@@ -63,11 +65,11 @@ pub fn main(name: &'static str) -> ExitCode {
     });
     match ended {
         Ok(code) => code,
-        // The reader of the output has seen enough.
+        // The reader of the output has closed its end of the pipe.
         Err(error) if broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let causes = causes(error.as_ref()).into_iter().map(|cause| format!(": {cause}")).collect::<String>();
-            // `eprintln!` panics where standard error is closed.
+            // `eprintln!` panics if standard error is closed.
             _ = writeln!(io::stderr(), "{name}: {error}{causes}");
             ExitCode::FAILURE
         }
@@ -89,7 +91,7 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         #[cfg(target_os = "linux")]
         Command::Worker(worker) => worker.run(),
         Command::Completions { shell } => {
-            // Not straight to `out`: it would panic where that is closed.
+            // Written through a buffer: `generate` panics if it can't write, as on a closed pipe.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), name, &mut script);
             out.write_all(&script)?;

@@ -1,7 +1,7 @@
-//! The `disco` command as a library: which backends are there, are they right, how fast is the control plane, how are GPUs linked,
-//! start a program, join one.
+//! The `disco` command as a library: list, check and measure backends, measure the control plane, show GPU links, run a
+//! program, join a session.
 //!
-//! A command that also has a backend of one's own is a program that links the backend and calls [`main`]:
+//! To get the same command with your own backend, write a program that links the backend and calls [`main`]:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -13,8 +13,8 @@
 //! }
 //! ```
 //!
-//! Then `my-disco check --backend NAME`, `my-disco bench all_reduce --backend NAME` and `my-disco ping` treat it as any other.
-//! The features `local`, `mpi`, `nccl` and `rccl`, all on by default, link Disco's own backends.
+//! Then `my-disco check --backend NAME` and `my-disco bench all_reduce --backend NAME` check and measure it like any
+//! other. The features `local`, `mpi`, `nccl` and `rccl`, all on by default, link Disco's own backends.
 
 mod backends;
 mod bench;

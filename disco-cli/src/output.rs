@@ -1,4 +1,4 @@
-//! Where results go: standard output as JSON, and files.
+//! Output of results: JSON on standard output, and files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde::Serialize;
 
-/// Writes one JSON value and the end of its line. An error of `out` stays an [`io::Error`].
+/// Writes one JSON value and a line end. An error of `out` is returned as an [`io::Error`].
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_vec_pretty(value)?;
     text.push(b'\n');
     Ok(out.write_all(&text)?)
 }
 
-/// A file that is opened before the work whose result goes there. Its content stays until the result is written; a new one is removed
-/// if there is no result.
+/// An output file, opened before the work that produces its content, so that an unwritable path fails early. An
+/// existing file keeps its content until [`Self::write`]; a new file is removed if nothing is written.
 pub(crate) struct OutputFile {
     path: PathBuf,
     file: File,
@@ -23,10 +23,10 @@ pub(crate) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Opens it, or makes it.
+    /// Opens the file, or creates it.
     ///
     /// # Errors
-    /// It can't be written, naming it.
+    /// The file can't be opened for writing; the error names it.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let open = || match OpenOptions::new().write(true).create_new(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -39,13 +39,13 @@ impl OutputFile {
         Ok(Self { path: path.to_owned(), file, is_unfinished })
     }
 
-    /// Replaces the content of the file by the result.
+    /// Replaces the content of the file by `result`.
     ///
     /// # Errors
-    /// It can't be written, naming it.
+    /// Writing fails; the error names the file.
     pub(crate) fn write(mut self, result: &[u8]) -> anyhow::Result<()> {
         let mut write = || {
-            // Pipes and devices have no length.
+            // Only regular files can be truncated.
             if self.file.metadata()?.is_file() {
                 self.file.set_len(0)?;
             }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_a_result_is_as_it_was() {
+    fn dropping_an_unwritten_file_keeps_old_content_and_removes_a_new_file() {
         let path = std::env::temp_dir().join(format!("disco-output-{}", std::process::id()));
         drop(OutputFile::open(&path).unwrap());
         assert!(!path.exists());

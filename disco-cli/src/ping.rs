@@ -14,37 +14,37 @@ use serde::Serialize;
 use crate::output::json;
 use crate::values;
 
-/// Measure the control plane: latency of syncs, rate of calls
+/// Measure the control plane: latency of syncs and rate of calls
 #[derive(Args)]
 pub(crate) struct Ping {
     /// Number of workers
     #[arg(long, default_value_t = 4, value_parser = values::workers)]
     workers: usize,
-    /// Where the workers live
+    /// Kind of session: where the workers run
     #[arg(long, default_value_t, value_parser = values::sessions())]
     session: SessionKind,
-    /// Number of nodes that share the workers, in a session of nodes; all are started here [default: 2]
+    /// With `--session nodes`: number of nodes that share the workers, all started on this machine [default: 2]
     #[arg(long, value_parser = values::nodes)]
     nodes: Option<usize>,
-    /// Where workers of nodes live: threads of a node, or processes of their own [default: processes]
+    /// With `--session nodes`: whether workers are threads or processes of their node [default: processes]
     #[arg(long, value_parser = values::node_workers())]
     node_workers: Option<SessionKind>,
-    /// Syncs to time, and a hundredth of the calls
+    /// Number of syncs to time, and of calls in hundreds
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Print one JSON object
+    /// Print the results as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// What was measured.
+/// The results, as JSON.
 #[derive(Serialize)]
 struct Report {
     workers: usize,
     session: &'static str,
-    /// CPUs that this process may use; 1 when pinned.
+    /// Number of CPUs in this process's affinity mask.
     cpus: usize,
-    /// Milliseconds until all workers have started and answered.
+    /// Time until all workers have started and answered a sync, in ms.
     ready_ms: f64,
     sync_one: Latency,
     sync_all: Latency,
@@ -52,14 +52,14 @@ struct Report {
     calls_4_args: Rate,
 }
 
-/// Microseconds from the command to the reply.
+/// Time from the command to the reply, in µs.
 #[derive(Serialize)]
 struct Latency {
     median_us: f64,
     p99_us: f64,
 }
 
-/// Calls, each handle dropped at once, until all workers have executed all of them.
+/// Rate of calls, timed until all workers have executed all of them. Each returned handle is dropped at once.
 #[derive(Serialize)]
 struct Rate {
     per_call_us: f64,
@@ -88,7 +88,7 @@ impl Ping {
         #[cfg(target_os = "linux")]
         let builder = {
             let workers = self.node_workers.unwrap_or(SessionKind::Processes);
-            builder.over(self.nodes.unwrap_or(2)).node_workers(workers)
+            builder.node_count(self.nodes.unwrap_or(2)).node_workers(workers)
         };
         let session = builder.start()?;
         block_on(session.sync_all())?;
@@ -105,7 +105,7 @@ impl Ping {
     async fn measure(&self, session: &dyn Session, ready: Duration) -> disco::Result<Report> {
         let (nop, nop_4) = (session.function("disco-cli.nop").await?, session.function("disco-cli.nop_4").await?);
         let object = session.call(&nop, ()).await?;
-        // Warm up: threads, caches, registers.
+        // Warms up threads, caches and registers.
         self.calls(session, &nop_4, Some(&object)).await?;
         let last = WorkerId::new(self.workers as u32 - 1);
         Ok(Report {
@@ -132,7 +132,7 @@ impl Ping {
         Ok(Latency { median_us: at(0.5), p99_us: at(0.99) })
     }
 
-    /// Calls with no arguments, or with an int, a float, a string and `object`.
+    /// Times calls without arguments, or, with `object`, calls with an int, a float, a string and `object`.
     async fn calls(&self, session: &dyn Session, function: &DRef, object: Option<&DRef>) -> disco::Result<Rate> {
         let calls = u64::from(self.rounds) * 100;
         session.sync_all().await?;

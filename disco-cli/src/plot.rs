@@ -15,8 +15,8 @@ use crate::report::{Figures, Report, Row};
 use crate::values;
 
 const SIZE: (u32, u32) = (1200, 560);
-/// Told apart by all eyes, on white: seven of Okabe and Ito (2008), and darker ones. Their number and that of [`MARKERS`] have no common
-/// divisor, so that 60 series differ in color or marker.
+/// Colors that color-blind readers can distinguish on white: seven of Okabe and Ito (2008), and darker ones. Their
+/// number is coprime to that of [`MARKERS`], so 60 series differ in color or marker.
 const COLORS: [RGBColor; 12] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -31,7 +31,7 @@ const COLORS: [RGBColor; 12] = [
     RGBColor(119, 119, 119),
     RGBColor(127, 72, 20),
 ];
-/// Corners of the marks on points, in pixels around them: disc, square, triangle, diamond, triangle upside down.
+/// Corners of the markers, in pixels relative to the point: disc, square, triangle, diamond, inverted triangle.
 const MARKERS: [&[(i32, i32)]; 5] = [
     &[(-2, -5), (2, -5), (5, -2), (5, 2), (2, 5), (-2, 5), (-5, 2), (-5, -2)],
     &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
@@ -40,18 +40,18 @@ const MARKERS: [&[(i32, i32)]; 5] = [
     &[(0, 5), (5, -4), (-5, -4)],
 ];
 
-/// Draw results of `disco bench --json` over each other: latency and bus bandwidth against size
+/// Draw results of `disco bench --json` into one SVG picture: latency and bus bandwidth against size
 #[derive(Args)]
 pub(crate) struct Plot {
-    /// Results
+    /// Outputs of `disco bench --json`
     #[arg(required = true, value_name = "FILE.json")]
     results: Vec<PathBuf>,
-    /// Where to draw, as SVG
+    /// SVG file to write
     #[arg(long, value_name = "FILE.svg", value_parser = values::svg)]
     out: PathBuf,
 }
 
-/// One line of the picture: time in µs and bandwidth in GB/s by size in bytes.
+/// One line in each panel: figures by size in bytes.
 struct Series {
     name: String,
     points: Vec<(f64, Figures)>,
@@ -62,7 +62,7 @@ impl Plot {
         let read = |path: &PathBuf| -> anyhow::Result<Report> {
             let named = || format!("{}", path.display());
             serde_json::from_slice(&fs::read(path).with_context(named)?)
-                .with_context(|| format!("{} is no result of `disco bench --json`", path.display()))
+                .with_context(|| format!("{} is not an output of `disco bench --json`", path.display()))
         };
         let reports: Vec<Report> = self.results.iter().map(read).collect::<anyhow::Result<_>>()?;
         draw(&reports, OutputFile::open(&self.out)?)?;
@@ -73,13 +73,13 @@ impl Plot {
 /// Draws results into a file.
 pub(crate) fn draw(reports: &[Report], file: OutputFile) -> anyhow::Result<()> {
     let series: Vec<Series> = reports.iter().flat_map(series).filter(|series| !series.points.is_empty()).collect();
-    ensure!(!series.is_empty(), "there is nothing to draw");
+    ensure!(!series.is_empty(), "nothing to draw: the results have no rows");
     let mut picture = String::new();
     picture_of(&series, &mut picture).map_err(|error| anyhow!("can't draw: {error}"))?;
     file.write(picture.as_bytes())
 }
 
-/// Out of place and in place.
+/// The series of a report: out of place and in place.
 fn series(report: &Report) -> [Series; 2] {
     let Report { operation, backend, workers, session, rows, .. } = report;
     let dtype = rows.first().map_or("", |row| &row.dtype);
@@ -107,7 +107,7 @@ fn picture_of(series: &[Series], picture: &mut String) -> Result<(), Box<dyn std
     Ok(())
 }
 
-/// Smallest and largest value.
+/// Smallest and largest value of all points.
 fn range(series: &[Series], value: impl Fn(&Figures) -> f64) -> (f64, f64) {
     let values = series.iter().flat_map(|series| &series.points).map(|(_, figures)| value(figures));
     values.fold((f64::INFINITY, 0.0), |(low, high), value| (low.min(value), high.max(value)))
@@ -157,13 +157,13 @@ where
     Ok(())
 }
 
-/// The mark of a series, so many pixels to the right of its point.
+/// The marker of a series, `right` pixels to the right of its point.
 fn mark(series: usize, right: i32) -> Polygon<(i32, i32)> {
     let corners: Vec<_> = MARKERS[series % MARKERS.len()].iter().map(|(x, y)| (x + right, *y)).collect();
     Polygon::new(corners, COLORS[series % COLORS.len()].filled())
 }
 
-/// `64 KiB`, in whole numbers where the grid has them.
+/// A size as an axis label, such as `64K`.
 fn bytes(size: f64) -> String {
     let (unit, shift) = match size {
         ..1024.0 => ("", 0),

@@ -1,34 +1,34 @@
-//! What was measured, as nccl-tests print it, and as JSON.
+//! The report of `disco bench`: a table in the format of nccl-tests, or JSON.
 
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// One run of `disco bench`.
+/// The results of one run of `disco bench`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) version: String,
     pub(crate) operation: String,
     pub(crate) backend: String,
-    /// The backend's library.
+    /// Name and version of the backend's library.
     pub(crate) library: String,
     pub(crate) workers: usize,
     pub(crate) session: String,
     pub(crate) cpus: usize,
-    /// One-way latency of a cache line between two threads of this program, before and after.
+    /// One-way latency of a cache line between two threads of this process, in ns: before and after the measurement.
     pub(crate) hop_ns: [Option<u128>; 2],
     pub(crate) rows: Vec<Row>,
-    /// Mean of all bus bandwidths, in GB/s; none before the end.
+    /// Mean bus bandwidth of all rows, in GB/s; `None` until the last row is measured.
     #[serde(default)]
     pub(crate) avg_busbw: Option<f64>,
 }
 
-/// One size.
+/// The results for one size.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Row {
-    /// Bytes of the larger side of one rank.
+    /// Size in bytes of the larger of one rank's source and destination.
     pub(crate) size: usize,
-    /// Elements: of a block where there are blocks.
+    /// Number of elements: per block if the operation has blocks, else in total.
     pub(crate) count: usize,
     #[serde(rename = "type")]
     pub(crate) dtype: String,
@@ -38,15 +38,23 @@ pub(crate) struct Row {
     pub(crate) in_place: Option<Figures>,
 }
 
-/// What one operation of one size took, on the slowest rank.
+/// Time and bandwidth of one operation at one size, on the slowest rank.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Figures {
+    /// Mean time of one iteration, in µs.
     pub(crate) time_us: f64,
-    /// Size over time, in GB/s.
+    /// Algorithm bandwidth: size over time, in GB/s.
     pub(crate) algbw: f64,
+    /// Bus bandwidth, in GB/s.
     pub(crate) busbw: f64,
-    /// Wrong elements, over all ranks; `None` if the result was not checked.
+    /// Number of wrong elements, summed over all ranks; `None` if the result was not checked.
     pub(crate) wrong: Option<u64>,
+    /// Number of timed iterations that each rank ran.
+    #[serde(default)]
+    pub(crate) iters: u64,
+    /// Number of iterations that each rank ran before the clock started.
+    #[serde(default)]
+    pub(crate) warmup_iters: u64,
 }
 
 impl Report {
@@ -56,7 +64,7 @@ impl Report {
             out,
             "# disco {version}: {operation}, backend {backend} ({library}), {workers} workers ({session}), {cpus} CPUs"
         )?;
-        print_hop(hop_ns[0], out)?;
+        print_cache_line_latency(hop_ns[0], out)?;
         writeln!(out, "#{:>67}{:>37}", "out of place", "in place")?;
         let columns = format!("{:>11} {:>9} {:>9} {:>6}", "time", "algbw", "busbw", "wrong");
         writeln!(
@@ -69,7 +77,7 @@ impl Report {
     }
 
     pub(crate) fn print_footer(&self, out: &mut impl Write) -> io::Result<()> {
-        print_hop(self.hop_ns[1], out)?;
+        print_cache_line_latency(self.hop_ns[1], out)?;
         writeln!(out, "# Avg bus bandwidth    : {:.4}", self.avg_busbw.unwrap_or_default())?;
         match self.wrong() {
             Some(wrong) => writeln!(out, "# wrong elements: {wrong}"),
@@ -77,12 +85,12 @@ impl Report {
         }
     }
 
-    /// Wrong elements of all rows; `None` if no result was checked.
+    /// Number of wrong elements, summed over all rows; `None` if results were not checked.
     pub(crate) fn wrong(&self) -> Option<u64> {
         self.figures().map(|figures| figures.wrong).sum()
     }
 
-    /// The mean bus bandwidth of all rows, out of place and in place, as nccl-tests count it.
+    /// The mean bus bandwidth of all rows, out of place and in place, as nccl-tests compute it.
     pub(crate) fn mean_busbw(&self) -> f64 {
         let (sum, count) = self.figures().fold((0.0, 0.0), |(sum, count), figures| (sum + figures.busbw, count + 1.0));
         if count > 0.0 { sum / count } else { 0.0 }
@@ -93,10 +101,10 @@ impl Report {
     }
 }
 
-fn print_hop(hop: Option<u128>, out: &mut impl Write) -> io::Result<()> {
-    match hop {
-        Some(hop) => writeln!(out, "# placement: a cache line takes {hop} ns from one thread to another"),
-        None => writeln!(out, "# placement: one processor"),
+fn print_cache_line_latency(ns: Option<u128>, out: &mut impl Write) -> io::Result<()> {
+    match ns {
+        Some(ns) => writeln!(out, "# placement: a cache line takes {ns} ns from one thread to another"),
+        None => writeln!(out, "# placement: only one CPU, so no latency between two"),
     }
 }
 
@@ -114,7 +122,7 @@ impl Row {
 
 impl Figures {
     fn columns(self) -> String {
-        let Self { time_us, algbw, busbw, wrong } = self;
+        let Self { time_us, algbw, busbw, wrong, .. } = self;
         let wrong = wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string());
         format!("{time_us:>11.2} {algbw:>9.2} {busbw:>9.2} {wrong:>6}")
     }

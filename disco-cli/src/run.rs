@@ -11,40 +11,43 @@ use disco::{SessionKind, World, backend};
 
 use crate::values;
 
-/// Run a program whose session is made by `disco::from_env()`
+/// Run a program that makes its session with `disco::from_env()`
 ///
-/// The program takes the place of this command: its exit status is the program's, and so are signals.
+/// The program replaces this process, so it gets the signals and its exit status is that of the command.
 #[derive(Args)]
 pub(crate) struct Run {
     /// Backend of the data plane
     #[arg(long, default_value = "local", value_parser = values::backends())]
     backend: String,
-    /// Number of workers, on all machines together [default: 1 on each]
+    /// Number of workers on all machines together [default: 1 per machine]
     #[arg(long, value_parser = values::workers)]
     workers: Option<usize>,
     /// Number of equal groups that the workers are split in
     #[arg(long, default_value_t = 1, value_parser = values::groups)]
     groups: usize,
-    /// Where the workers live [default: nodes for several, processes for `mpi`, threads for others]
+    /// Kind of session: where the workers run [default: nodes if --nodes is above 1, processes for backend mpi, else
+    /// threads]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
-    /// Number of machines, this one included; prints the command for the other machines, which need the token
+    /// Number of machines, including this one; prints the command to run on the others, which need the token
     #[arg(long, default_value_t = 1, value_parser = values::nodes)]
     nodes: usize,
-    /// Where other machines connect [default: any port of 127.0.0.1]
+    /// Address where the other machines connect [default: any free port of 127.0.0.1]
     #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     listen: Option<String>,
-    /// A folder for files with what each worker N on this machine prints that is a process: N/stdout.log and N/stderr.log, which are
-    /// appended to [default: DISCO_LOG_DIR, else none]
+    /// Folder for the output of workers that are processes of this machine: that of worker N is appended to
+    /// N/stdout.log and N/stderr.log [default: DISCO_LOG_DIR, else none]
     #[arg(long, value_name = "FOLDER")]
     log_dir: Option<PathBuf>,
-    /// A file with the token that all nodes know, which `disco token` makes [default: DISCO_TOKEN_FILE, or the token itself in DISCO_TOKEN]
+    /// File with the token that all nodes share, made by `disco token` [default: the file in DISCO_TOKEN_FILE, or the
+    /// token in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Each worker's device, parted by commas [default: the i-th worker of a machine takes device i]
+    /// Device of each worker, separated by commas [default: the i-th worker of a machine uses device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
-    /// What starts the ranks of `mpi`, up to their program [default: MPI's own launcher, where it needs one]
+    /// Command that starts the MPI ranks, without the program [default: the launcher of the MPI library, if it needs
+    /// one]
     #[arg(long, value_name = "COMMAND")]
     launcher: Option<String>,
     /// The program and its arguments
@@ -63,7 +66,7 @@ impl Run {
         let launcher = self.launcher(workers)?;
         ensure!(
             self.log_dir.is_none() || launcher.is_empty(),
-            "--log-dir has no effect on ranks that MPI's launcher starts, which print by way of the launcher"
+            "--log-dir has no effect on ranks started by MPI's launcher: their output goes through the launcher"
         );
         let words = launcher.into_iter().chain(self.program.iter().map(OsString::from));
         let words: Vec<OsString> = words.collect();
@@ -94,30 +97,25 @@ impl Run {
 }
 
 impl Run {
-    /// Refuses options that have no effect on a session of this kind.
+    /// Rejects options that have no effect on a session of this kind.
     fn check_effects(&self, session: SessionKind) -> anyhow::Result<()> {
         values::check_devices(&self.backend, &self.devices)?;
         ensure!(
             self.log_dir.is_none() || session != SessionKind::Threads,
-            "--log-dir has no effect on workers that are threads, which print as their program does; `--session processes` \
-             makes them processes"
+            "--log-dir has no effect on workers that are threads, whose output is that of the program; use `--session processes`"
         );
         if session == SessionKind::Nodes {
             return Ok(());
         }
-        ensure!(
-            self.nodes == 1,
-            "--session {session} is on one machine, and --nodes {} are as many machines",
-            self.nodes
-        );
+        ensure!(self.nodes == 1, "--session {session} runs on one machine, but --nodes asks for {}", self.nodes);
         ensure!(self.token_file.is_none(), "--token-file has no effect without --nodes");
-        // Ranks that a launcher starts on several machines join rank 0 there.
+        // Ranks that a launcher starts on other machines connect to rank 0 at this address.
         let is_launched = self.launcher.is_some() || (self.backend == "mpi" && session == SessionKind::Processes);
         ensure!(self.listen.is_none() || is_launched, "--listen has no effect without --nodes");
         Ok(())
     }
 
-    /// What goes before the program.
+    /// The words of the launcher, which precede the program; empty if the program is run directly.
     #[cfg_attr(not(feature = "mpi"), expect(unused_variables))]
     fn launcher(&self, workers: usize) -> anyhow::Result<Vec<OsString>> {
         if let Some(launcher) = &self.launcher {
@@ -131,14 +129,14 @@ impl Run {
     }
 }
 
-/// Becomes the program; returns only if that fails.
+/// Replaces this process by the program; returns only if that fails.
 #[cfg(unix)]
 pub(crate) fn replace(mut command: Command) -> io::Result<ExitCode> {
     use std::os::unix::process::CommandExt as _;
     Err(command.exec())
 }
 
-/// Runs the program and passes its status on.
+/// Runs the program and returns success if it succeeds.
 #[cfg(not(unix))]
 pub(crate) fn replace(mut command: Command) -> io::Result<ExitCode> {
     let status = command.status()?;

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-/// Make a token for a session of nodes: a new file that only you can read, to be copied to the other machines
+/// Create a token for a session of nodes, in a new file that only you can read; copy it to the other machines
 #[derive(Args)]
 pub(crate) struct Token {
-    /// Where to write it; nothing must be there
+    /// File to create; it must not exist
     file: PathBuf,
 }
 

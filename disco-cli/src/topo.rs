@@ -10,39 +10,39 @@ use serde::Serialize;
 
 use crate::output::json;
 
-/// Show the links between this machine's GPUs, and whether peers can reach each other's memory by them
+/// Show this machine's GPUs, the links between them, and whether peer-to-peer kernels can use them
 #[derive(Args)]
 pub(crate) struct Topo {
-    /// Print one JSON object
+    /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// What was found, as JSON.
+/// The result, as JSON.
 #[derive(Serialize)]
 struct Finding {
     host: String,
     devices: Vec<Device>,
-    /// For each device, its links to every device; null where they are not known.
+    /// Number of links from each device to each device; null if unknown.
     links: Option<Vec<Vec<u32>>>,
     topology: &'static str,
     /// Each device's relay in a hybrid cube mesh.
     #[serde(skip_serializing_if = "Option::is_none")]
     relays: Option<[usize; 8]>,
-    /// Whether a variable said so, whatever the links are.
+    /// Whether an environment variable forced the topology, regardless of the links.
     forced: bool,
     why: Vec<String>,
-    /// What carries it; null without devices.
+    /// What runs an all-reduce; null without devices.
     all_reduce: Option<String>,
-    /// Whether kernels can be made; null without devices.
+    /// Whether kernels can be built; null without devices.
     kernels: Option<Kernels>,
 }
 
-/// Kernels, as JSON.
+/// Whether peer-to-peer kernels can be built, as JSON.
 #[derive(Serialize)]
 struct Kernels {
     ready: bool,
-    /// By what, or why not.
+    /// What builds them, or why they can't be built.
     detail: String,
 }
 
@@ -58,7 +58,7 @@ impl Topo {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let finding = match p2p::topology() {
             Ok(survey) => Finding::of(survey),
-            // That there is none is what was to be found out.
+            // A machine without GPUs is a result, not a failure.
             Err(Error::Unavailable(absent)) => Finding::none(&absent),
             Err(error) => return Err(error.into()),
         };

@@ -1,4 +1,4 @@
-//! What options take: parsers whose errors are about the text that was typed, and that tell `--help` the possible values.
+//! Parsers of option values. Their errors quote the text that was typed, and `--help` lists the possible values.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, Error};
 use disco::{DType, DeviceKind, Reduction, SessionKind, backend};
 
-/// Parses a value that has a name by `parse`, whose error lists the names.
+/// Parses one of several names by `parse`, and lists `names` as possible values in `--help`.
 #[derive(Clone)]
 pub(crate) struct Named<P> {
     names: Vec<&'static str>,
@@ -22,13 +22,15 @@ pub(crate) fn sessions() -> Named<Parse<SessionKind>> {
     Named { names: SessionKind::ALL.map(SessionKind::name).to_vec(), parse: SessionKind::from_str }
 }
 
-/// Where workers of a node live.
+/// Kinds of workers on a node: threads or processes.
 pub(crate) fn node_workers() -> Named<Parse<SessionKind, String>> {
     let kinds = [SessionKind::Threads, SessionKind::Processes];
     Named {
         names: kinds.map(SessionKind::name).to_vec(),
         parse: |name| match name.parse() {
-            Ok(SessionKind::Nodes) | Err(_) => Err(format!("workers of a node are threads or processes, not `{name}`")),
+            Ok(SessionKind::Nodes) | Err(_) => {
+                Err(format!("`{name}` is not possible on a node: workers of a node are threads or processes"))
+            }
             Ok(kind) => Ok(kind),
         },
     }
@@ -44,7 +46,7 @@ pub(crate) fn reductions() -> Named<Parse<Reduction>> {
     Named { names: Reduction::ALL.map(Reduction::name).to_vec(), parse: Reduction::from_str }
 }
 
-/// Backends of this program. Other names are no error here: whatever uses one says what the program has.
+/// Backends of this program. Any name parses: looking up an unknown backend gives an error that lists the known ones.
 pub(crate) fn backends() -> Named<Parse<String>> {
     Named { names: backend::all().iter().map(|backend| backend.name()).collect(), parse: String::from_str }
 }
@@ -85,11 +87,11 @@ fn at_least_one(text: &str, why: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err(why.to_owned()),
         Ok(count) => Ok(count),
-        Err(_) => Err(format!("`{text}` is no whole number")),
+        Err(_) => Err(format!("`{text}` is not a whole number")),
     }
 }
 
-/// Bytes: `8`, `64K`, `16M`, `1G`, in powers of 1,024.
+/// A size in bytes such as `8`, `64K`, `16M` or `1G`; units are powers of 1,024.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -97,58 +99,58 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
         "K" | "KB" | "KIB" => 10,
         "M" | "MB" | "MIB" => 20,
         "G" | "GB" | "GIB" => 30,
-        unit => return Err(format!("unknown unit `{unit}`; known are K, M, G")),
+        unit => return Err(format!("unknown unit `{unit}`; the units are K, M and G")),
     };
-    let example = "a size is a whole number of bytes, or of K, M or G in powers of 1,024, as in 64K";
-    let number: usize = digits.parse().map_err(|_| format!("`{text}` is no size: {example}"))?;
+    let example = "a size is a whole number of bytes, or of K, M or G (powers of 1,024), such as 64K";
+    let number: usize = digits.parse().map_err(|_| format!("`{text}` is not a size: {example}"))?;
     match number.checked_mul(1 << shift) {
         Some(0) => Err("a size is at least 1 byte".to_owned()),
         Some(bytes) => Ok(bytes),
-        None => Err(format!("`{text}` is more than memory can hold")),
+        None => Err(format!("`{text}` is larger than the address space")),
     }
 }
 
-/// `HOST:PORT`, or several with commas between them.
+/// `HOST:PORT`, or several, separated by commas.
 pub(crate) fn addresses(text: &str) -> Result<String, String> {
     text.split(',').try_for_each(address)?;
     Ok(text.to_owned())
 }
 
 fn address(text: &str) -> Result<(), String> {
-    let no = |why: String| Err(format!("`{text}` is no HOST:PORT: {why}"));
+    let invalid = |why: String| Err(format!("`{text}` is not HOST:PORT: {why}"));
     let Some((host, port)) = text.rsplit_once(':') else {
-        return no(format!("the port is missing, as in {text}:4567"));
+        return invalid(format!("the port is missing, as in {text}:4567"));
     };
     if host.is_empty() {
-        return no(format!("the host is missing, as in 127.0.0.1:{port}"));
+        return invalid(format!("the host is missing, as in 127.0.0.1:{port}"));
     }
     if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
-        return no("an IPv6 address stands in brackets, as in [::1]:4567".to_owned());
+        return invalid("an IPv6 address needs brackets, as in [::1]:4567".to_owned());
     }
     match port.parse::<u16>() {
         Ok(_) => Ok(()),
-        Err(_) => no(format!("`{port}` is no port, which is a number up to 65535")),
+        Err(_) => invalid(format!("`{port}` is not a port number (0 to 65535)")),
     }
 }
 
-/// A file for a picture: one whose name says that it is SVG, or says nothing.
+/// A path for a picture: its extension is `svg`, or it has none.
 pub(crate) fn svg(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     match path.extension() {
         Some(extension) if !extension.eq_ignore_ascii_case("svg") => {
-            Err(format!("pictures are SVG: name the file {}", path.with_extension("svg").display()))
+            Err(format!("pictures are written as SVG: name the file {}", path.with_extension("svg").display()))
         }
         _ => Ok(path.to_owned()),
     }
 }
 
-/// Refuses devices for a backend that takes none.
+/// Rejects `--devices` for a backend whose tensors are in host memory.
 ///
 /// # Errors
-/// There are some, and its tensors are in the host's memory; there is no such backend.
+/// `devices` is not empty, and `backend` uses host memory or is unknown.
 pub(crate) fn check_devices(backend: &str, devices: &[i32]) -> anyhow::Result<()> {
     if !devices.is_empty() && backend::find(backend)?.device_kind() == DeviceKind::Cpu {
-        anyhow::bail!("--devices has no effect: tensors of backend `{backend}` are in the host's memory");
+        anyhow::bail!("--devices has no effect: backend `{backend}` keeps tensors in host memory");
     }
     Ok(())
 }
@@ -158,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_powers_of_1024() {
+    fn sizes_take_units_of_1024_and_reject_zero_fractions_and_unknown_units() {
         assert_eq!(size("8"), Ok(8));
         assert_eq!(size("64k"), Ok(64 << 10));
         assert_eq!(size("16MiB"), Ok(16 << 20));
@@ -169,16 +171,16 @@ mod tests {
     }
 
     #[test]
-    fn addresses_have_a_host_and_a_port() {
+    fn addresses_without_host_or_port_are_rejected_with_the_reason() {
         for taken in ["a:1", "127.0.0.1:4567", "[::1]:0", "a:1,b:2"] {
             assert_eq!(addresses(taken).as_deref(), Ok(taken));
         }
         for (refused, why) in [
-            ("foo", "`foo` is no HOST:PORT: the port is missing, as in foo:4567"),
-            (":80", "`:80` is no HOST:PORT: the host is missing, as in 127.0.0.1:80"),
-            ("::1:80", "`::1:80` is no HOST:PORT: an IPv6 address stands in brackets, as in [::1]:4567"),
-            ("a:http", "`a:http` is no HOST:PORT: `http` is no port, which is a number up to 65535"),
-            ("a:1,b:70000", "`b:70000` is no HOST:PORT: `70000` is no port, which is a number up to 65535"),
+            ("foo", "`foo` is not HOST:PORT: the port is missing, as in foo:4567"),
+            (":80", "`:80` is not HOST:PORT: the host is missing, as in 127.0.0.1:80"),
+            ("::1:80", "`::1:80` is not HOST:PORT: an IPv6 address needs brackets, as in [::1]:4567"),
+            ("a:http", "`a:http` is not HOST:PORT: `http` is not a port number (0 to 65535)"),
+            ("a:1,b:70000", "`b:70000` is not HOST:PORT: `70000` is not a port number (0 to 65535)"),
         ] {
             assert_eq!(addresses(refused), Err(why.to_owned()));
         }

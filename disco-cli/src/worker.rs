@@ -11,29 +11,29 @@ use disco::{JoinOptions, Token};
 
 use crate::{run, values};
 
-/// Join a session of nodes from this machine, and serve until it is over
+/// Join a session of nodes from this machine, and serve until the session ends
 ///
-/// Its workers run the worker functions of PROGRAM, which calls `disco::init()` and is the controller's program, or those that
-/// Disco itself has.
+/// The node's workers run the worker functions of PROGRAM: the controller's program, which calls `disco::init()`.
+/// Without PROGRAM they have only Disco's own worker functions.
 #[derive(Args)]
 pub(crate) struct Worker {
-    /// Where the controller listens
+    /// Address where the controller listens; of several, separated by commas, one must answer
     #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     connect: String,
-    /// How many workers this machine has [default: as the controller says]
+    /// Number of workers on this machine [default: chosen by the controller]
     #[arg(long, value_name = "K")]
     workers_per_node: Option<u32>,
-    /// Which node this is, from 1 on [default: the controller chooses]
+    /// Id of this node, from 1 on [default: chosen by the controller]
     #[arg(long, value_name = "ID")]
     node_id: Option<u32>,
-    /// A file with the session's token [default: DISCO_TOKEN_FILE, or the token itself in DISCO_TOKEN]
+    /// File with the session's token [default: the file in DISCO_TOKEN_FILE, or the token in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// A folder for files with what each worker N on this machine prints: N/stdout.log and N/stderr.log, which are appended to
+    /// Folder for the output of this machine's workers: that of worker N is appended to N/stdout.log and N/stderr.log
     /// [default: DISCO_LOG_DIR, else none]
     #[arg(long, value_name = "FOLDER", env = "DISCO_LOG_DIR", hide_env = true)]
     log_dir: Option<PathBuf>,
-    /// How many seconds the controller may take to be there
+    /// Seconds to wait for the controller to listen
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u64,
     /// The program and its arguments
@@ -55,7 +55,7 @@ impl Worker {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The program joins by itself.
+    /// Replaces this process by the program, whose `disco::init()` joins the session.
     fn become_program(&self, program: &str, args: &[String]) -> anyhow::Result<ExitCode> {
         let mut command = Command::new(program);
         command.args(args).env("DISCO_CONNECT", &self.connect).env("DISCO_JOIN_SECONDS", self.wait.to_string());

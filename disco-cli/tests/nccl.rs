@@ -1,4 +1,5 @@
-//! The backend `nccl` in the `disco` command, on the test double of NCCL and of the CUDA driver, and on files that are neither.
+//! The `disco` command with backend `nccl`, on the test double of NCCL and the CUDA driver, and on files that are no
+//! libraries.
 
 #![cfg(all(feature = "nccl", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -6,34 +7,34 @@
 mod double;
 
 use disco_gpu_double::folder::{NAMES, hide, with};
-use double::{OF_AN_OLD_LIBRARY, absent, conforms, conforms_in, disco, text};
+use double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 
-/// As NVIDIA's, which has not RCCL's functions.
+/// The functions that only RCCL has are hidden, as in NVIDIA's library.
 #[test]
-fn it_conforms() {
+fn nccl_passes_the_conformance_suite() {
     let of_rccl = ["ncclAllToAll", "ncclAllToAllv"];
     let folder = with("gpu-double-nvidia", &NAMES, |object| of_rccl.into_iter().for_each(|name| hide(object, name)));
     conforms("nccl", &folder, &[], &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
 }
 
-/// Each worker is a process, but for the first, which makes the unique ids.
+/// Worker 0 is a thread of the controller and makes the unique ids; the other workers are processes.
 #[test]
-fn it_conforms_among_processes() {
+fn nccl_passes_the_conformance_suite_between_processes() {
     let parts = [("2", ""), ("3", "abort::"), ("4", "split")];
     conforms_in("processes", "nccl", &disco_gpu_double::folder(), &[], &parts);
 }
 
-/// Where the library has no split, any rank may make the unique id of a part.
+/// Without `ncclCommSplit`, any rank may make the unique id of a child communicator.
 #[test]
-fn an_old_library_conforms_among_processes() {
+fn an_old_library_passes_its_parts_of_the_conformance_suite_between_processes() {
     let folder = with("gpu-double-2.8-processes", &NAMES, |object| hide_all_since_2_8(object));
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
     conforms_in("processes", "nccl", &folder, &variables, &[("3", "f32"), ("4", "split")]);
 }
 
-/// With kernels beside NCCL, where they are for the sum.
+/// Kernels run the sums, NCCL the other operations.
 #[test]
-fn sums_by_kernels_conform() {
+fn cuda_p2p_passes_the_conformance_suite() {
     let Some(nvrtc) = disco_conformance::nvrtc() else { return };
     let nvrtc = nvrtc.to_str().unwrap();
     let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", nvrtc)];
@@ -42,16 +43,16 @@ fn sums_by_kernels_conform() {
     conforms_in("processes", "cuda_p2p", &disco_gpu_double::folder(), &variables, &[("2", "f32")]);
 }
 
-/// Without delays, launches and their ends would seem to be one.
+/// The delay separates the launch of an operation from its completion.
 #[test]
-fn it_conforms_where_work_takes_its_time() {
+fn nccl_passes_the_conformance_suite_with_delayed_completion() {
     let folder = disco_gpu_double::folder();
     conforms("nccl", &folder, &[("GPU_DOUBLE_DELAY_US", "300")], &[("2", "i32"), ("3", "abort::")]);
 }
 
-/// As communicators do that don't block, since 2.22.3.
+/// Launches on non-blocking communicators complete in the background since NCCL 2.22.3.
 #[test]
-fn it_conforms_where_each_launch_goes_on_by_itself() {
+fn nccl_passes_the_conformance_suite_with_non_blocking_communicators() {
     let variables = [("DISCO_CCL_BLOCKING", "0")];
     conforms("nccl", &disco_gpu_double::folder(), &variables, &[("2", "f32"), ("3", "abort::"), ("2", "split")]);
 }
@@ -71,18 +72,18 @@ fn hide_all_since_2_8(object: &mut [u8]) {
     later.into_iter().for_each(|function| hide(object, function));
 }
 
-/// 2.8 has no non-blocking communicators, no split, and sends and receives for most.
+/// 2.8 has no non-blocking communicators and no split; most operations are built from sends and receives.
 #[test]
-fn an_old_library_conforms() {
+fn an_old_library_passes_its_parts_of_the_conformance_suite() {
     let folder = with("gpu-double-2.8", &NAMES, |object| hide_all_since_2_8(object));
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
-    conforms("nccl", &folder, &variables, &OF_AN_OLD_LIBRARY);
+    conforms("nccl", &folder, &variables, &OLD_LIBRARY_PARTS);
     let checked = disco(&folder, &variables, &["check", "--backend", "nccl", "--workers", "2", "--filter", "avg"]);
     assert!(text(&checked).contains("skipped: nccl does not support all_reduce avg of f32"), "{}", text(&checked));
 }
 
 #[test]
-fn library_driver_and_devices_are_listed() {
+fn backends_lists_the_library_the_driver_and_the_devices() {
     let folder = disco_gpu_double::folder();
     let variables = [("GPU_DOUBLE_DEVICES", "2"), ("GPU_DOUBLE_DRIVER", "12040")];
     let listed = text(&disco(&folder, &variables, &["backends"]));
@@ -96,55 +97,59 @@ fn library_driver_and_devices_are_listed() {
 }
 
 #[test]
-fn what_is_not_there_is_told_with_its_reason() {
+fn a_missing_library_is_the_reason_for_an_unavailable_backend() {
     let nothing = with("gpu-double-none", &[], |_| {});
-    let why = absent("nccl", &nothing, &[]);
+    let why = unavailable_reason("nccl", &nothing, &[]);
     assert!(why.starts_with("NCCL is not available; tried libnccl.so.2: cannot open shared object file"), "{why}");
-    let why = absent("nccl", &nothing, &[("DISCO_NCCL_LIBRARY", "/nowhere/libnccl.so.2")]);
+    let why = unavailable_reason("nccl", &nothing, &[("DISCO_NCCL_LIBRARY", "/nowhere/libnccl.so.2")]);
     let expected =
         "NCCL is not available; tried /nowhere/libnccl.so.2: cannot open shared object file: No such file or directory";
     assert_eq!(why, expected);
 
     let no_driver = with("gpu-double-nccl", &["libnccl.so.2"], |_| {});
-    let why = absent("nccl", &no_driver, &[]);
+    let why = unavailable_reason("nccl", &no_driver, &[]);
     assert!(why.starts_with("the CUDA driver is not available; tried libcuda.so: cannot open shared"), "{why}");
     assert!(why.contains("tried libcuda.so.1: cannot open shared"), "{why}");
 }
 
 #[test]
-fn what_will_not_do_is_told_with_its_reason() {
+fn an_unsuitable_library_is_the_reason_for_an_unavailable_backend() {
     let folder = disco_gpu_double::folder();
-    let why = absent("nccl", &folder, &[("GPU_DOUBLE_NCCL_VERSION", "2604")]);
+    let why = unavailable_reason("nccl", &folder, &[("GPU_DOUBLE_NCCL_VERSION", "2604")]);
     assert!(why.contains("tried libnccl.so.2: it is NCCL 2.6.4; 2.7.0 or later is needed"), "{why}");
-    let why = absent("nccl", &folder, &[("GPU_DOUBLE_DRIVER", "10020")]);
+    let why = unavailable_reason("nccl", &folder, &[("GPU_DOUBLE_DRIVER", "10020")]);
     assert!(why.contains("tried libcuda.so.1: its CUDA is 10.2; 11.4 or later is needed"), "{why}");
-    let why = absent("nccl", &folder, &[("GPU_DOUBLE_INIT", "100")]);
+    let why = unavailable_reason("nccl", &folder, &[("GPU_DOUBLE_INIT", "100")]);
     assert!(why.contains("tried libcuda.so.1: cuInit returned 100: "), "{why}");
 
     let lacks = |object: &mut Vec<u8>| ["ncclSend", "ncclRecv"].into_iter().for_each(|function| hide(object, function));
-    let why = absent("nccl", &with("gpu-double-lacks", &NAMES, lacks), &[]);
+    let why = unavailable_reason("nccl", &with("gpu-double-lacks", &NAMES, lacks), &[]);
     assert!(why.contains("tried libnccl.so.2: it lacks ncclSend, ncclRecv"), "{why}");
     let lacks = |object: &mut Vec<u8>| hide(object, "cuMemcpyDtoDAsync_v2");
-    let why = absent("nccl", &with("gpu-double-lacks-copies", &NAMES, lacks), &[]);
+    let why = unavailable_reason("nccl", &with("gpu-double-lacks-copies", &NAMES, lacks), &[]);
     assert!(why.contains("tried libcuda.so.1: it lacks cuMemcpyDtoDAsync_v2"), "{why}");
 
-    // A toolkit's stub, which cudarc would take.
+    // The stub library of a CUDA toolkit, which cudarc would load.
     let stub = with("gpu-double-stub", &["libcuda.so.1", "libnccl.so.2"], |_| {});
     std::fs::copy(stub.join("double.so"), stub.join("libcuda.so")).unwrap();
-    let why = absent("nccl", &stub, &[("GPU_DOUBLE_INIT", "34")]);
+    let why = unavailable_reason("nccl", &stub, &[("GPU_DOUBLE_INIT", "34")]);
     assert!(why.contains("tried libcuda.so.1: cudarc would take libcuda.so, which is another"), "{why}");
 
-    // The machine that it is for: 64-bit ARM, or Intel's on other machines.
+    // An ELF machine type other than this machine's: x86-64 on ARM, else 64-bit ARM.
     let other = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
     let foreign = with("gpu-double-foreign", &NAMES, |object| object[18] = other);
-    let why = absent("nccl", &foreign, &[]);
+    let why = unavailable_reason("nccl", &foreign, &[]);
     assert!(why.starts_with("NCCL is not available; tried libnccl.so.2: "), "{why}");
     let no_library = with("gpu-double-text", &NAMES, |object| *object = b"not a library".to_vec());
-    assert!(absent("nccl", &no_library, &[]).contains("file too short"), "{}", absent("nccl", &no_library, &[]));
+    assert!(
+        unavailable_reason("nccl", &no_library, &[]).contains("file too short"),
+        "{}",
+        unavailable_reason("nccl", &no_library, &[])
+    );
 }
 
 #[test]
-fn workers_take_the_devices_that_are_named() {
+fn devices_selects_the_device_of_each_worker_and_rejects_duplicates_and_wrong_counts() {
     let folder = disco_gpu_double::folder();
     let bench = ["bench", "all_reduce", "--backend", "nccl", "--max-bytes", "4096", "--devices"];
     let run = disco(&folder, &[], &[&bench[..], &["3,1"]].concat());

@@ -1,4 +1,4 @@
-//! `disco run --nodes`, `disco worker` and `disco token`, as users run them on two machines.
+//! End-to-end tests of `disco run --nodes`, `disco worker` and `disco token`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -17,14 +17,14 @@ mod hello;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
 
-/// Says that this program is another.
+/// Environment variable that makes this executable run another `main`.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
 
 fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A folder that is removed with it.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -41,12 +41,12 @@ impl Drop for Folder {
     }
 }
 
-/// This program, as the example that docs/launching.md runs.
+/// Path of this executable, which is the example of docs/launching.md if [`PROGRAM`] is `hello`.
 fn hello() -> PathBuf {
     std::env::current_exe().unwrap()
 }
 
-/// The `disco` command, whose program is that example.
+/// The `disco` command, in an environment that makes this executable the example `hello`.
 fn disco() -> Command {
     let mut command = Command::new(DISCO);
     command.env(PROGRAM, "hello");
@@ -61,7 +61,7 @@ fn greet(ctx: &mut disco::WorkerContext) -> disco::Result<()> {
 
 disco::register_function!("nodes.greet", greet);
 
-/// A program whose workers print.
+/// `main` of a program whose workers print.
 fn say() -> ExitCode {
     disco::init();
     let said = disco::from_env().and_then(|session| {
@@ -81,7 +81,7 @@ fn say() -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    // Nodes and workers of the programs are started with its variables.
+    // Nodes and workers that the program starts inherit its environment.
     match std::env::var(PROGRAM).as_deref() {
         Ok("hello") => {
             hello::main().unwrap();
@@ -91,18 +91,21 @@ fn main() -> ExitCode {
         _ => {}
     }
     let tests: [(&str, fn()); 9] = [
-        ("a_token_is_a_new_file_of_its_owner", a_token_is_a_new_file_of_its_owner),
-        ("what_run_prints_joins", what_run_prints_joins),
-        ("run_warns_where_only_this_machine_reaches_it", run_warns_where_only_this_machine_reaches_it),
-        ("each_worker_has_log_files_that_a_restart_appends_to", each_worker_has_log_files_that_a_restart_appends_to),
-        ("each_machine_has_the_log_files_of_its_workers", each_machine_has_the_log_files_of_its_workers),
-        ("log_files_that_can_not_be_written_are_named", log_files_that_can_not_be_written_are_named),
+        ("token_creates_a_file_that_only_its_owner_can_read", token_creates_a_file_that_only_its_owner_can_read),
+        ("nodes_join_with_the_command_that_run_prints", nodes_join_with_the_command_that_run_prints),
+        ("run_warns_if_it_listens_on_loopback_only", run_warns_if_it_listens_on_loopback_only),
         (
-            "run_refuses_nodes_that_can_not_be_before_it_starts_anything",
-            run_refuses_nodes_that_can_not_be_before_it_starts_anything,
+            "each_worker_has_log_files_that_a_second_run_appends_to",
+            each_worker_has_log_files_that_a_second_run_appends_to,
         ),
-        ("worker_says_why_it_does_not_join", worker_says_why_it_does_not_join),
-        ("two_machines_run_one_session", two_machines_run_one_session),
+        ("each_node_has_the_log_files_of_its_workers", each_node_has_the_log_files_of_its_workers),
+        ("an_unwritable_log_file_is_an_error_with_its_path", an_unwritable_log_file_is_an_error_with_its_path),
+        (
+            "run_rejects_unequal_nodes_and_a_missing_token_before_the_program_starts",
+            run_rejects_unequal_nodes_and_a_missing_token_before_the_program_starts,
+        ),
+        ("worker_prints_why_it_can_not_join", worker_prints_why_it_can_not_join),
+        ("nodes_in_two_network_namespaces_form_one_session", nodes_in_two_network_namespaces_form_one_session),
     ];
     let trials = tests.map(|(name, test)| {
         let run = move || {
@@ -114,7 +117,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
 }
 
-fn a_token_is_a_new_file_of_its_owner() {
+fn token_creates_a_file_that_only_its_owner_can_read() {
     let folder = Folder::new("token");
     let path = folder.0.join("session.token");
     let token = || disco().arg("token").arg(&path).output().unwrap();
@@ -125,7 +128,7 @@ fn a_token_is_a_new_file_of_its_owner() {
     assert_eq!(err(&token()), format!("disco: token file {}: File exists (os error 17)\n", path.display()));
 }
 
-fn what_run_prints_joins() {
+fn nodes_join_with_the_command_that_run_prints() {
     let folder = Folder::new("join");
     let path = folder.0.join("session.token");
     assert!(disco().arg("token").arg(&path).status().unwrap().success());
@@ -153,7 +156,7 @@ fn what_run_prints_joins() {
     }
 }
 
-fn run_warns_where_only_this_machine_reaches_it() {
+fn run_warns_if_it_listens_on_loopback_only() {
     let folder = Folder::new("reach");
     let path = folder.0.join("session.token");
     assert!(disco().arg("token").arg(&path).status().unwrap().success());
@@ -183,7 +186,7 @@ fn logs(folder: &Path, worker: usize) -> Option<[String; 2]> {
     Some([read("stdout.log")?, read("stderr.log")?])
 }
 
-fn each_worker_has_log_files_that_a_restart_appends_to() {
+fn each_worker_has_log_files_that_a_second_run_appends_to() {
     let folder = Folder::new("logs");
     let logs_folder = folder.0.join("new").join("logs");
     for times in 1..=2 {
@@ -192,7 +195,7 @@ fn each_worker_has_log_files_that_a_restart_appends_to() {
         let ran = run.arg(&logs_folder).arg("--").arg(hello()).output().unwrap();
         assert!(ran.status.success(), "{ran:?}");
         let said = String::from_utf8(ran.stdout.clone()).unwrap();
-        assert!(said.contains("[worker 2] worker 2 prints\n"), "it is printed, too: {said}");
+        assert!(said.contains("[worker 2] worker 2 prints\n"), "output is also printed: {said}");
         for worker in 1..3 {
             let expected = ["prints", "warns"].map(|what| format!("worker {worker} {what}\n").repeat(times));
             assert_eq!(logs(&logs_folder, worker), Some(expected));
@@ -201,7 +204,7 @@ fn each_worker_has_log_files_that_a_restart_appends_to() {
     }
 }
 
-fn each_machine_has_the_log_files_of_its_workers() {
+fn each_node_has_the_log_files_of_its_workers() {
     let folder = Folder::new("machines");
     let path = folder.0.join("session.token");
     assert!(disco().arg("token").arg(&path).status().unwrap().success());
@@ -222,7 +225,7 @@ fn each_machine_has_the_log_files_of_its_workers() {
     assert_eq!(logs(&there, 3), Some(["worker 3 prints\n", "worker 3 warns\n"].map(str::to_owned)));
 }
 
-fn log_files_that_can_not_be_written_are_named() {
+fn an_unwritable_log_file_is_an_error_with_its_path() {
     let folder = Folder::new("no-logs");
     fs::write(folder.0.join("file"), "").unwrap();
     let mut run = disco();
@@ -232,7 +235,7 @@ fn log_files_that_can_not_be_written_are_named() {
     assert_eq!((ran.status.success(), err(&ran)), (false, expected));
 }
 
-fn run_refuses_nodes_that_can_not_be_before_it_starts_anything() {
+fn run_rejects_unequal_nodes_and_a_missing_token_before_the_program_starts() {
     let run = |args: &[&str]| err(&disco().arg("run").args(args).args(["--", "echo", "started"]).output().unwrap());
     let text = run(&["--nodes", "2", "--workers", "3"]);
     assert_eq!(text, "disco: 3 workers on 2 nodes: each node has as many workers, and at least 1\n");
@@ -241,7 +244,7 @@ fn run_refuses_nodes_that_can_not_be_before_it_starts_anything() {
     assert!(text.contains("a session whose nodes are started elsewhere needs a token"), "{text}");
 }
 
-fn worker_says_why_it_does_not_join() {
+fn worker_prints_why_it_can_not_join() {
     let worker = |args: &[&str]| {
         let output = disco().arg("worker").args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
@@ -260,8 +263,9 @@ fn worker_says_why_it_does_not_join() {
     assert_eq!(text, "disco: can't run `no-such-program`: No such file or directory (os error 2)\n");
 }
 
-/// The commands of docs/launching.md on two machines, where this user may create network namespaces.
-fn two_machines_run_one_session() {
+/// The commands of docs/launching.md, with a network namespace per machine. Skipped if this user can't create
+/// namespaces.
+fn nodes_in_two_network_namespaces_form_one_session() {
     let may = Command::new("unshare").args(["--net", "--uts", "true"]).output();
     if !may.is_ok_and(|tried| tried.status.success()) || Command::new("ip").arg("netns").output().is_err() {
         println!("skipped: this user can't make network namespaces, or there is no `ip`");

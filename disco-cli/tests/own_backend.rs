@@ -1,4 +1,4 @@
-//! A command and a run of the conformance suite for a backend that is not Disco's: that of `examples/own_backend.rs`.
+//! The `disco` command and the conformance suite with a third-party backend: that of `examples/own_backend.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -10,7 +10,7 @@ use libtest_mimic::{Arguments, Trial};
 #[path = "../../examples/own_backend.rs"]
 mod own_backend;
 
-/// Says that this program is another.
+/// Environment variable that makes this executable run another `main`.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
 
 /// `main` of the command `my-disco`.
@@ -18,7 +18,7 @@ fn my_disco() -> ExitCode {
     disco_cli::main("my-disco")
 }
 
-/// `main` of a test target with `harness = false`.
+/// `main` of a conformance test target with `harness = false`.
 fn my_suite() -> ExitCode {
     Runner::new().backend(ThreadSessions::of("counting").exact().detecting_mismatches()).main()
 }
@@ -31,10 +31,13 @@ fn main() -> ExitCode {
     }
     let tests: [(&str, fn()); 5] = [
         ("the_example_runs", || own_backend::main().unwrap()),
-        ("a_command_checks_measures_and_pings", a_command_checks_measures_and_pings),
-        ("a_command_prints_its_own_name", a_command_prints_its_own_name),
-        ("the_suite_runs_by_name", the_suite_runs_by_name),
-        ("a_suite_says_which_names_it_has", a_suite_says_which_names_it_has),
+        ("the_command_treats_the_backend_like_a_built_in_one", the_command_treats_the_backend_like_a_built_in_one),
+        ("the_command_prints_the_name_passed_to_main", the_command_prints_the_name_passed_to_main),
+        ("the_suite_filters_and_lists_checks_by_name", the_suite_filters_and_lists_checks_by_name),
+        (
+            "the_suite_reports_filters_and_requirements_without_match",
+            the_suite_reports_filters_and_requirements_without_match,
+        ),
     ];
     let trials = tests.map(|(name, test)| {
         let run = move || {
@@ -46,7 +49,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
 }
 
-/// This program as another, which has no backend that `DISCO_REQUIRE` may ask the tests for.
+/// Runs this executable as `program`, without `DISCO_REQUIRE`, whose backends `program` does not link.
 fn run(program: &str, args: &[&str]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(PROGRAM, program).env_remove("DISCO_REQUIRE").args(args).output().unwrap()
@@ -56,7 +59,7 @@ fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
 
-fn a_command_checks_measures_and_pings() {
+fn the_command_treats_the_backend_like_a_built_in_one() {
     for (args, expected) in [
         (&["backends", "--require", "counting"][..], "counting available    0.1.0 (this program)\n"),
         (&["check", "--backend", "counting", "--filter", "all_reduce::i8"], "5 passed, 0 failed, 0 skipped\n"),
@@ -69,7 +72,7 @@ fn a_command_checks_measures_and_pings() {
     }
 }
 
-fn a_command_prints_its_own_name() {
+fn the_command_prints_the_name_passed_to_main() {
     assert_eq!(text(&run("my-disco", &["--version"])), format!("my-disco {}\n", env!("CARGO_PKG_VERSION")));
     assert!(text(&run("my-disco", &["check", "--backend", "ucc"])).starts_with("my-disco: backend `ucc` is not"));
     let help = text(&run("my-disco", &["check", "--help"]));
@@ -77,14 +80,14 @@ fn a_command_prints_its_own_name() {
     assert!(text(&run("my-disco", &["completions", "bash"])).contains(" my-disco\n"));
 }
 
-fn the_suite_runs_by_name() {
+fn the_suite_filters_and_lists_checks_by_name() {
     let output = run("my-suite", &["counting::all_reduce::i8"]);
     assert!(output.status.success() && text(&output).contains("5 passed; 0 failed; 0 ignored;"), "{}", text(&output));
     let listed = text(&run("my-suite", &["--list"]));
     assert!(listed.contains("counting::abort::barrier::a_worker_fails_and_the_others_return: test\n"), "{listed}");
 }
 
-fn a_suite_says_which_names_it_has() {
+fn the_suite_reports_filters_and_requirements_without_match() {
     let output = run("my-suite", &["nccl::all_reduce"]);
     let expected = "no check has `nccl::all_reduce` in its name; the names start with counting::\n";
     assert!(output.status.success() && text(&output).ends_with(expected), "{}", text(&output));

@@ -1,5 +1,5 @@
-//! The backend `rccl` in the `disco` command, on the test double of RCCL and of HIP. It is `nccl`'s but for names and HIP's calls:
-//! what they share is tried there.
+//! The `disco` command with backend `rccl`, on the test double of RCCL and HIP. Code shared with backend `nccl` is
+//! tested in `nccl.rs`.
 
 #![cfg(all(feature = "rccl", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -7,33 +7,33 @@
 mod double;
 
 use disco_gpu_double::folder::{HIP_NAMES, hide, hip_folder, with};
-use double::{OF_AN_OLD_LIBRARY, absent, conforms, conforms_in, disco, text};
+use double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 
 #[test]
-fn it_conforms() {
+fn rccl_passes_the_conformance_suite() {
     conforms("rccl", &hip_folder(), &[], &[("2", ""), ("4", "f32"), ("3", "abort::"), ("1", "f32")]);
     conforms("rocm_p2p", &hip_folder(), &[], &[("2", "all_reduce")]);
 }
 
 #[test]
-fn it_conforms_among_processes() {
+fn rccl_passes_the_conformance_suite_between_processes() {
     conforms_in("processes", "rccl", &hip_folder(), &[], &[("2", "f32")]);
     conforms_in("processes", "rocm_p2p", &hip_folder(), &[], &[("2", "all_reduce")]);
 }
 
 /// 2.13 has neither non-blocking communicators nor split.
 #[test]
-fn an_old_library_conforms() {
+fn an_old_library_passes_its_parts_of_the_conformance_suite() {
     let later = ["ncclGetLastError", "ncclCommInitRankConfig", "ncclCommFinalize", "ncclCommSplit", "ncclCommRegister"];
     let of_nccl = ["ncclAlltoAll", "ncclMemAlloc"];
     let hide_all = |object: &mut Vec<u8>| later.iter().chain(&of_nccl).for_each(|function| hide(object, function));
     let folder = with("gpu-double-hip-2.13", &HIP_NAMES, hide_all);
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "21304"), ("GPU_DOUBLE_HIP", "50422804")];
-    conforms("rccl", &folder, &variables, &OF_AN_OLD_LIBRARY);
+    conforms("rccl", &folder, &variables, &OLD_LIBRARY_PARTS);
 }
 
 #[test]
-fn library_device_library_and_devices_are_listed() {
+fn backends_lists_the_library_the_hip_version_and_the_devices() {
     let listed = text(&disco(&hip_folder(), &[("GPU_DOUBLE_DEVICES", "2")], &["backends"]));
     let (_, rccl) = listed.split_once("rccl     available    RCCL 2.28.9 (").unwrap();
     let lines: Vec<&str> = rccl.lines().collect();
@@ -43,24 +43,24 @@ fn library_device_library_and_devices_are_listed() {
 }
 
 #[test]
-fn what_is_not_there_is_told_with_its_reason() {
+fn a_missing_library_or_function_is_the_reason_for_an_unavailable_backend() {
     let nothing = with("gpu-double-none", &[], |_| {});
-    let why = absent("rccl", &nothing, &[]);
+    let why = unavailable_reason("rccl", &nothing, &[]);
     assert!(why.starts_with("RCCL is not available; tried librccl.so.1: cannot open shared object file"), "{why}");
     let only_rccl = with("gpu-double-rccl", &["librccl.so.1"], |_| {});
-    let why = absent("rccl", &only_rccl, &[]);
+    let why = unavailable_reason("rccl", &only_rccl, &[]);
     assert!(why.starts_with("HIP is not available; tried libamdhip64.so.7: cannot open shared object file"), "{why}");
     let only_hip = with("gpu-double-amdhip64", &["libamdhip64.so.6"], |_| {});
-    assert!(absent("rccl", &only_hip, &[]).starts_with("RCCL is not available; "));
-    let why = absent("rccl", &hip_folder(), &[("GPU_DOUBLE_INIT", "100")]);
+    assert!(unavailable_reason("rccl", &only_hip, &[]).starts_with("RCCL is not available; "));
+    let why = unavailable_reason("rccl", &hip_folder(), &[("GPU_DOUBLE_INIT", "100")]);
     assert!(why.contains("hipGetDeviceCount returned 100: "), "{why}");
     let lacks = with("gpu-double-hip-lacks", &HIP_NAMES, |object| hide(object, "hipStreamQuery"));
-    let why = absent("rccl", &lacks, &[]);
+    let why = unavailable_reason("rccl", &lacks, &[]);
     assert!(why.contains("tried libamdhip64.so.6: it lacks hipStreamQuery"), "{why}");
 }
 
 #[test]
-fn a_failing_call_is_told_in_the_library_s_words() {
+fn a_failing_call_is_reported_with_its_function_and_code() {
     let bench = ["bench", "all_gather", "--backend", "rccl", "--max-bytes", "64"];
     for (fault, why) in [
         ("ncclAllGather:1:1=1", "rccl: ncclAllGather returned 1: "),

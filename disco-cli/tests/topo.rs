@@ -11,7 +11,7 @@ use disco_gpu_double::folder::{NAMES, hide, with};
 use double::{disco, text};
 use serde_json::{Value, json};
 
-/// What it prints for people, after the machine's name.
+/// The text that `disco topo` prints, without the line of the host name, which is checked here.
 fn topo(folder: &Path, variables: &[(&str, &str)]) -> String {
     let shown = disco(folder, variables, &["topo"]);
     assert!(shown.status.success(), "{}", text(&shown));
@@ -33,7 +33,7 @@ fn this_host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
 }
 
-/// On a machine of a kind, of whose GPUs CUDA shows so many.
+/// The JSON output on a machine of kind `machine`, of whose GPUs CUDA lists `devices`.
 fn on(machine: &str, devices: usize) -> Value {
     let devices = devices.to_string();
     topo_json(&disco_gpu_double::folder(), &[("GPU_DOUBLE_NVLINK", machine), ("GPU_DOUBLE_DEVICES", &devices)])
@@ -44,7 +44,7 @@ fn why(shown: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_dgx_1_is_drawn_with_its_relays() {
+fn a_dgx_1_is_a_hybrid_cube_mesh_with_relays() {
     let nowhere = ("DISCO_NVRTC_LIBRARY", "/nowhere/libnvrtc.so");
     let variables = [("GPU_DOUBLE_NVLINK", "dgx1"), ("GPU_DOUBLE_DEVICES", "8"), nowhere];
     let expected = "\
@@ -86,9 +86,9 @@ kernels    NVRTC is not available; tried /nowhere/libnvrtc.so: cannot open share
     assert_eq!(lacking["kernels"], json!({"ready": false, "detail": "the CUDA driver lacks cuLaunchKernel"}));
 }
 
-/// Links to GPUs that CUDA does not show are none.
+/// Links to GPUs that CUDA does not list are not counted.
 #[test]
-fn a_part_of_a_dgx_1_has_the_links_within_it() {
+fn a_subset_of_a_dgx_1_has_only_the_links_within_it() {
     let half = on("dgx1", 4);
     assert_eq!(half["topology"], "fully_connected");
     assert_eq!(half["links"], json!([[0, 1, 1, 2], [1, 0, 2, 1], [1, 2, 0, 2], [2, 1, 2, 0]]));
@@ -121,7 +121,7 @@ fn gpus_on_switches_are_fully_connected() {
 }
 
 #[test]
-fn gpus_without_links_have_no_topology() {
+fn gpus_without_links_have_an_unknown_topology() {
     let pcie = on("pcie", 2);
     assert_eq!((&pcie["topology"], &pcie["links"]), (&json!("unknown"), &json!([[0, 0], [0, 0]])));
     assert_eq!(pcie["all_reduce"], "NCCL alone");
@@ -136,17 +136,17 @@ fn gpus_without_links_have_no_topology() {
 }
 
 #[test]
-fn a_link_that_is_down_at_one_end_is_none() {
+fn a_link_that_is_down_at_one_end_makes_the_topology_unknown() {
     let broken = on("broken", 8);
     assert_eq!(broken["links"][3], json!([2, 1, 2, 0, 0, 0, 0, 1]));
-    assert_eq!(broken["links"][7], json!([0, 0, 0, 0, 2, 1, 2, 0]), "those after the one that is down count");
+    assert_eq!(broken["links"][7], json!([0, 0, 0, 0, 2, 1, 2, 0]), "links after the one that is down count");
     assert_eq!((&broken["topology"], &broken["all_reduce"]), (&json!("unknown"), &json!("NCCL alone")));
     assert_eq!(why(&broken)[0], "device 3 has a link to device 7, which says that there is none");
     assert_eq!(why(&broken).last(), Some(&"it is no hybrid cube mesh: device 3 has links to 3 others, not to 4"));
 }
 
 #[test]
-fn what_nvml_fails_with_is_the_reason() {
+fn a_failing_nvml_call_is_the_reason_for_unknown_links() {
     let folder = disco_gpu_double::folder();
     for (fault, expected) in [
         ("nvmlInit_v2:0:1=18", "nvmlInit_v2 returned 18: Driver/library version mismatch"),
@@ -168,13 +168,13 @@ fn what_nvml_fails_with_is_the_reason() {
             (&json!("unknown"), &json!(null), &json!("NCCL alone"))
         );
     }
-    // A machine that NVML knows less of than CUDA does.
+    // NVML finds fewer devices than CUDA.
     let shown = on("dgx1", 9);
     assert_eq!(why(&shown), ["the links are not known: nvml: nvmlDeviceGetHandleByPciBusId_v2 returned 6: Not Found"]);
 }
 
 #[test]
-fn without_nvml_the_devices_are_shown_and_the_reason() {
+fn without_nvml_the_devices_and_the_reason_are_printed() {
     let folder = with("gpu-double-no-nvml", &["libcuda.so.1", "libcuda.so", "libnccl.so.2"], |_| {});
     let shown = topo(&folder, &[("GPU_DOUBLE_DEVICES", "2")]);
     let expected = "\
@@ -188,9 +188,9 @@ topology   unknown
     assert!(why(&shown)[0].ends_with("tried libnvidia-ml.so.1: it lacks nvmlDeviceGetNvLinkState"), "{shown}");
 }
 
-/// It knows where a link ends, but not what is there.
+/// An old NVML knows the remote end's address of a link, but not its type.
 #[test]
-fn an_nvml_that_can_not_tell_a_switch_finds_links_between_gpus() {
+fn an_nvml_without_remote_device_types_finds_links_between_gpus_but_not_through_switches() {
     let old = |object: &mut Vec<u8>| hide(object, "nvmlDeviceGetNvLinkRemoteDeviceType");
     let folder = with("gpu-double-old-links", &NAMES, old);
     let shown = |machine| topo_json(&folder, &[("GPU_DOUBLE_NVLINK", machine), ("GPU_DOUBLE_DEVICES", "8")]);
@@ -199,7 +199,7 @@ fn an_nvml_that_can_not_tell_a_switch_finds_links_between_gpus() {
 }
 
 #[test]
-fn no_driver_and_no_device_are_findings() {
+fn a_missing_driver_or_device_is_reported_with_success() {
     let nothing = with("gpu-double-none", &[], |_| {});
     let shown = topo(&nothing, &[]);
     let expected = "devices    none\n           the CUDA driver is not available; tried libcuda.so: cannot open shared object file";
@@ -212,7 +212,7 @@ fn no_driver_and_no_device_are_findings() {
 }
 
 #[test]
-fn a_variable_says_what_is_decided() {
+fn disco_p2p_topology_overrides_the_topology_found() {
     let folder = disco_gpu_double::folder();
     let forced = |shape, machine, devices| {
         let variables =

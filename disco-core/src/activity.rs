@@ -1,4 +1,4 @@
-//! What a worker is doing, written by the worker and read by whoever asks what it hangs in.
+//! The activity of a worker: written by the worker, read for diagnostics and deadlines.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,9 +8,9 @@ use crate::dtype::DType;
 use crate::op::{Op, OpKind};
 use crate::sync;
 
-/// Operations that are remembered.
+/// Number of the latest operations that are kept.
 const OPS: usize = 16;
-/// [`Activity::inside`] outside of any function.
+/// Value of [`Activity::inside`] outside of functions.
 const IDLE: u32 = 0;
 
 /// The latest state of one worker. Writing it takes no lock and reads no clock.
@@ -20,22 +20,22 @@ pub struct Activity {
     finished: AtomicU64,
     /// 0, or 1 + the index of a name.
     inside: AtomicU32,
-    /// Worker functions that were looked up, in that order.
+    /// Names of worker functions, in the order of their first call.
     names: Mutex<Vec<Arc<str>>>,
-    /// Operations enqueued so far; the last `OPS` of them stand in `ops`.
+    /// Number of operations enqueued so far; the last `OPS` of them are in `ops`.
     enqueued: AtomicU64,
     ops: [OpCell; OPS],
 }
 
-/// An operation in two words: `number << 32 | kind << 16 | dtype << 8 | state`, and the count. A reader may see the words
-/// of two operations; the text is for a person.
+/// An operation in two words: `number << 32 | kind << 16 | dtype << 8 | state`, and the count. A reader may see words
+/// of two different operations, which is acceptable for diagnostics.
 #[derive(Debug, Default)]
 struct OpCell {
     word: AtomicU64,
     count: AtomicU64,
 }
 
-/// A moment of an [`Activity`].
+/// A snapshot of an [`Activity`].
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -43,17 +43,17 @@ pub struct Progress {
     pub received: u64,
     /// Number of the last command finished.
     pub finished: u64,
-    /// The worker function that it is inside.
+    /// The worker function that the worker is inside.
     pub inside: Option<Arc<str>>,
-    /// Its last operations on communicators, oldest first.
+    /// The latest operations on the worker's communicators, oldest first.
     pub ops: Vec<OpRecord>,
-    /// Bytes of large packets that its lane has sent to it and received from it. A lane to a node counts those of all workers of the node.
-    /// It is known to the lane alone, and does not cross the wire.
+    /// Bytes of large packets that the lane has exchanged with the worker. A lane to a node counts the bytes of all
+    /// workers of the node. Only the lane knows this count; it is not sent.
     pub moved: u64,
 }
 
 impl Progress {
-    /// That of a worker between two commands, without operations.
+    /// The progress of a worker between two commands, without operations.
     pub fn new(received: u64, finished: u64) -> Self {
         Self { received, finished, ..Self::default() }
     }
@@ -63,19 +63,19 @@ impl Progress {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpRecord {
-    /// Counted from 1 over the worker's life.
+    /// Number of the operation on this worker, counted from 1.
     pub number: u32,
-    /// Which operation.
+    /// Kind of the operation.
     pub kind: OpKind,
-    /// Of which elements.
+    /// Element type.
     pub dtype: Option<DType>,
-    /// Elements of one block.
+    /// Number of elements of one block.
     pub count: u64,
-    /// How far it is.
+    /// State of the operation.
     pub state: OpState,
 }
 
-/// How far an operation is.
+/// State of an operation.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpState {
@@ -88,7 +88,7 @@ pub enum OpState {
 }
 
 impl OpState {
-    /// All of them, in order of their numbers.
+    /// All states, in the order of their numbers.
     pub const ALL: [Self; 3] = [OpState::Running, OpState::Done, OpState::Failed];
 }
 
@@ -101,17 +101,17 @@ pub struct RunningOp<'a> {
 }
 
 impl Activity {
-    /// A command came.
+    /// Records that command `number` was received.
     pub fn receive(&self, number: u64) {
         self.received.store(number, Ordering::Relaxed);
     }
 
-    /// The command is done.
+    /// Records that command `number` is finished.
     pub fn finish(&self, number: u64) {
         self.finished.store(number, Ordering::Relaxed);
     }
 
-    /// Remembers a function's name, for [`Activity::enter`].
+    /// Stores a function's name and returns its number, for [`Activity::enter`].
     pub fn intern(&self, name: &str) -> u32 {
         let mut names = sync::lock(&self.names);
         if let Some(index) = names.iter().position(|known| &**known == name) {
@@ -121,19 +121,19 @@ impl Activity {
         names.len() as u32
     }
 
-    /// User code starts.
+    /// Records that the worker enters a function.
     pub fn enter(&self, name: u32) {
         self.inside.store(name, Ordering::Relaxed);
     }
 
-    /// User code ended.
+    /// Records that the worker has left the function.
     pub fn leave(&self) {
         self.inside.store(IDLE, Ordering::Relaxed);
     }
 
-    /// An operation starts. It ends with [`RunningOp::end`], or as failed when that is dropped.
+    /// Records the start of an operation. [`RunningOp::end`] records its end; dropping the result records a failure.
     pub fn start_op(&self, op: &Op, size: usize) -> RunningOp<'_> {
-        // Nobody else writes it.
+        // Only the worker's thread writes this counter.
         let number = self.enqueued.load(Ordering::Relaxed) + 1;
         self.enqueued.store(number, Ordering::Relaxed);
         let dtype = op.dtype().map_or(u8::MAX, |dtype| dtype as u8);
@@ -144,7 +144,7 @@ impl Activity {
         RunningOp { cell, word, state: OpState::Failed }
     }
 
-    /// What the worker is doing now.
+    /// A snapshot of the current state.
     pub fn progress(&self) -> Progress {
         let inside = self.inside.load(Ordering::Relaxed);
         let names = sync::lock(&self.names);
@@ -161,7 +161,7 @@ impl Activity {
 }
 
 impl RunningOp<'_> {
-    /// It ended.
+    /// Records the end of the operation.
     pub fn end(mut self, ok: bool) {
         self.state = if ok { OpState::Done } else { OpState::Failed };
     }
@@ -169,7 +169,7 @@ impl RunningOp<'_> {
 
 impl Drop for RunningOp<'_> {
     fn drop(&mut self) {
-        // Nobody else writes it.
+        // Only the worker's thread writes this cell.
         self.cell.word.store(self.word | self.state as u64, Ordering::Release);
     }
 }
@@ -187,7 +187,7 @@ impl OpCell {
 }
 
 impl Progress {
-    /// The collective or transfer that the worker is inside now.
+    /// The collective or point-to-point operation that the worker is inside.
     pub fn collective(&self) -> Option<&OpRecord> {
         self.ops.last().filter(|op| op.state == OpState::Running)
     }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_says_which_function_and_which_collective() {
+    fn progress_names_the_current_function_and_collective() {
         let activity = Activity::default();
         let step = activity.intern("train.step");
         assert_eq!(activity.intern("train.step"), step);

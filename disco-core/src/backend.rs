@@ -1,4 +1,4 @@
-//! Plug-ins of the data plane.
+//! Backends: plug-ins of the data plane.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::id::Rank;
 use crate::link::Link;
 use crate::world::World;
 
-/// A library that may or may not be on this machine, and that makes communicators.
+/// A factory of communicators over a library that may be missing on this machine.
 ///
 /// ```
 /// use disco_core::backend::{self, Backend, Probe, Rendezvous, Seat};
@@ -35,7 +35,7 @@ use crate::world::World;
 ///     }
 ///
 ///     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-///         // Meets the other ranks through `seat.link.store()`, and returns this rank's communicator.
+///         // Connects to the other ranks through `seat.link.store()` and returns this rank's communicator.
 ///         Err(Error::state(format!("{} has no peers at {at:?}", seat.rank)))
 ///     }
 /// }
@@ -47,38 +47,38 @@ use crate::world::World;
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// `examples/own_backend.rs` makes communicators, too. `disco-cli/tests/own_backend.rs` runs the conformance suite and the `disco` command
-/// over it.
+/// `examples/own_backend.rs` also implements the communicators. `disco-cli/tests/own_backend.rs` runs the conformance
+/// suite and the `disco` command over that backend.
 pub trait Backend: Send + Sync + 'static {
-    /// How users name it: `local`, `nccl`, `rccl`, `mpi`.
+    /// The name for users: `local`, `nccl`, `rccl`, `mpi`.
     fn name(&self) -> &'static str;
 
-    /// Where the tensors that it carries live.
+    /// The device kind of the tensors that the backend transfers.
     fn device_kind(&self) -> DeviceKind {
         DeviceKind::Cpu
     }
 
-    /// Whether its ranks may be on several machines.
+    /// Whether the ranks may be on several machines.
     fn spans_machines(&self) -> bool {
         true
     }
 
-    /// Loads the library and asks its version; starts nothing.
+    /// Loads the library and reads its version, without starting it.
     ///
     /// # Errors
-    /// Why it can't be used on this machine.
+    /// The backend can't be used on this machine.
     fn probe(&self) -> Result<Probe, Unavailable>;
 
-    /// Made once, on the controller: where the ranks of a new communicator will meet.
+    /// The rendezvous of the ranks of a new communicator. Called once, on the controller.
     ///
     /// # Errors
-    /// The library refuses.
+    /// The library fails.
     fn rendezvous(&self, world: &World) -> Result<Rendezvous>;
 
-    /// Made on every rank, at the same time: its communicator of the whole world.
+    /// Connects one rank and returns its communicator of the whole world. Called on all ranks at the same time.
     ///
     /// # Errors
-    /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`], or the library's own.
+    /// [`Error::Deadline`] with the ranks that have not arrived, [`Error::Aborted`], or errors of the library.
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>>;
 }
 
@@ -88,48 +88,51 @@ impl fmt::Debug for dyn Backend {
     }
 }
 
-/// What a backend found on this machine.
+/// The library that a backend found on this machine.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Where the library was loaded from, or `built in`.
+    /// The path of the library, or `built in`.
     pub library: String,
-    /// Its version, in its own words.
+    /// The version, as the library reports it.
     pub version: String,
-    /// More that a user may want to see: driver, devices, launcher.
+    /// Details for users, such as driver, devices and launcher, as names and values.
     pub details: Vec<(String, String)>,
 }
 
 impl Probe {
-    /// A library at a place, or `built in`, of a version.
+    /// A library at a path (or `built in`) and its version.
     pub fn new(library: impl Into<String>, version: impl Into<String>) -> Self {
         Self { library: library.into(), version: version.into(), details: Vec::new() }
     }
 
-    /// The same with more that a user may want to see.
+    /// Adds details for users, as names and values.
     #[must_use]
     pub fn with_details(self, details: Vec<(String, String)>) -> Self {
         Self { details, ..self }
     }
 }
 
-/// Where ranks meet: opaque bytes of at most [`Rendezvous::LIMIT`], broadcast to all of them.
+/// The rendezvous of ranks that connect: opaque bytes of a backend, at most [`Rendezvous::MAX_BYTES`], broadcast to all
+/// ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendezvous(Vec<u8>);
 
 impl Rendezvous {
     /// Largest size in bytes.
-    pub const LIMIT: usize = 4096;
+    pub const MAX_BYTES: usize = 4096;
 
     /// Wraps a backend's bytes.
     ///
     /// # Errors
-    /// More than [`Rendezvous::LIMIT`].
+    /// `bytes` is larger than [`Rendezvous::MAX_BYTES`].
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         let bytes = bytes.into();
-        match bytes.len() <= Self::LIMIT {
+        match bytes.len() <= Self::MAX_BYTES {
             true => Ok(Self(bytes)),
-            false => Err(Error::invalid(format!("a rendezvous has {} bytes, at most {}", bytes.len(), Self::LIMIT))),
+            false => {
+                Err(Error::invalid(format!("a rendezvous has {} bytes, at most {}", bytes.len(), Self::MAX_BYTES)))
+            }
         }
     }
 
@@ -139,21 +142,21 @@ impl Rendezvous {
     }
 }
 
-/// One rank's place in a communicator to be made.
+/// The parameters of one rank for [`Backend::connect`].
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct Seat<'a> {
-    /// Its position.
+    /// The rank in the new communicator.
     pub rank: Rank,
-    /// All of them.
+    /// The workers of the session.
     pub world: World,
-    /// The device and stream that it works on.
+    /// The device and stream of the worker.
     pub queue: &'a mut (dyn Queue + 'static),
-    /// The way to its peers.
+    /// The worker's link to its peers and the controller.
     pub link: Arc<Link>,
-    /// How long one collective may take, from entry.
+    /// Limit for one collective, from its call.
     pub deadline: Duration,
-    /// How long to wait for peers to connect.
+    /// Limit for the wait for peers to connect.
     pub connect_deadline: Duration,
 }
 
@@ -175,7 +178,8 @@ inventory::collect!(BackendEntry);
 
 /// Registers `static`s that implement [`Backend`], for [`find`] and [`all`].
 ///
-/// A crate that nobody mentions is not linked and registers nothing: programs say `use disco_local as _;`.
+/// A crate that the program does not refer to is not linked, so its backend is missing. Programs therefore write
+/// `use disco_local as _;`.
 #[macro_export]
 macro_rules! register_backend {
     ($backend:path) => {
@@ -193,7 +197,8 @@ pub fn all() -> Vec<&'static dyn Backend> {
 /// Checks that a backend reaches all workers of a world.
 ///
 /// # Errors
-/// They are on several machines and it reaches one, naming the backends of this program that reach further.
+/// The workers are on several machines and the backend reaches one. The text lists the backends of this program that
+/// span machines.
 pub fn check_reach(backend: &dyn Backend, world: &World) -> Result<()> {
     if world.nodes() == 1 || backend.spans_machines() {
         return Ok(());
@@ -217,7 +222,7 @@ const SHIPPED: [(&str, &str, &str); 6] = [
     ("rocm_p2p", "rccl", "disco_rccl"),
 ];
 
-/// What a user does about a backend that the program does not have.
+/// The remedy for a backend that the program does not have.
 fn advice(name: &str) -> String {
     match SHIPPED.iter().find(|(shipped, ..)| *shipped == name) {
         Some((_, feature, module)) => format!(
@@ -231,10 +236,10 @@ fn advice(name: &str) -> String {
     }
 }
 
-/// The backend of that name.
+/// The backend with this name.
 ///
 /// # Errors
-/// [`Error::Unavailable`], listing the backends that this program has, and how it gets the missing one.
+/// [`Error::Unavailable`] with the backends of this program and the way to add the missing one.
 pub fn find(name: &str) -> Result<&'static dyn Backend> {
     all().into_iter().find(|backend| backend.name() == name).ok_or_else(|| {
         let known: Vec<_> = all().iter().map(|backend| backend.name()).collect();
@@ -254,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_that_is_not_linked_comes_with_what_to_do() {
+    fn a_backend_that_is_not_linked_is_an_error_that_names_the_remedy() {
         let text = |name| find(name).unwrap_err().to_string();
         let has = "tried the backends compiled into this program: it has none";
         assert_eq!(

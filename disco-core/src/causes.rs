@@ -2,8 +2,8 @@
 
 use std::error::Error as StdError;
 
-/// The texts of an error's causes, nearest first, without those that the text before ends with: errors of Disco say in their own
-/// text what the system said.
+/// The texts of an error's causes, nearest first. A text that the previous text ends with is left out, since many
+/// errors of Disco quote their cause.
 pub fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
     let mut before = error.to_string();
     let texts = chain(error).skip(1).map(ToString::to_string);

@@ -1,4 +1,4 @@
-//! The control plane's contracts: lanes between the controller and its workers.
+//! Traits of the control plane: lanes between the controller and its workers.
 //!
 //! ```text
 //! controller: Channel ── frames, signals ──▶ Endpoint, Link  :worker
@@ -19,134 +19,141 @@ use crate::worker_range::WorkerRange;
 
 /// The controller's end of a lane.
 ///
-/// A lane reaches a range of workers (threads of this process, processes of this machine, the workers of one node): one
-/// encoding and one write serve them all. Only the holder of the session's order ticket sends, so room can only grow
-/// between [`Channel::room`] and [`Channel::send`].
+/// A lane reaches a range of workers: threads of this process, processes of this machine, or the workers of one node.
+/// One encoding and one write reach all of them. Only the holder of the session's order ticket sends, so the capacity
+/// can't shrink between [`Channel::room`] and [`Channel::send`].
 pub trait Channel: Debug + Send + Sync + 'static {
-    /// Whom it reaches.
+    /// The workers that this lane reaches.
     fn workers(&self) -> WorkerRange;
 
-    /// From now on everything that comes up is pushed to `inbox`, which the lane owns: it must not own the lane. Called
-    /// once. Blocks the calling thread until the workers have started; a lane to other processes has a limit for that.
+    /// Starts the workers and blocks the calling thread until they run; lanes to other processes limit this wait. The
+    /// lane then passes replies, notices and losses to `inbox`. The lane owns `inbox`, so `inbox` must not own the
+    /// lane. Called once.
     ///
     /// # Errors
     /// The lane was started before, or is closed.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()>;
 
-    /// Whether its workers are in other processes: frames go there as [bytes](Frame::bytes), which not every value has.
-    fn crosses(&self) -> bool {
+    /// Whether the lane sends frames to other processes as [bytes](Frame::bytes). Values without an encoding can't be
+    /// sent there.
+    fn needs_bytes(&self) -> bool {
         false
     }
 
-    /// Frames that it would take now. Whoever sees 0 hears [`Inbox::room`] when that changes.
+    /// The number of frames that the lane accepts now. After it has returned 0, the lane calls [`Inbox::room`] once it
+    /// accepts more.
     fn room(&self) -> usize;
 
-    /// Frames of at most [`SMALL_FRAME`] bytes of values that it would take now: at least [`Channel::room`]. A lane that is behind
-    /// with large values takes small commands still.
+    /// The number of frames with at most [`SMALL_FRAME`] bytes of values that the lane accepts now: at least
+    /// [`Channel::room`]. A lane whose budget for large values is spent still accepts small commands.
     fn room_for_small(&self) -> usize {
         self.room()
     }
 
-    /// Bytes of the values of one command, or of one reply, that may cross this lane.
+    /// Largest size, in bytes, of the values of one command or one reply on this lane.
     fn value_limit(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether workers get large tensors by shared memory. Then the session copies them there before it takes the order ticket.
+    /// Whether workers get large tensors through shared memory. The session then copies the tensors to shared memory
+    /// before it takes the order ticket.
     fn shares_memory(&self) -> bool {
         false
     }
 
-    /// Whether large tensors go to workers of this lane [ahead of their frame](Channel::send_ahead).
+    /// Whether the lane sends large tensors [ahead of their frame](Channel::send_ahead).
     fn sends_ahead(&self) -> bool {
         false
     }
 
-    /// Begins to send the large tensors of a frame that is still to come, to the peer of worker `to` or to all peers, so that frames
-    /// that are sent meanwhile overtake them. Never waits; needs no order ticket. Returns false if too much is under way, so that
-    /// the caller has to try again after the next change of `transfer`. The frame is sent once [`Transfer::is_sent`] says so.
+    /// Begins to send the large tensors of a later frame, to the peer of worker `to` or to all peers. Frames that are
+    /// sent meanwhile overtake the tensors. Never blocks, and needs no order ticket. Returns false if too many bytes
+    /// are in flight; the caller then tries again after the next change of `transfer`. The caller sends the frame once
+    /// [`Transfer::is_sent`] returns true.
     ///
     /// # Errors
-    /// The lane is closed or cut, or sends nothing ahead.
+    /// The lane is closed or cut, or does not support transfers.
     fn send_ahead(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: &Arc<Pieces>) -> Result<bool> {
         let _ = (to, transfer, content);
         Err(Error::state("the lane sends nothing ahead of frames"))
     }
 
-    /// Takes back what [`Channel::send_ahead`] has begun, as no frame comes for it.
+    /// Cancels a transfer that [`Channel::send_ahead`] began. The caller sends no frame for it.
     fn withdraw(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>) {
         let _ = (to, transfer);
     }
 
-    /// Passes a frame on, in order. Never waits.
+    /// Sends a frame in order. Never blocks.
     ///
     /// # Errors
     /// The lane is full, closed or cut.
     fn send(&self, frame: &Arc<Frame>) -> Result<()>;
 
-    /// Passes a signal on ahead of all frames, needing no room.
+    /// Sends a signal ahead of all queued frames. A full lane accepts it, too.
     ///
     /// # Errors
     /// The lane is closed or cut.
-    fn urgent(&self, signal: Signal) -> Result<()>;
+    fn signal(&self, signal: Signal) -> Result<()>;
 
-    /// What a worker of this lane is doing.
+    /// The progress of a worker of this lane.
     fn progress(&self, worker: WorkerId) -> Progress;
 
-    /// Blocks the calling thread until all workers of the lane have left, after a shutdown was sent or signalled, for at most
-    /// `limit`, and up to 2 s more to give up workers. Threads may call it at once; the shortest of their limits counts for
-    /// workers in other processes. A lane that was not started has no workers.
+    /// Blocks the calling thread until all workers of the lane have left, for at most `limit`, and up to 2 s more to
+    /// detach or kill the remaining workers. The caller has sent or signalled a shutdown before. Several threads may
+    /// call `close` at once; the shortest limit then applies to workers in other processes. A lane that was not started
+    /// has no workers.
     ///
     /// # Errors
     /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
     fn close(&self, limit: Duration) -> Result<()>;
 }
 
-/// Bytes of the values of a command up to which [`Channel::room_for_small`] counts.
+/// The largest command, in bytes of its values, that [`Channel::room_for_small`] counts as small.
 pub const SMALL_FRAME: usize = 64 << 10;
 
-/// Bytes of a reply above which lanes may hold it back ([`Inbox::accepts_large_replies`]).
+/// Largest reply, in bytes, that lanes never hold back ([`Inbox::accepts_large_replies`]).
 pub const LARGE_REPLY: usize = 64 << 10;
 
-/// What comes up a lane, pushed from whatever thread the lane has (in a thread lane the worker itself calls).
+/// The receiver of replies, notices and losses of a lane. The lane calls it on the lane's own thread; a thread lane
+/// calls it on the worker's thread.
 pub trait Inbox: Send + Sync {
-    /// The answer to command `seq`.
+    /// A worker has replied to command `seq`.
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply);
 
-    /// Whether a reply of more than [`LARGE_REPLY`] bytes may come now. Lanes hold such replies back while it may not, so that
-    /// the replies of all workers do not pile up in memory where they go on over a slow connection (back-pressure).
+    /// Whether the inbox accepts a reply of more than [`LARGE_REPLY`] bytes now. Otherwise lanes hold such replies
+    /// back. This back-pressure keeps replies from piling up in memory when they are forwarded over a slow connection.
     fn accepts_large_replies(&self) -> bool {
         true
     }
 
-    /// Something that nobody asked for.
+    /// A worker has sent a message that is not a reply, such as a failure.
     fn notice(&self, from: WorkerId, notice: Notice);
 
-    /// A lane that was full has room again. May come without need.
+    /// A lane that was full accepts frames again. Spurious calls are allowed.
     fn room(&self, workers: WorkerRange);
 
-    /// These workers have left, or have ended after a shutdown was sent or signalled. Lanes report it behind the last reply of
-    /// these workers. Workers that [`Channel::close`] gives up may leave without a report.
+    /// These workers have left, or have ended after a shutdown was sent or signalled. Lanes report this after the last
+    /// reply of these workers. Workers that [`Channel::close`] detaches or kills may leave without a report.
     fn left(&self, workers: WorkerRange);
 
-    /// Workers are gone, for good.
+    /// These workers are lost because of `why`; they never come back.
     fn lost(&self, workers: WorkerRange, why: Error);
 }
 
 /// The worker's end of a lane. A worker owns its thread, so [`Endpoint::recv`] may block.
 pub trait Endpoint: Send + 'static {
-    /// The next frame.
+    /// Waits for the next frame.
     ///
     /// # Errors
-    /// [`Error::Closed`] when the controller is gone or has signalled shutdown.
+    /// [`Error::Closed`] if the controller is lost or has signalled a shutdown.
     fn recv(&mut self) -> Result<Arc<Frame>>;
 
-    /// Answers command `seq`.
+    /// Replies to command `seq`.
     ///
     /// # Errors
     /// The lane is cut.
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()>;
 
-    /// The way to peers and controller beside the commands.
+    /// The worker's link to its peers and the controller, outside the command stream.
     fn link(&self) -> Arc<Link>;
 }

@@ -1,93 +1,94 @@
-//! What the controller tells all workers.
+//! Commands from the controller to the workers.
 
 use crate::id::{RegisterId, WorkerId};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
-/// One command of the control plane. Every worker receives every command, in one order; some concern one worker only.
+/// A command of the control plane. Every worker receives all commands in the same order; some apply to one worker only.
 ///
-/// The first nine are TVM's Disco, byte for byte; the others are numbered from 64 up.
+/// The encodings of nine commands, numbered 0 to 8, are those of TVM's Disco. Disco's own commands have numbers from 64
+/// up.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Leave the loop.
     Shutdown,
-    /// Forget a register's object. Disco frees registers by [`Frame::freed`](crate::Frame::freed) instead, in batches.
+    /// Free a register. Sessions of Disco free registers in batches with [`Frame::freed`](crate::Frame::freed) instead.
     KillReg {
-        /// Whose.
+        /// The register.
         register: RegisterId,
     },
     /// Look a worker function up.
     GetGlobalFunc {
-        /// Where to put it.
+        /// The register for the function.
         register: RegisterId,
-        /// Its registered name.
+        /// The registered name.
         name: std::sync::Arc<str>,
     },
     /// Call a worker function.
     CallPacked {
-        /// Where to put the result.
+        /// The register for the result.
         register: RegisterId,
-        /// Where the function is.
+        /// The register with the function.
         function: RegisterId,
-        /// Its arguments; a [`Value::Register`] stands for the object that the worker has there.
+        /// The arguments. A [`Value::Register`] stands for the worker's object in that register.
         args: Vec<Value>,
     },
     /// One worker waits for its device and replies.
     SyncWorker {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
     },
     /// Worker 0 copies a register's tensor into a host tensor of the controller.
     CopyFromWorker0 {
-        /// From where.
+        /// The register with the source.
         register: RegisterId,
-        /// Into what. Travels by reference: worker 0 is a thread of the controller's process.
+        /// The destination, passed by reference: worker 0 is a thread of the controller's process.
         host: Local<Tensor>,
     },
     /// Worker 0 copies a host tensor of the controller into a register's tensor.
     CopyToWorker0 {
-        /// To where.
+        /// The register with the destination.
         register: RegisterId,
-        /// From what, by reference.
+        /// The source, passed by reference.
         host: Local<Tensor>,
     },
     /// One worker replies with a register's value.
     DebugGet {
-        /// Which register.
+        /// The register.
         register: RegisterId,
-        /// Who.
+        /// The worker.
         worker: WorkerId,
     },
     /// Every worker replies with a register's value: one broadcast, n replies.
     GetAll {
-        /// Which register.
+        /// The register.
         register: RegisterId,
     },
     /// One worker waits for its device, sets a register (a tensor is copied into the tensor there) and replies.
     DebugSet {
-        /// Which register.
+        /// The register.
         register: RegisterId,
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// To what.
+        /// The new value.
         value: Value,
     },
     /// Every worker waits for its device and replies: one broadcast, n replies.
     SyncAll,
-    /// Every worker forgets its first error and what its communicators were, and starts an epoch.
+    /// Every worker clears its first error, drops its communicators and starts an epoch.
     Recover {
-        /// Which.
+        /// The epoch.
         epoch: u64,
     },
 }
 
-/// Something that stays in the controller's process, and is absent elsewhere.
+/// An object that exists only in the controller's process; `None` in other processes.
 #[allow(clippy::exhaustive_structs, reason = "a wrapper and nothing else")]
 #[derive(Clone, Debug)]
 pub struct Local<T>(pub Option<T>);
 
-/// A part that does not go over the wire does not count for equality.
+/// All are equal, because the object has no encoding.
 impl<T> PartialEq for Local<T> {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -95,7 +96,7 @@ impl<T> PartialEq for Local<T> {
 }
 
 impl Command {
-    /// The values in it.
+    /// The values that the command carries.
     pub fn values(&self) -> &[Value] {
         match self {
             Command::CallPacked { args, .. } => args,

@@ -1,4 +1,4 @@
-//! The data plane of one worker.
+//! Communicators: the data plane of one worker.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -11,65 +11,66 @@ use crate::id::Rank;
 use crate::op::{Op, OpKind, Reduction};
 use crate::tensor::Tensor;
 
-/// Tensor traffic between the ranks of one group.
+/// Collectives and point-to-point operations between the ranks of one group.
 ///
 /// # Threads
-/// The contract does not ask for [`Send`]: a communicator stays on the thread that made it, a worker's own. MPI may be initialised for
-/// calls of one thread at a time (`MPI_THREAD_SERIALIZED`), and then two communicators of a process must not be on two threads.
-/// [`Communicator::aborter`] is for other threads. Types of backends whose library allows more are `Send` and say so by an assertion:
-/// `disco_local::Communicator` and `disco_ccl::Communicator`, which make their memory or device current on whatever thread calls.
+/// The trait does not require [`Send`]: a communicator stays on the worker's thread that made it. MPI may be
+/// initialised for calls of one thread at a time (`MPI_THREAD_SERIALIZED`), and then two communicators of a process
+/// must not be on two threads. Other threads use [`Communicator::aborter`]. The types of some backends are `Send`,
+/// which an assertion checks: `disco_local::Communicator`, and `disco_ccl::Communicator`, which makes its device
+/// current on the calling thread.
 ///
 /// ```compile_fail
 /// fn moves<T: Send>() {}
 /// moves::<Box<dyn disco_core::Communicator>>();
 /// ```
 pub trait Communicator: Debug {
-    /// This worker's position.
+    /// The rank of this worker.
     fn rank(&self) -> Rank;
 
     /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// What it can do.
+    /// The operations, dtypes and reductions that the communicator supports.
     fn capabilities(&self) -> Capabilities;
 
-    /// Runs a group: either point-to-point operations, which progress together, or collectives, run in order.
+    /// Runs a group: either point-to-point operations, which progress together, or collectives, which run in order.
     ///
-    /// When it returns, host tensors are complete; device tensors are ordered on the worker's one stream.
+    /// When the method returns, operations on host tensors are complete; operations on device tensors are enqueued on
+    /// the worker's stream.
     ///
     /// # Errors
-    /// What [`Op::check`] refuses and [`Error::Unsupported`], before anything is launched;
-    /// [`Error::Mismatch`], [`Error::Deadline`] and
-    /// [`Error::Aborted`], after which the communicator is broken and outputs are unspecified.
+    /// Errors of [`Op::check`] and [`Error::Unsupported`]; no operation was started. [`Error::Mismatch`],
+    /// [`Error::Deadline`] and [`Error::Aborted`]; the communicator is then broken and outputs are unspecified.
     fn enqueue(&mut self, group: &[Op]) -> Result<()>;
 
-    /// A communicator of the ranks that pass the same color, ordered by `key`, then by rank. Collective over all ranks;
-    /// no color gives none. It inherits deadline and aborter and outlives its parent.
+    /// A child communicator of the ranks that pass the same color, ordered by `key`, then by rank; none for a rank
+    /// without a color. Collective over all ranks. The child inherits deadline and aborter, and may outlive its parent.
     ///
     /// # Errors
-    /// A failure on one rank fails all.
+    /// If one rank fails, all ranks fail.
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>>;
 
-    /// Waits until everything enqueued is complete.
+    /// Waits until all enqueued operations are complete.
     ///
     /// # Errors
     /// As [`Communicator::enqueue`].
     fn synchronize(&mut self) -> Result<()>;
 
-    /// Ends, from any thread, what this communicator waits for.
+    /// A handle that aborts waits of this communicator from any thread.
     fn aborter(&self) -> Arc<dyn Abort>;
 
-    /// What its backend has beside this trait. The backend's crate says of which type it is, and gives programs a typed view of it,
-    /// as `disco_nccl::extension` does. A wrapper passes on what it wraps.
+    /// The backend's functions beyond this trait. The backend's crate documents the type and gives programs a typed
+    /// view of it, as `disco_nccl::extension` does. A wrapper returns the extension of the communicator that it wraps.
     fn extension(&mut self) -> Option<&mut dyn Any> {
         None
     }
 
-    /// Runs `launch`, which starts `group` by means of the [extension](Communicator::extension). Wrappers that count, compare or
-    /// refuse operations treat it as an [`enqueue`](Communicator::enqueue) of `group`.
+    /// Runs `launch`, which starts `group` through the [extension](Communicator::extension). Wrappers that count,
+    /// compare or refuse operations treat the call as an [`enqueue`](Communicator::enqueue) of `group`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without an extension; those of `launch`; as [`Communicator::enqueue`].
+    /// [`Error::Unsupported`] without an extension; errors of `launch` and of [`Communicator::enqueue`].
     fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
         let dtype = group.first().and_then(Op::dtype);
         let missing = || Error::Unsupported { backend: "this backend", operation: "enqueue_with".into(), dtype };
@@ -77,21 +78,21 @@ pub trait Communicator: Debug {
     }
 }
 
-/// Which operations a communicator has for which dtypes and reductions.
+/// The operations of a communicator, with the dtypes and reductions that each supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// By operation, what it can move.
+    /// The dtypes that each operation supports.
     ops: [DTypeSet; OpKind::ALL.len()],
-    /// By reduction, what it can reduce.
+    /// The dtypes that each reduction supports.
     reductions: [DTypeSet; Reduction::ALL.len()],
 }
 
 impl Capabilities {
-    /// Nothing at all.
+    /// No operations.
     pub const NONE: Self =
         Self { ops: [DTypeSet::EMPTY; OpKind::ALL.len()], reductions: [DTypeSet::EMPTY; Reduction::ALL.len()] };
 
-    /// Every operation and reduction of every dtype, but averages of bools, which are none.
+    /// Every operation and reduction of every dtype, except averages of bools.
     pub fn all() -> Self {
         let ops = OpKind::ALL.into_iter().fold(Self::NONE, |caps, op| caps.with_op(op, DType::all()));
         Reduction::ALL.into_iter().fold(ops, |caps, reduction| {
@@ -100,21 +101,21 @@ impl Capabilities {
         })
     }
 
-    /// The same, and `op` on these dtypes.
+    /// Adds `op` on these dtypes.
     #[must_use]
     pub fn with_op(mut self, op: OpKind, dtypes: impl IntoIterator<Item = DType>) -> Self {
         self.ops[op as usize].extend(dtypes);
         self
     }
 
-    /// The same, and `reduction` of these dtypes.
+    /// Adds `reduction` on these dtypes.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction, dtypes: impl IntoIterator<Item = DType>) -> Self {
         self.reductions[reduction as usize].extend(dtypes);
         self
     }
 
-    /// Whether `op` works on `dtype`, with `reduction` if it reduces. A barrier works on any dtype or none.
+    /// Whether `op` supports `dtype`, and `reduction` if one is given. A barrier ignores the dtype.
     pub fn supports(&self, op: OpKind, dtype: DType, reduction: Option<Reduction>) -> bool {
         self.ops[op as usize].contains(dtype) && reduction.is_none_or(|r| self.reductions[r as usize].contains(dtype))
     }
@@ -136,8 +137,8 @@ impl DTypeSet {
     }
 }
 
-/// The operations of a [`Communicator`] as methods. Each is one [`Op`], which documents shapes and offsets; errors are
-/// those of [`Communicator::enqueue`].
+/// The operations of a [`Communicator`] as methods. Each method enqueues one [`Op`], which documents shapes and
+/// offsets; errors are those of [`Communicator::enqueue`].
 ///
 /// ```
 /// use disco_core::{Communicator, CommunicatorExt, DType, Op, Rank, Reduction, Result, Tensor};
@@ -169,7 +170,7 @@ pub trait CommunicatorExt: Communicator {
         self.enqueue(&[Op::AllReduce { src: None, dst: buffer.clone(), reduction }])
     }
 
-    /// [`Op::Reduce`]; `dst` matters at the root.
+    /// [`Op::Reduce`]; `dst` is used on the root only.
     fn reduce(&mut self, src: &Tensor, dst: Option<&Tensor>, reduction: Reduction, root: Rank) -> Result<()> {
         self.enqueue(&[Op::Reduce { src: Some(src.clone()), dst: dst.cloned(), reduction, root }])
     }
@@ -189,12 +190,12 @@ pub trait CommunicatorExt: Communicator {
         self.enqueue(&[Op::Broadcast { src: None, dst: buffer.clone(), root }])
     }
 
-    /// [`Op::Gather`]; `dst` matters at the root.
+    /// [`Op::Gather`]; `dst` is used on the root only.
     fn gather(&mut self, src: &Tensor, dst: Option<&Tensor>, root: Rank) -> Result<()> {
         self.enqueue(&[Op::Gather { src: Some(src.clone()), dst: dst.cloned(), root }])
     }
 
-    /// [`Op::Scatter`]; `src` matters at the root.
+    /// [`Op::Scatter`]; `src` is used on the root only.
     fn scatter(&mut self, src: Option<&Tensor>, dst: &Tensor, root: Rank) -> Result<()> {
         self.enqueue(&[Op::Scatter { src: src.cloned(), dst: Some(dst.clone()), root }])
     }
@@ -209,7 +210,7 @@ pub trait CommunicatorExt: Communicator {
         self.enqueue(&[Op::AllGatherV { src: Some(src.clone()), dst: dst.clone(), counts: counts.into() }])
     }
 
-    /// [`Op::AllToAllV`]: `send` and `recv` are a tensor and its counts by peer.
+    /// [`Op::AllToAllV`]: `send` and `recv` are each a tensor and its counts by peer.
     fn all_to_all_v(&mut self, send: (&Tensor, &[usize]), recv: (&Tensor, &[usize])) -> Result<()> {
         let (src, send_counts) = (Some(send.0.clone()), send.1.into());
         let (dst, recv_counts) = (recv.0.clone(), recv.1.into());
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_are_looked_up_by_op_dtype_and_reduction() {
+    fn supports_checks_operation_dtype_and_reduction() {
         let caps = Capabilities::NONE
             .with_op(OpKind::AllReduce, [DType::F32, DType::BF16])
             .with_reduction(Reduction::Sum, [DType::F32]);
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_has_a_method() {
+    fn methods_enqueue_their_operation() {
         let (x, sum, root) = (&Tensor::zeros(DType::F32, [1]).unwrap(), Reduction::Sum, Rank::new(0));
         let mut comm = Recorder::default();
         comm.all_reduce(x, x, sum).unwrap();

@@ -1,27 +1,28 @@
-//! What all workers of a session are told at the start.
+//! Configuration of the workers of a session.
 
 use std::time::Duration;
 
 use crate::world::World;
 
-/// How workers of a session behave; alike on all of them.
+/// Configuration of the workers of a session, the same for all of them.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerConfig {
     /// All workers and their groups.
     pub world: World,
-    /// How long one collective may take, from entry.
+    /// Limit for one collective, from its call.
     pub collective_deadline: Duration,
-    /// How long to wait for peers to connect.
+    /// Limit for the wait for peers to connect.
     pub connect_deadline: Duration,
-    /// Bytes of the values of one command or of one reply, together, that may cross to another process. Up to 64 KiB always may.
+    /// Largest total size, in bytes, of the values of one command or reply that is sent to another process. Up to 64
+    /// KiB are always permitted.
     pub value_limit: usize,
     /// Ranks exchange signatures through the store before each collective (`DISCO_CHECK=1`).
     pub check: bool,
 }
 
 impl WorkerConfig {
-    /// Limit of the values of one command or reply, in bytes, by default: 1 GiB.
+    /// Default limit of the values of one command or reply, in bytes: 1 GiB.
     pub const VALUE_LIMIT: usize = 1 << 30;
 
     /// Defaults: 5 minutes, 30 s, [`VALUE_LIMIT`](Self::VALUE_LIMIT), no checks.

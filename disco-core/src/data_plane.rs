@@ -1,7 +1,7 @@
-//! The worker functions of the data plane, as one table: workers register them under its names, and sessions call them by
-//! these.
+//! Table of the worker functions of the data plane. Workers register the functions, and sessions call them, under the
+//! names of this table.
 
-/// Passes all rows of the table, `Variant function_of_the_worker`, to the macro `$make`.
+/// Passes all rows of the table to the macro `$make`. A row is `Variant function_of_the_worker`.
 macro_rules! data_plane_functions {
     ($make:ident) => {
         $make! {
@@ -30,7 +30,7 @@ macro_rules! data_plane_functions {
 }
 pub(crate) use data_plane_functions;
 
-/// Whether a worker function or a command is one of Disco's own, which have limits of their own.
+/// Whether a worker function or a command is built into Disco. Built-in ones have time limits of their own.
 pub(crate) fn is_built_in(name: &str) -> bool {
     name.starts_with("disco.") || matches!(name, "get" | "get_all" | "set")
 }
@@ -44,14 +44,14 @@ macro_rules! names {
         }
 
         impl PlaneFunction {
-            /// The name for messages, which is that of the session's method.
+            /// The name for messages: that of the session's method.
             pub(crate) const fn method(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($function),)*
                 }
             }
 
-            /// The name that it is registered under.
+            /// The name that the function is registered under.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!("disco.", stringify!($function)),)*

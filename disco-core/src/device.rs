@@ -1,9 +1,9 @@
-//! Where a tensor lives.
+//! Devices and their kinds.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One sort of memory, numbered as DLPack numbers it.
+/// A kind of device, with DLPack's number.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {
@@ -36,13 +36,13 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// One device. `Display` gives `cpu`, `cuda:0`, `rocm:1`; `FromStr` reads the same.
+/// A device. `Display` writes `cpu`, `cuda:0`, `rocm:1`; `FromStr` parses the same.
 #[allow(clippy::exhaustive_structs, reason = "a device is its kind and its ordinal, as in DLPack")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
-    /// The sort of device.
+    /// The kind of device.
     pub kind: DeviceKind,
-    /// Which of its sort; 0 for the host.
+    /// Index among the devices of this kind; 0 for the host.
     pub ordinal: i32,
 }
 
@@ -50,12 +50,12 @@ impl Device {
     /// The host.
     pub const CPU: Device = Device { kind: DeviceKind::Cpu, ordinal: 0 };
 
-    /// Device `ordinal` of a kind.
+    /// Device `ordinal` of kind `kind`.
     pub const fn new(kind: DeviceKind, ordinal: i32) -> Self {
         Self { kind, ordinal }
     }
 
-    /// Whether its memory is host memory.
+    /// Whether the device's memory is host memory.
     pub const fn is_host(self) -> bool {
         matches!(self.kind, DeviceKind::Cpu)
     }
@@ -84,7 +84,7 @@ impl FromStr for Device {
     }
 }
 
-/// A text that names no device.
+/// A text is not the name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no device; devices read `cpu`, `cuda:0`, `rocm:1`")]
 pub struct UnknownDevice(String);

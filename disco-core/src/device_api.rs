@@ -1,4 +1,4 @@
-//! Memory and order on one kind of device.
+//! Memory, copies and streams of one kind of device.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -12,86 +12,86 @@ use crate::error::{Error, Result, Unavailable};
 use crate::shared_memory::Arena;
 use crate::tensor::{Storage, Tensor};
 
-/// A kind of device: the host is built in, CUDA and HIP come with their crates and register like backends.
-pub trait DeviceApi: Send + Sync + 'static {
-    /// Which kind.
+/// The API of a device kind. The host is built in; the crates of CUDA and HIP register theirs, as backends do.
+pub trait DeviceApi: Debug + Send + Sync + 'static {
+    /// The device kind.
     fn kind(&self) -> DeviceKind;
 
-    /// How many of them this process sees.
+    /// Number of devices of this kind that the process sees.
     ///
     /// # Errors
-    /// Why there is no driver, or none that works.
+    /// There is no working driver.
     fn count(&self) -> Result<usize, Unavailable>;
 
-    /// Makes a device current on the calling thread, with one stream on it.
+    /// Makes a device current on the calling thread and creates a stream on it.
     ///
     /// # Errors
-    /// No such device, or the driver's own.
+    /// There is no such device, or the driver fails.
     fn bind(&self, device: Device) -> Result<Box<dyn Queue>>;
 }
 
-/// One worker's stream on one device. Stays on the thread that made it.
+/// A worker's stream on a device. Stays on the thread that made it.
 ///
-/// Work is ordered as called. Tensors are contiguous; copies have the same number of bytes on both sides. As [`Any`], a queue
-/// can be asked for by those who know its type: a vendor's crate, for the stream in its own terms.
+/// Operations execute in the order of the calls. Tensors are contiguous; both tensors of a copy have the same number of
+/// bytes. A vendor's crate downcasts a queue, as [`Any`], to its own type to get the vendor's stream.
 pub trait Queue: Any + Debug {
     /// The device.
     fn device(&self) -> Device;
 
-    /// Device memory with zeros in it.
+    /// Allocates zeroed device memory.
     ///
     /// # Errors
-    /// No room.
+    /// The device has too little free memory.
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>>;
 
-    /// Host to device.
+    /// Copies from the host to the device.
     ///
     /// # Errors
-    /// The sizes differ, or the driver's own.
+    /// The sizes differ, or the driver fails.
     fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
 
-    /// Device to host; complete after [`Queue::synchronize`].
+    /// Copies from the device to the host; complete after [`Queue::synchronize`].
     ///
     /// # Errors
     /// As [`Queue::copy_in`].
     fn copy_out(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
 
-    /// Device to device.
+    /// Copies within the device.
     ///
     /// # Errors
     /// As [`Queue::copy_in`].
     fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
 
-    /// Marks this point of the stream.
+    /// Records an event at this point of the stream.
     ///
     /// # Errors
-    /// The driver's own.
+    /// The driver fails.
     fn record(&mut self) -> Result<Event>;
 
-    /// Whether the stream has passed a mark. A passed mark is forgotten.
+    /// Whether the stream has passed an event. After it has returned true, the event is no longer valid.
     ///
     /// # Errors
-    /// A mark of another queue, or the driver's own, for work that failed meanwhile.
+    /// The event belongs to another queue, or the driver reports that earlier work failed.
     fn poll(&mut self, event: Event) -> Result<bool>;
 
     /// Waits for all work on the stream.
     ///
     /// # Errors
-    /// [`Error::Deadline`], or the driver's own.
+    /// [`Error::Deadline`], or the driver fails.
     fn synchronize(&mut self, deadline: Duration) -> Result<()>;
 
     /// The vendor's stream handle; null on the host.
     fn raw(&self) -> *mut c_void;
 }
 
-/// A mark in a [`Queue`].
+/// An event recorded in a [`Queue`].
 #[allow(clippy::exhaustive_structs, reason = "queues make them: a number and nothing else")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub u64);
 
-/// A device kind as a value in the registry.
+/// An entry of a device kind in the registry.
 #[allow(clippy::exhaustive_structs, reason = "crates that register a device kind write one")]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct DeviceEntry(pub &'static dyn DeviceApi);
 
 inventory::collect!(DeviceEntry);
@@ -101,7 +101,7 @@ inventory::submit! { DeviceEntry(&Host) }
 /// The API of a device's kind.
 ///
 /// # Errors
-/// [`Error::Unavailable`] if no crate of this program brings it.
+/// [`Error::Unavailable`] if no crate of this program registers the kind.
 pub fn find(kind: DeviceKind) -> Result<&'static dyn DeviceApi> {
     let found = inventory::iter::<DeviceEntry>.into_iter().map(|entry| entry.0).find(|api| api.kind() == kind);
     found.ok_or_else(|| {
@@ -132,12 +132,12 @@ impl DeviceApi for Host {
     }
 }
 
-/// The host's queue, which allocates in an arena if there is one.
+/// The host's queue. It allocates in `arena` if there is one.
 pub(crate) fn host_queue(arena: Option<Arc<Arena>>) -> Box<dyn Queue> {
     Box::new(HostQueue { arena, recorded: 0, open: VecDeque::new() })
 }
 
-/// The host's queue: everything is complete when the call returns.
+/// The host's queue: each operation is complete when its call returns.
 struct HostQueue {
     arena: Option<Arc<Arena>>,
     recorded: u64,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_is_always_there() {
+    fn the_host_is_always_available() {
         let mut queue = find(DeviceKind::Cpu).unwrap().bind(Device::CPU).unwrap();
         assert_eq!(queue.alloc(10).unwrap().byte_len(), 10);
         let event = queue.record().unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_kind_is_a_value() {
+    fn finding_an_absent_device_kind_returns_unavailable() {
         let absent = find(DeviceKind::Rocm).err().unwrap();
         assert!(absent.to_string().starts_with("device kind `rocm` is not available"), "{absent}");
     }

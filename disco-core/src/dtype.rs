@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 /// The type of a tensor's elements.
 ///
-/// Open, because vendors keep adding narrow floats. On the wire and in DLPack a type is a code, a width in bits and a
-/// number of lanes; only one lane is known here.
+/// The enum is non-exhaustive because vendors keep adding narrow floats. On the wire and in DLPack a type is a code, a
+/// width in bits and a number of lanes; Disco supports one lane only.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
@@ -62,7 +62,7 @@ const TABLE: [(DType, &str, u8, u8); 15] = [
 ];
 
 impl DType {
-    /// Every type, in the order of the enum.
+    /// All types, in the order of the enum.
     pub fn all() -> impl Iterator<Item = DType> {
         TABLE.iter().map(|row| row.0)
     }
@@ -82,7 +82,7 @@ impl DType {
         (TABLE[self as usize].2, TABLE[self as usize].3)
     }
 
-    /// The type that DLPack writes as `(code, bits, lanes)`, if it is one of ours.
+    /// The type with DLPack's `(code, bits, lanes)`, if Disco supports it.
     pub fn from_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Self> {
         let row = TABLE.iter().find(|row| lanes == 1 && (row.2, row.3) == (code, bits))?;
         Some(row.0)
@@ -109,21 +109,21 @@ impl FromStr for DType {
     }
 }
 
-/// A name that no dtype has.
+/// A text is not the name of a dtype.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown dtype `{0}`; known are {known}", known = TABLE.map(|row| row.1).join(", "))]
 pub struct UnknownDType(String);
 
-/// A Rust type that views the elements of a host tensor.
+/// A Rust type for the elements of a host tensor.
 ///
-/// `u8` also views `bool` and the 8-bit floats, which have no plain Rust type of their own.
+/// `u8` also views `bool` and the 8-bit floats, for which there is no plain Rust type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no element type of a tensor",
     label = "not an element type",
     note = "elements are `i8` to `i64`, `u8` to `u64`, `half::f16`, `half::bf16`, `f32` and `f64`; `usize` is `u64` or `u32` as an element, and `u8` views `bool` and the 8-bit floats"
 )]
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// The type that a new tensor of these elements has.
+    /// The dtype of a new tensor of these elements.
     const DTYPE: DType;
 
     /// Whether a tensor of this type may be viewed as `Self`.
@@ -154,14 +154,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_stands_in_the_order_of_the_enum() {
+    fn the_table_has_the_order_of_the_enum() {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index);
         }
     }
 
     #[test]
-    fn dlpack_codes_and_names_lead_back() {
+    fn dlpack_codes_and_names_convert_back_to_the_dtype() {
         for dtype in DType::all() {
             let (code, bits) = dtype.dlpack();
             assert_eq!(DType::from_dlpack(code, bits, 1), Some(dtype));

@@ -1,6 +1,7 @@
-//! Variables of the environment as typed values.
+//! Environment variables as typed values.
 //!
-//! A variable with an empty value counts as not set. An error names the variable, its value, and what the variable takes.
+//! A variable with an empty value counts as not set. An error names the variable, its value, and what the variable
+//! takes.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// A variable of the environment with the value that it had when it was read.
+/// An environment variable and its value at the time of reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable<'a> {
     name: &'a str,
@@ -22,7 +23,7 @@ impl<'a> Variable<'a> {
         Self::new(name, env::var_os(name))
     }
 
-    /// A variable with a value that was read before.
+    /// A variable with a value that the caller has read.
     pub fn new(name: &'a str, value: Option<OsString>) -> Self {
         Self { name, value: value.filter(|value| !value.is_empty()) }
     }
@@ -39,7 +40,7 @@ impl<'a> Variable<'a> {
     /// The value as a switch: true for `1`, false for `0`.
     ///
     /// # Errors
-    /// The value is neither.
+    /// The value is neither `1` nor `0`.
     pub fn flag(&self) -> Result<Option<bool>> {
         match self.text()? {
             None => Ok(None),
@@ -49,19 +50,19 @@ impl<'a> Variable<'a> {
         }
     }
 
-    /// The value as a number of that type.
+    /// The value as a number of type `T`.
     ///
     /// # Errors
-    /// The value is no such number.
+    /// The value is not a number of type `T`.
     pub fn number<T: FromStr>(&self) -> Result<Option<T>> {
         self.text()?.map(|text| text.parse().map_err(|_| self.invalid("is no number"))).transpose()
     }
 
-    /// The parts of the value between commas, without white space around them; none where the variable is not set. An error says that
-    /// the value `are no` items of this kind, and shows an example.
+    /// The comma-separated items of the value, without surrounding white space; empty if the variable is not set. An
+    /// error quotes `kind`, what the items should be, and `example`.
     ///
     /// # Errors
-    /// `parse` takes one of the parts for invalid.
+    /// `parse` returns none for one of the parts.
     pub fn list<T>(&self, kind: &str, example: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
         let parts = self.text()?.into_iter().flat_map(|text| text.split(','));
         let items = parts.map(|part| parse(part.trim())).collect::<Option<_>>();
@@ -73,7 +74,7 @@ impl<'a> Variable<'a> {
         self.value.clone().map(PathBuf::from)
     }
 
-    /// The error of a value that the reader of the variable refuses. `why` says what the variable takes.
+    /// The error for a value that the caller refuses. `why` says what values the variable takes.
     pub fn refuse(&self, why: &str) -> Error {
         Error::invalid(format!("{}={}: {why}", self.name, self.value.as_deref().unwrap_or_default().display()))
     }
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_is_no_value() {
+    fn an_empty_value_counts_as_not_set() {
         let empty = variable("");
         assert_eq!(empty, Variable::new("DISCO_X", None));
         assert_eq!((empty.text().unwrap(), empty.flag().unwrap(), empty.path()), (None, None, None));
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_by_type() {
+    fn values_parse_as_the_type_asked_for() {
         assert_eq!([variable("1").flag().unwrap(), variable("0").flag().unwrap()], [Some(true), Some(false)]);
         assert_eq!(variable("12").number().unwrap(), Some(12u64));
         assert_eq!(variable("2, 0").list("devices", "0,1", |part| part.parse::<u32>().ok()).unwrap(), [2, 0]);
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_variable_its_value_and_what_it_takes() {
+    fn errors_name_the_variable_its_value_and_the_valid_values() {
         assert_eq!(variable("yes").flag().unwrap_err().to_string(), "DISCO_X=`yes` is neither 0 nor 1");
         assert_eq!(variable("-1").number::<u32>().unwrap_err().to_string(), "DISCO_X=`-1` is no number");
         let devices = variable("0,x").list("devices", "0,1", |part| part.parse::<u32>().ok());

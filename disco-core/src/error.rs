@@ -1,7 +1,7 @@
-//! What can go wrong, as values.
+//! Error types of Disco.
 //!
-//! A program matches errors; their texts are for people. [`Error::kind`] says what kind of error it is, wherever it happened:
-//! the kind of a worker's error crosses the lane to the controller.
+//! A program matches errors; their texts are for people. [`Error::kind`] says what kind of error it is, wherever it
+//! happened: the kind of a worker's error crosses the lane to the controller.
 //!
 //! ```
 //! use disco_core::error::{Error, ErrorKind, LossCause, ProcessEnd};
@@ -46,8 +46,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Every failure of Disco. Cheap to clone, since a worker's first error is reported many times.
 ///
-/// `{:?}` prints the text of the error and its causes, so that a program whose `main` returns [`Result`] ends with that text.
-/// `{:#?}` prints the [kind](Error::kind) as well, and the fields of [`Error::Worker`] and [`Error::Lost`].
+/// `{:?}` prints the text of the error and its causes, so that a program whose `main` returns [`Result`] ends with that
+/// text. `{:#?}` prints the [kind](Error::kind) as well, and the fields of [`Error::Worker`] and [`Error::Lost`].
 #[non_exhaustive]
 #[derive(Clone, thiserror::Error)]
 pub enum Error {
@@ -74,21 +74,21 @@ pub enum Error {
     /// A wait passed its deadline.
     #[error("{operation}: no end after {after:?}: {state}")]
     Deadline {
-        /// What was waited for.
+        /// The operation that waited.
         operation: String,
-        /// How long.
+        /// Time that it waited.
         after: Duration,
-        /// Who has not come, and what they are doing.
+        /// Workers or ranks that are missing, and what they are doing.
         state: String,
     },
     /// A worker stopped taking commands and the lane to it is full.
     #[error("{worker} took no command for {after:?} and its lane is full: {state}")]
     Stalled {
-        /// Who holds the others up.
+        /// The worker that made no progress.
         worker: WorkerId,
         /// Time since its last progress.
         after: Duration,
-        /// What it is doing.
+        /// What the worker is doing.
         state: String,
     },
     /// A peer is gone for good: workers, a node, the controller.
@@ -97,15 +97,16 @@ pub enum Error {
     /// Workers did not leave at shutdown.
     #[error("not stopped after {after:?}: {workers}")]
     Stuck {
-        /// Who, inside what, and what became of them: threads are detached, processes killed.
+        /// The workers, the functions that they are inside, and whether they were detached (threads) or killed
+        /// (processes).
         workers: String,
-        /// How long was waited.
+        /// Time that the shutdown waited.
         after: Duration,
     },
     /// The backend can't do this; nothing was started.
     #[error("{backend} does not support {operation}{}", .dtype.map(|d| format!(" of {d}")).unwrap_or_default())]
     Unsupported {
-        /// Which backend or device kind.
+        /// The backend or device kind.
         backend: &'static str,
         /// The operation, with its reduction where it has one.
         operation: String,
@@ -118,31 +119,31 @@ pub enum Error {
     /// A vendor library's function failed.
     #[error("{backend}: {function} returned {code}: {message}")]
     Library {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
         /// The C function.
         function: &'static str,
         /// Its return code.
         code: i64,
-        /// The library's own words.
+        /// The library's message.
         message: String,
     },
-    /// The operating system refused something.
+    /// A call of the operating system failed.
     #[error("{operation}: {source}")]
     System {
-        /// What was to be done, and what becomes of it.
+        /// The operation that failed, and the consequence.
         operation: String,
-        /// The system's own error.
+        /// The error of the system.
         source: Arc<io::Error>,
     },
     /// There is not enough memory.
     #[error("no room for {bytes} bytes {memory}{}", .why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     OutOfMemory {
-        /// What was asked for.
+        /// Size of the request.
         bytes: usize,
-        /// Of which memory.
+        /// Kind of memory.
         memory: Memory,
-        /// What is known beyond that: a limit, what is in use, the system's own words.
+        /// Details, if known: a limit, the memory in use, the system's message.
         why: Option<String>,
     },
     /// Ranks called a collective with arguments that do not fit together.
@@ -161,7 +162,7 @@ pub enum Error {
         /// The failure that broke it.
         cause: Arc<str>,
     },
-    /// An argument that can't be right, whoever gets it.
+    /// An argument that is invalid in every session.
     #[error("{0}")]
     Invalid(String),
     /// The machine, a device or a library lacks what the operation needs.
@@ -170,7 +171,7 @@ pub enum Error {
     /// A peer broke the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// A peer may not join: its token, its program or its place does not fit.
+    /// A peer may not join: its token, its program or its position does not match.
     #[error("{0}")]
     Refused(String),
     /// The object can't do this now: it was not started, was started before or is full.
@@ -183,7 +184,7 @@ pub enum Error {
         index: usize,
         /// The type that the function takes.
         expected: &'static str,
-        /// What came.
+        /// What the caller passed.
         found: String,
     },
     /// A worker function got too few or too many arguments.
@@ -191,7 +192,7 @@ pub enum Error {
     ArgumentCount {
         /// What the function takes.
         expected: usize,
-        /// What came.
+        /// What the caller passed.
         found: usize,
     },
     /// No worker function of that name is registered in this program.
@@ -199,13 +200,13 @@ pub enum Error {
     UnknownFunction {
         /// The name asked for.
         name: String,
-        /// A registered name that is spelt alike.
+        /// A registered name with similar spelling.
         similar: Option<String>,
     },
-    /// A tensor's storage is viewed elsewhere in a way that excludes this use.
+    /// A tensor's storage has another view that excludes this use.
     #[error("the tensor's storage is in use: {0}")]
     Busy(&'static str),
-    /// Bytes that are not a packet of ours.
+    /// Bytes that are not a valid packet.
     #[error("bad packet: {0}")]
     Wire(#[from] WireError),
     /// The session was shut down.
@@ -217,9 +218,9 @@ pub enum Error {
     /// There is no such worker.
     #[error("{worker}: no such worker; the session has {workers}, numbered from 0")]
     NoSuchWorker {
-        /// Asked for.
+        /// The worker that was asked for.
         worker: WorkerId,
-        /// How many there are.
+        /// Number of workers of the session.
         workers: usize,
     },
     /// `init_ccl` was not called, or failed.
@@ -253,7 +254,8 @@ impl Error {
         Error::Refused(text.into())
     }
 
-    /// The variant, as a number, and the text of an error that is a text alone: so it crosses to another process.
+    /// The number of the variant and the text, for errors that consist of a text. This is their encoding between
+    /// processes.
     pub fn as_text(&self) -> Option<(u8, &str)> {
         Some(match self {
             Error::Invalid(text) => (0, text),
@@ -265,13 +267,13 @@ impl Error {
         })
     }
 
-    /// The opposite of [`Error::as_text`]; none if there is no such variant.
+    /// The inverse of [`Error::as_text`]; `None` for an unknown variant.
     pub fn from_text(variant: u8, text: impl Into<String>) -> Option<Self> {
         let variants = [Error::Invalid, Error::Missing, Error::Protocol, Error::Refused, Error::State];
         variants.get(usize::from(variant)).map(|variant| variant(text.into()))
     }
 
-    /// The kind of the error: what a program decides by, wherever the error happened.
+    /// The kind of the error, the same on the worker and on the controller. Programs match on it.
     ///
     /// The kind of an [`Error::Worker`] and of an [`Error::Earlier`] is the kind of the worker's error.
     pub fn kind(&self) -> ErrorKind {
@@ -313,8 +315,8 @@ impl Error {
         }
     }
 
-    /// The error of a worker function, if it is a `T`, or one of its causes is: a type of the program that is registered with
-    /// `register_error!` (feature `serde`), which shows an example.
+    /// The error of a worker function as a `T`, if the error or one of its causes is a `T`. `T` is a type registered
+    /// with `register_error!` (feature `serde`), which shows an example.
     pub fn downcast_ref<T: 'static>(&self) -> Option<&T> {
         match self.failure() {
             Some(failure) => failure.user.as_ref()?.downcast_ref(),
@@ -328,11 +330,11 @@ impl Error {
     }
 
     /// An [`Error::Lost`]: `peer` is lost because of `cause`.
-    pub fn lost(peer: LostPeer, cause: LossCause) -> Self {
+    pub fn peer_lost(peer: LostPeer, cause: LossCause) -> Self {
         Error::Lost(Arc::new(Loss::new(peer, cause)))
     }
 
-    /// The cause, where `error` or one of its sources is an abort.
+    /// The cause of the abort, if `error` or one of its sources is an abort.
     pub(crate) fn abort_cause(error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
         chain(error).find_map(|error| match error.downcast_ref::<Error>() {
             Some(Error::Aborted { cause } | Error::Broken { cause, .. }) => Some(cause.clone()),
@@ -392,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_s_error_is_a_source_and_stands_in_the_text_once() {
+    fn the_system_error_is_a_source_and_appears_in_the_text_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("step failed")]
         struct Step(#[source] Error);
@@ -436,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_is_a_text_alone_is_made_again_of_its_number_and_text() {
+    fn from_text_is_the_inverse_of_as_text() {
         let made =
             [Error::invalid("a"), Error::missing("b"), Error::protocol("c"), Error::refused("d"), Error::state("e")];
         for error in made {

@@ -1,26 +1,26 @@
-//! What kind of error happened, for programs.
+//! Kinds of errors, for programs to match.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::worker_range::WorkerRange;
 
-/// The kind of an error, with the values that a program may decide by. It crosses lanes, so that a program matches a worker's
-/// error as it matches one of its own process.
+/// The kind of an error, with the values that a program may decide by. The kind crosses lanes, so a program matches the
+/// errors of a worker like those of its own process.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// An error of the program's own: nothing of Disco or of the system is among its causes.
+    /// An error of the program: none of its causes is an error of Disco or of the system.
     User,
     /// A worker function panicked.
     Panicked,
     /// The operation ended because something else failed.
     Aborted,
-    /// The communicator failed before.
+    /// The communicator failed in an earlier operation.
     Broken,
-    /// A wait passed its deadline, which was this long.
+    /// A wait passed its deadline.
     Deadline {
-        /// The limit.
+        /// The length of the deadline.
         after: Duration,
     },
     /// A worker stopped taking commands.
@@ -30,7 +30,7 @@ pub enum ErrorKind {
     },
     /// A peer is lost.
     Lost {
-        /// The workers that are lost; empty if the peer is no worker.
+        /// The workers that are lost; empty if the peer is not a worker.
         workers: WorkerRange,
     },
     /// Workers did not leave at shutdown.
@@ -51,19 +51,19 @@ pub enum ErrorKind {
         /// Its return code.
         code: i64,
     },
-    /// The operating system refused something.
+    /// A call of the operating system failed.
     System {
         /// The system's error code, if there is one.
         code: Option<i32>,
     },
     /// There is not enough memory.
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Size of the request in bytes.
         bytes: u64,
     },
     /// Ranks called a collective with arguments that do not fit together.
     Mismatch,
-    /// An argument that can't be right.
+    /// An argument is invalid.
     Invalid,
     /// A worker function got an argument, or a number of arguments, that it does not take.
     Argument,
@@ -71,11 +71,11 @@ pub enum ErrorKind {
     UnknownFunction,
     /// A tensor's storage is in use.
     Busy,
-    /// A peer broke the protocol, or bytes are no packet.
+    /// A peer broke the protocol, or bytes do not form a packet.
     Protocol,
-    /// A peer was refused when it joined, or refuses this process.
+    /// A peer was refused when it joined, or a peer refused this process.
     Refused,
-    /// The object is not in a state in which it can do this: not started, started before, full.
+    /// The state of the object does not permit the operation: not started, already started, full.
     State,
     /// The session or the lane is closed.
     Closed,

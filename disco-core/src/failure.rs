@@ -1,4 +1,4 @@
-//! The failure of a worker, as it crosses lanes.
+//! The failure of a worker, in the form that crosses lanes.
 
 use std::fmt;
 
@@ -13,23 +13,23 @@ use crate::user_error::UserError;
 )]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Who failed.
+    /// The worker that failed.
     pub worker: WorkerId,
     /// The command's number, counted from 1 over the session.
     pub command: u64,
-    /// The worker function, or the command's own name.
+    /// The name of the worker function or the command.
     pub operation: String,
-    /// The register that was to be set, if any; it is poisoned.
+    /// The register that the command sets, if any; it is poisoned.
     pub register: Option<RegisterId>,
-    /// The error's own words.
+    /// The text of the error.
     pub message: String,
-    /// Its causes, nearest first.
+    /// The texts of the error's causes, nearest first.
     pub causes: Vec<String>,
-    /// True if it failed only because another worker had.
+    /// True if the worker failed only because another worker had failed.
     pub aborted: bool,
-    /// What kind of error it is.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// The error itself, or the first of its causes, whose type the program has registered with `register_error!`.
+    /// The error of a type registered with `register_error!`: the error itself or the first such cause.
     pub user: Option<UserError>,
 }
 

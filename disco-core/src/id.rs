@@ -1,4 +1,4 @@
-//! Numbers with a meaning: workers, ranks, registers, groups.
+//! Ids of workers, ranks, registers and groups.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ macro_rules! id {
         pub struct $name(u32);
 
         impl $name {
-            /// Wraps a number.
+            /// The id with this number.
             pub const fn new(id: u32) -> Self {
                 Self(id)
             }
@@ -19,7 +19,7 @@ macro_rules! id {
                 self.0 as usize
             }
 
-            /// The number as it goes over the wire.
+            /// The number in its wire encoding.
             pub const fn wire(self) -> i64 {
                 self.0 as i64
             }
@@ -40,7 +40,7 @@ macro_rules! id {
 }
 
 id! {
-    /// A worker of the session, counted over all groups; `worker 0` lives in the controller's process.
+    /// A worker of the session, numbered over all groups. Worker 0 runs in the controller's process.
     WorkerId, "worker"
 }
 
@@ -55,13 +55,13 @@ id! {
 }
 
 id! {
-    /// One of the equal groups that the workers are split in.
+    /// One of the equal groups of workers.
     GroupId, "group"
 }
 
 impl RegisterId {
-    /// Number of register ids that a session may have in use at once (2^24); bounds every worker's register file.
-    pub const LIMIT: u32 = 1 << 24;
+    /// Largest number of registers that a session has in use at once (2^24). It bounds every worker's register file.
+    pub const COUNT: u32 = 1 << 24;
 }
 
 #[cfg(test)]

@@ -1,11 +1,40 @@
-//! The words and the contracts of Disco: values, tensors, commands, the wire format, the traits [`Session`], [`Channel`],
-//! [`Communicator`] and [`Backend`], the one session implementation over lanes, and the worker's loop.
+//! Core of Disco, an SPMD runtime: one controller broadcasts commands to N workers over lanes, and workers exchange
+//! tensors through communicators.
 //!
-//! No sockets and no vendor libraries here. The crate graph, the path of a command and the invariants stand in
-//! `ARCHITECTURE.md`; programs usually depend on the facade crate `disco`.
+//! The crate defines values, tensors, commands, the wire format and the traits [`Session`], [`Channel`],
+//! [`Communicator`] and [`Backend`]. It implements the session over lanes ([`session`]) and the worker's loop
+//! ([`worker`]). It opens no sockets and loads no vendor libraries. Programs usually depend on the facade crate
+//! `disco-runtime`, which starts the workers.
+//!
+//! A worker function, and a controller that calls it through any session:
+//!
+//! ```
+//! use disco_core::{DType, DataPlane, Placement, Result, Session, SessionExt, Tensor, WorkerContext, WorkerId};
+//!
+//! fn fill(_: &mut WorkerContext, x: Tensor, value: f64) -> Result<()> {
+//!     x.view_mut::<f64>()?.iter_mut().for_each(|x| *x = value);
+//!     Ok(())
+//! }
+//! disco_core::register_function!("docs.fill", fill);
+//!
+//! async fn run(session: &impl Session) -> Result<Vec<f64>> {
+//!     let x = session.empty(DType::F64, [3], Placement::All).await?;
+//!     session.call_named("docs.fill", (&x, 2.5)).await?;
+//!     session.get_as::<Tensor>(&x, WorkerId::new(0)).await?.to_vec()
+//! }
+//! ```
+//!
+//! | to do | start at |
+//! |---|---|
+//! | call functions and collectives from the controller | [`SessionExt`], [`DataPlane`] |
+//! | write a worker function | [`function`], [`WorkerContext`] |
+//! | add a backend | [`Backend`], [`Communicator`] |
+//! | add a transport | [`Channel`], [`Endpoint`] |
+//! | read the crate graph, the path of a command and the invariants | `ARCHITECTURE.md` of the repository |
 
 pub mod abort;
 pub mod activity;
+pub mod attendance;
 pub mod backend;
 mod causes;
 pub mod channel;
@@ -29,7 +58,6 @@ mod loss;
 mod memory;
 pub mod op;
 mod prefetch;
-pub mod roll;
 pub mod session;
 mod shape;
 pub mod shared_memory;
@@ -46,6 +74,7 @@ mod worker_range;
 mod world;
 
 pub use abort::Abort;
+pub use attendance::Attendance;
 pub use backend::{Backend, Probe, Rendezvous, Seat};
 pub use channel::{Channel, Endpoint, Inbox};
 pub use command::{Command, Local};
@@ -60,7 +89,6 @@ pub use function::{Object, Opaque};
 pub use id::{GroupId, Rank, RegisterId, WorkerId};
 pub use link::Link;
 pub use op::{Op, OpKind, Reduction};
-pub use roll::Roll;
 pub use session::{DRef, DataPlane, Placement, Scope, Session, SessionExt};
 pub use shape::Shape;
 pub use store::Store;

@@ -1,4 +1,4 @@
-//! Peers that are lost: which, and why.
+//! Lost peers and the causes of their loss.
 
 use std::fmt;
 use std::process::ExitStatus;
@@ -70,17 +70,17 @@ pub enum LossCause {
     ThreadEnded(Option<String>),
     /// The thread of the worker panicked; the text of the panic.
     Panicked(String),
-    /// Nothing came from the peer for so long.
+    /// Nothing arrived from the peer for this time.
     Silent(Duration),
     /// The peer broke the protocol; how.
     Garbage(String),
-    /// The peer left so many bytes unread.
+    /// The peer left this number of bytes unread.
     Unread(usize),
-    /// The peer said why it leaves.
+    /// The peer left and sent this reason.
     Said(String),
     /// The peer was refused when it joined, or it refuses this process; why.
     Refused(String),
-    /// The rank dropped its communicator while others waited for it.
+    /// The rank dropped its communicator while other ranks waited for it.
     CommunicatorDropped,
     /// Anything else.
     Other(String),
@@ -99,7 +99,7 @@ pub enum ProcessEnd {
         /// Whether the system has written a core dump.
         core_dumped: bool,
     },
-    /// It ended; only the parent of a process gets to know how.
+    /// The process ended. Its status is unknown, because the system reports it only to the parent process.
     Unknown,
 }
 
@@ -204,7 +204,7 @@ impl fmt::Display for LossCause {
     }
 }
 
-/// As the standard library prints an [`ExitStatus`].
+/// The format is that of the standard library for an [`ExitStatus`].
 impl fmt::Display for ProcessEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

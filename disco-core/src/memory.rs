@@ -1,16 +1,16 @@
-//! Kinds of memory, for errors.
+//! Kinds of memory in errors.
 
 use std::fmt;
 
 use crate::device::Device;
 
-/// A kind of memory, of which there can be too little.
+/// The kind of memory that was exhausted ([`Error::OutOfMemory`](crate::Error::OutOfMemory)).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Private memory of the process.
     Host,
-    /// Memory that the processes of a machine share.
+    /// Shared memory of the machine's processes.
     Shared,
     /// Memory of a device.
     Device(Device),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 /// A list of extents, outermost first. Cheap to clone.
 ///
-/// As an argument it may hold any integers; a tensor's shape has none below zero and its element count fits `usize`. Arrays,
-/// slices and vectors of `usize`, `i64`, `u64`, `i32` and `u32` become shapes, and one integer the shape of one axis. An
-/// extent above [`i64::MAX`] becomes -1, which every tensor refuses.
+/// As an argument a shape may contain any integers. The extents of a tensor are not negative, and their product fits
+/// `usize`. Arrays, slices and vectors of `usize`, `i64`, `u64`, `i32` and `u32` convert to shapes; an integer converts
+/// to a shape with one axis. An extent above [`i64::MAX`] becomes -1, which tensors refuse.
 ///
 /// ```
 /// use disco_core::{DType, Shape, Tensor};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub struct Shape(Arc<[i64]>);
 
 impl Shape {
-    /// The shape without axes, of a tensor of one element.
+    /// The shape without axes: that of a tensor with one element.
     pub fn scalar() -> Self {
         Self(Arc::new([]))
     }
@@ -85,7 +85,7 @@ macro_rules! from_integers {
     };
 }
 
-// With several types, an array of plain literals is one of `i32`.
+// `i32` is among the types because it is the type of an array of plain literals.
 from_integers!(i32, u32, i64, u64, usize);
 
 impl fmt::Debug for Shape {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_refuse_negative_and_overflowing_extents() {
+    fn negative_and_overflowing_extents_have_no_element_count() {
         assert_eq!(Shape::from([2, 3, 4]).elements(), Some(24));
         assert_eq!(Shape::scalar().elements(), Some(1));
         assert_eq!(Shape::from([5, 0]).elements(), Some(0));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_of_every_type_become_the_same_shape() {
+    fn integers_of_every_type_convert_to_the_same_shape() {
         let (rows, columns) = (2usize, 3usize);
         let shape = Shape::from([2, 3]);
         assert_eq!([rows, columns].map(|dim| dim as i64), shape[..]);

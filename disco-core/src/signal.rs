@@ -1,4 +1,4 @@
-//! What lanes carry besides frames.
+//! Messages of lanes besides frames: replies, signals, notices.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,29 +6,30 @@ use std::sync::Arc;
 use crate::error::{Failure, Result};
 use crate::value::Value;
 
-/// What a command that wants a reply gets from a worker: a value ([`Value::None`] for a sync), or the first failure.
+/// A worker's reply to a command: a value ([`Value::None`] for a sync), or the worker's first failure.
 pub type Reply = Result<Value, Arc<Failure>>;
 
-/// A message to workers that does not queue behind commands.
+/// A message to workers that overtakes queued commands.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub enum Signal {
-    /// Something failed: whoever waits on peers returns [`Error::Aborted`](crate::Error::Aborted).
+    /// A worker failed or the session ended: operations that wait for peers return
+    /// [`Error::Aborted`](crate::Error::Aborted).
     Abort {
         /// The session's epoch; workers beyond it ignore the signal.
         epoch: u64,
         /// The first failure, as text.
         cause: Arc<str>,
     },
-    /// Leave the loop at the next opportunity, whatever is still queued.
+    /// Leave the loop after the current command; queued commands are dropped.
     Shutdown,
 }
 
-/// A message to the controller that nobody asked for.
+/// A message to the controller that answers no command.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// A worker met its first error of this epoch, and is poisoned.
+    /// The worker's first error of this epoch. The worker is poisoned until recovery.
     Failed {
         /// The worker's epoch.
         epoch: u64,

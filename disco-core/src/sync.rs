@@ -1,7 +1,7 @@
 //! Locks without poisoning.
 //!
-//! A panic in a worker function is caught and reported as the worker's error, so it must not make later uses of a lock fail. The holder
-//! of a lock keeps the data valid wherever it may panic, and poison is ignored.
+//! A panic in a worker function is caught and reported as the worker's error, so it must not make later uses of a lock
+//! fail. The holder of a lock keeps the data valid wherever it may panic, and poison is ignored.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ mod tests {
     use super::lock;
 
     #[test]
-    fn a_lock_whose_holder_panicked_is_taken_with_its_value() {
+    fn lock_succeeds_after_its_holder_panicked() {
         let mutex = Mutex::new(1);
         let panicked = panic::catch_unwind(AssertUnwindSafe(|| {
             *lock(&mutex) = 2;

@@ -14,12 +14,12 @@ pub struct Unavailable {
 }
 
 impl Unavailable {
-    /// Nothing was tried beyond looking for `what`.
+    /// An error without tries.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), tried: Vec::new() }
     }
 
-    /// The same, and that `candidate` (a path, a device, a name) was tried and why it failed.
+    /// Adds a failed try of `candidate` (a path, a device, a name).
     #[must_use]
     pub fn with_tried(mut self, candidate: impl Into<String>, why: impl Into<String>) -> Self {
         self.tried.push((candidate.into(), why.into()));

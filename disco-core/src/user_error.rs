@@ -1,55 +1,55 @@
-//! Errors of a program's own types, which cross lanes as values. Register a type with `register_error!` (feature `serde`).
+//! Errors of a program's own types, which cross lanes as values. `register_error!` (feature `serde`) registers a type.
 
 use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// An error of a type that the program has registered with `register_error!` (feature `serde`), as it crosses lanes: the name of
-/// its type and its content as JSON.
+/// An error of a type that the program has registered with `register_error!` (feature `serde`), in the form that
+/// crosses lanes: the name of its type and its content as JSON.
 #[derive(Clone)]
 pub struct UserError {
     type_name: Arc<str>,
     content: Arc<str>,
-    /// The error itself, once a program has asked for it; none if the content is not one.
+    /// The decoded error, set by the first [`UserError::downcast_ref`]; none if the content can't be decoded.
     decoded: Arc<OnceLock<Option<Decoded>>>,
 }
 
 /// An error of any type.
 type Decoded = Box<dyn Any + Send + Sync>;
 
-/// How errors of one type are written and read. `register_error!` makes one.
+/// How errors of one type are encoded and decoded. `register_error!` makes an entry.
 #[allow(clippy::exhaustive_structs, reason = "`register_error!` writes one in the crate of the error")]
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorEntry {
     /// The path of the type, the same in all processes of the program.
     pub type_name: &'static str,
-    /// The content of an error, if it is of this type and can be written.
+    /// The content of an error, if the error is of this type and can be encoded.
     pub encode: fn(&(dyn StdError + 'static)) -> Option<String>,
-    /// The error of this content, if there is one.
+    /// The error with this content, if the content can be decoded.
     pub decode: fn(&str) -> Option<Box<dyn Any + Send + Sync>>,
 }
 
 inventory::collect!(ErrorEntry);
 
 impl UserError {
-    /// Bytes of the name and of the content that cross lanes at most.
-    pub const LIMIT: usize = 64 << 10;
+    /// Largest type name, and largest content, that cross lanes, in bytes.
+    pub const MAX_BYTES: usize = 64 << 10;
 
-    /// An error from its parts; none if they are larger than [`Self::LIMIT`].
+    /// An error from its parts; none if one of them is larger than [`Self::MAX_BYTES`].
     pub fn new(type_name: impl Into<Arc<str>>, content: impl Into<Arc<str>>) -> Option<Self> {
         let (type_name, content) = (type_name.into(), content.into());
-        let fits = type_name.len().max(content.len()) <= Self::LIMIT;
+        let fits = type_name.len().max(content.len()) <= Self::MAX_BYTES;
         fits.then(|| Self { type_name, content, decoded: Arc::default() })
     }
 
-    /// `error` as it crosses lanes, if its type is registered.
+    /// `error` in the form that crosses lanes, if its type is registered.
     pub(crate) fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
         let written = inventory::iter::<ErrorEntry>
             .into_iter()
             .find_map(|entry| (entry.encode)(error).map(|content| (entry.type_name, content)));
         let (type_name, content) = written?;
-        let (bytes, limit) = (content.len(), Self::LIMIT);
+        let (bytes, limit) = (content.len(), Self::MAX_BYTES);
         let new = Self::new(type_name, content);
         if new.is_none() {
             tracing::warn!(type_name, bytes, limit, "an error is too large to cross a lane as a value");
@@ -57,12 +57,12 @@ impl UserError {
         new
     }
 
-    /// The path of its type.
+    /// The path of the error's type.
     pub fn type_name(&self) -> &Arc<str> {
         &self.type_name
     }
 
-    /// Its content as JSON.
+    /// The error's content as JSON.
     pub fn content(&self) -> &Arc<str> {
         &self.content
     }
@@ -92,13 +92,15 @@ impl PartialEq for UserError {
 
 impl Eq for UserError {}
 
-/// Registers an error type of the program, so that errors of worker functions come back to the controller as values:
-/// [`Error::downcast_ref`](crate::Error::downcast_ref) of what the session returns gives the error, in sessions of every kind.
+/// Registers an error type of the program, so that errors of worker functions reach the controller as values.
+/// [`Error::downcast_ref`](crate::Error::downcast_ref) of the session's error gives the value, in sessions of every
+/// kind.
 ///
-/// The type implements [`std::error::Error`], `serde::Serialize` and `serde::de::DeserializeOwned`. A worker function fails with the
-/// error itself, or with an error that has it among its causes: the first one of a registered type crosses. It crosses as JSON of at
-/// most 64 KiB ([`UserError::LIMIT`](crate::error::UserError::LIMIT)); of a larger one only the text crosses. JSON has no NaN and no
-/// infinity: a float that may be one is an `Option<f32>` in the type, which serde reads as none, or a string.
+/// The type implements [`std::error::Error`], `serde::Serialize` and `serde::de::DeserializeOwned`. A worker function
+/// returns the error itself, or an error that has it among its causes: the first error of a registered type in the
+/// chain crosses the lane. It crosses as JSON of at most 64 KiB
+/// ([`UserError::MAX_BYTES`](crate::error::UserError::MAX_BYTES)); of a larger error only the text crosses. JSON has no
+/// NaN and no infinity: for a float that may be either, use a string or an `Option<f32>`, which serde reads as none.
 ///
 /// ```
 /// use disco_core::{Error, Result, Session, SessionExt, WorkerContext};

@@ -1,4 +1,4 @@
-//! What goes over the control plane as an argument or comes back as an answer.
+//! Values of the control plane: arguments and replies.
 
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -12,7 +12,7 @@ use crate::id::RegisterId;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// An argument or an answer. Cheap to clone.
+/// An argument or a reply. Cheap to clone.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub enum Value {
@@ -34,29 +34,29 @@ pub enum Value {
     Device(Device),
     /// Extents.
     Shape(Shape),
-    /// The object that each worker has in this register.
+    /// Each worker's object in this register.
     Register(RegisterId),
     /// An object of a registered type.
     Object(Arc<dyn WireObject>),
-    /// A tensor: by reference on thread lanes, a copy elsewhere.
+    /// A tensor. Thread lanes pass it by reference, other lanes by copy.
     Tensor(Tensor),
 }
 
-/// An object that can be an argument: it knows its type's number and how to write itself. Reading is registered with
-/// [`register_object!`](crate::register_object); [`Shape`] is the first such type.
+/// An object that can be an argument, with the type index and the encoding of its content.
+/// [`register_object!`](crate::register_object) registers the decoding.
 pub trait WireObject: Any + Debug + Send + Sync {
-    /// The type's number. Up to 8191 they belong to TVM and Disco.
+    /// The type index. Indices up to 8191 are reserved for TVM and Disco.
     fn type_index(&self) -> i32;
 
-    /// Bytes that [`WireObject::write`] will take.
+    /// Number of bytes that [`WireObject::write`] appends.
     fn size(&self) -> usize;
 
-    /// Writes the content.
+    /// Appends the content.
     fn write(&self, to: &mut Writer);
 }
 
 impl Value {
-    /// The kind, in words, for messages.
+    /// The kind as text, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::None => "none",
@@ -74,7 +74,8 @@ impl Value {
         }
     }
 
-    /// Bytes of its content, where that has no fixed size: the elements of a tensor, bytes, a string, a shape, an object. Else 0.
+    /// Size in bytes of a content without a fixed size: elements of a tensor, bytes, a string, a shape or an object. 0
+    /// for other values.
     pub fn payload_len(&self) -> usize {
         match self {
             Value::Str(text) => text.len(),
@@ -87,7 +88,8 @@ impl Value {
     }
 }
 
-/// Equal content; tensors and objects are equal if they are the same, objects also if they write the same bytes.
+/// Compares contents. Tensors are equal if they are the same tensor; objects are also equal if their encodings are
+/// equal.
 impl PartialEq for Value {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_three_words() {
+    fn a_value_has_a_size_of_three_words() {
         assert_eq!(size_of::<Value>(), 24);
     }
 }

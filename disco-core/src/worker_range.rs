@@ -1,4 +1,4 @@
-//! Consecutive workers.
+//! Ranges of consecutive workers.
 
 use std::fmt;
 use std::iter::Map;
@@ -47,12 +47,12 @@ impl WorkerRange {
         self.len == 0
     }
 
-    /// Whether `worker` is one of these.
+    /// Whether the range contains `worker`.
     pub const fn contains(&self, worker: WorkerId) -> bool {
         self.position(worker).is_some()
     }
 
-    /// The place of `worker` among these, from 0.
+    /// The position of `worker` in the range, from 0.
     pub const fn position(&self, worker: WorkerId) -> Option<usize> {
         match worker.index().checked_sub(self.first as usize) {
             Some(position) if position < self.len() => Some(position),
@@ -60,7 +60,7 @@ impl WorkerRange {
         }
     }
 
-    /// The worker at this place, from 0.
+    /// The worker at this position, from 0.
     pub const fn get(&self, position: usize) -> Option<WorkerId> {
         match position < self.len() {
             true => Some(WorkerId::new(self.first + position as u32)),
@@ -78,8 +78,8 @@ impl WorkerRange {
         self.indices().map(|index| WorkerId::new(index as u32))
     }
 
-    /// Consecutive parts of `size` workers each; the last part is shorter if `size` does not divide their number. A size of 0
-    /// counts as 1.
+    /// Consecutive parts of `size` workers each; the last part is shorter if `size` does not divide their number. A
+    /// size of 0 counts as 1.
     pub fn chunks(self, size: usize) -> impl Iterator<Item = Self> {
         let size = u32::try_from(size).unwrap_or(u32::MAX).max(1);
         let part = move |skipped| Self { first: self.first + skipped, len: size.min(self.len - skipped) };
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_hold_all_workers_in_order() {
+    fn chunks_contain_all_workers_in_order() {
         let parts = |range, size| WorkerRange::new(range).chunks(size).map(ids).collect::<Vec<_>>();
         assert_eq!(parts(2..6, 2), [[2, 3], [4, 5]]);
         assert_eq!(parts(2..5, 2), [vec![2, 3], vec![4]]);

@@ -1,4 +1,4 @@
-//! How many workers there are and how they are grouped.
+//! The number of workers and their groups.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ impl World {
     /// `workers` workers in `groups` equal groups.
     ///
     /// # Errors
-    /// No workers, no groups, or groups that do not divide the workers.
+    /// There are no workers or no groups, or the number of groups does not divide the number of workers.
     pub fn new(workers: usize, groups: usize) -> Result<Self> {
         let refuse = |why| Err(Error::invalid(format!("{workers} workers in {groups} groups: {why}")));
         let (Ok(w), Ok(g)) = (u32::try_from(workers), u32::try_from(groups)) else {
@@ -31,10 +31,10 @@ impl World {
         }
     }
 
-    /// The same on so many machines, each with as many consecutive workers.
+    /// Places the workers on `nodes` machines, with an equal number of consecutive workers on each.
     ///
     /// # Errors
-    /// No nodes, or nodes that do not divide the workers.
+    /// There are no nodes, or the number of nodes does not divide the number of workers.
     pub fn on_nodes(self, nodes: usize) -> Result<Self> {
         match u32::try_from(nodes) {
             Ok(nodes @ 1..) if self.workers.is_multiple_of(nodes) => Ok(Self { nodes, ..self }),
@@ -60,12 +60,12 @@ impl World {
         self.nodes as usize
     }
 
-    /// Workers of one machine.
+    /// Number of workers of each machine.
     pub const fn per_node(&self) -> usize {
         (self.workers / self.nodes) as usize
     }
 
-    /// Workers of one group.
+    /// Number of workers of each group.
     pub const fn group_size(&self) -> usize {
         (self.workers / self.groups) as usize
     }
@@ -75,7 +75,7 @@ impl World {
         (0..self.workers).map(WorkerId::new)
     }
 
-    /// The group that a worker is in.
+    /// The group of a worker.
     pub fn group_of(&self, worker: WorkerId) -> GroupId {
         GroupId::new((worker.index() / self.group_size()) as u32)
     }
@@ -91,7 +91,7 @@ impl World {
         worker.index().is_multiple_of(self.group_size())
     }
 
-    /// `worker`, if it is one of ours.
+    /// Checks that `worker` belongs to this world and returns it.
     ///
     /// # Errors
     /// [`Error::NoSuchWorker`].
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_equal_runs_of_workers() {
+    fn groups_are_equal_ranges_of_consecutive_workers() {
         let world = World::new(6, 3).unwrap();
         assert_eq!(world.group_of(WorkerId::new(3)), GroupId::new(1));
         assert_eq!(world.members(GroupId::new(1)), 2..4);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn uneven_groups_are_refused() {
+    fn unequal_groups_are_an_error() {
         let text = |w, g| World::new(w, g).unwrap_err().to_string();
         assert_eq!(text(4, 3), "4 workers in 3 groups: groups must be of equal size");
         assert_eq!(text(0, 1), "0 workers in 1 groups: a session needs at least 1 worker");

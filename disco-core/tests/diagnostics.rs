@@ -1,4 +1,4 @@
-//! What the compiler says to a program that uses a type where it can't stand.
+//! Compiler messages for types that a program uses in the wrong place.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// The library that this test is linked with, or one of other features.
+/// The library that this test is linked with, or one with other features.
 fn library(folder: &Path) -> PathBuf {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let is_core = |path: &PathBuf| {
@@ -19,7 +19,7 @@ fn library(folder: &Path) -> PathBuf {
     files.filter(is_core).max_by_key(age).expect("the library was built for this test")
 }
 
-/// What the compiler says to `code`, which it refuses.
+/// The compiler's message for `code`, which does not compile.
 fn complaint(name: &str, code: &str) -> String {
     let folder = current_exe().unwrap().parent().unwrap().to_owned();
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("diagnostics_{name}.rs"));
@@ -35,7 +35,7 @@ fn complaint(name: &str, code: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// Checks that the compiler says each of `texts`.
+/// Checks that the compiler's message contains each of `texts`.
 fn check(name: &str, code: &str, texts: &[&str]) {
     let said = complaint(name, code);
     for text in texts {
@@ -44,7 +44,7 @@ fn check(name: &str, code: &str, texts: &[&str]) {
 }
 
 #[test]
-fn an_argument_that_no_worker_function_takes_is_named_with_what_may_stand_there() {
+fn the_message_for_an_invalid_argument_of_a_worker_function_lists_the_valid_types() {
     check(
         "argument",
         "fn f(_: &mut WorkerContext, _: i64, _: Mine) -> Result<()> { Ok(()) }\nregister_function!(\"f\", f);",
@@ -58,7 +58,7 @@ fn an_argument_that_no_worker_function_takes_is_named_with_what_may_stand_there(
 }
 
 #[test]
-fn a_result_that_no_worker_function_returns_is_named_with_what_may_stand_there() {
+fn the_message_for_an_invalid_result_of_a_worker_function_lists_the_valid_types() {
     check(
         "result",
         "fn f(_: &mut WorkerContext) -> Result<Mine> { Ok(Mine) }\nregister_function!(\"f\", f);",
@@ -70,7 +70,7 @@ fn a_result_that_no_worker_function_returns_is_named_with_what_may_stand_there()
 }
 
 #[test]
-fn a_function_without_a_context_or_a_result_is_no_worker_function() {
+fn the_message_for_a_function_without_context_or_result_says_that_it_is_no_worker_function() {
     for (name, code) in
         [("context", "fn f(_: i64) -> Result<()> { Ok(()) }"), ("plain", "fn f(_: &mut WorkerContext) {}")]
     {
@@ -80,7 +80,7 @@ fn a_function_without_a_context_or_a_result_is_no_worker_function() {
 }
 
 #[test]
-fn an_argument_that_no_call_takes_is_named() {
+fn the_message_for_an_invalid_argument_of_a_call_names_its_type() {
     check(
         "call",
         "pub async fn f(session: &impl Session, g: &DRef) -> Result<DRef> { session.call(g, (1, Mine)).await }",
@@ -94,7 +94,7 @@ fn an_argument_that_no_call_takes_is_named() {
 }
 
 #[test]
-fn an_element_type_that_no_tensor_has_is_named() {
+fn the_message_for_an_invalid_element_type_names_it() {
     check(
         "element",
         "pub fn f() -> Result<Tensor> { Tensor::from_vec(vec![1usize], 1) }",

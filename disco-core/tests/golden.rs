@@ -1,4 +1,4 @@
-//! Our packets beside those of the real TVM (`data/tvm-0.27.tsv`, captured by `scripts/capture_tvm_golden.py`).
+//! Compares Disco's packets with those of TVM (`data/tvm-0.27.tsv`, captured by `scripts/capture_tvm_golden.py`).
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,7 +38,7 @@ fn tensor(dtype: DType, shape: &[i64], bytes: &[u8]) -> Value {
     Value::Tensor(tensor)
 }
 
-/// What a value says. Tensors themselves are equal only if they are the same.
+/// The content of a value as text, because equality of tensors does not compare their elements.
 fn content(value: &Value) -> String {
     match value {
         Value::Tensor(tensor) => format!("{tensor} {:?}", &*tensor.bytes().unwrap()),
@@ -52,7 +52,7 @@ fn decode_reply(bytes: &[u8]) -> Result<Value, WireError> {
     Ok(wire::decode_reply(packet)?.unwrap())
 }
 
-/// What TVM was told, as the table's third column says.
+/// The commands of TVM, as described in the table's third column.
 fn commands() -> Vec<(&'static str, Command)> {
     let host = || Local(None);
     let mut all = vec![
@@ -144,7 +144,7 @@ fn arguments() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What the debug commands took to a worker, and from it.
+/// The values that debug commands sent to a worker and fetched from it.
 fn debug_values() -> Vec<([&'static str; 2], Value)> {
     let row = |set, get, value: Value| ([set, get], value);
     let float = |x: f32| x.to_le_bytes();
@@ -172,7 +172,7 @@ fn debug_values() -> Vec<([&'static str; 2], Value)> {
     ]
 }
 
-/// What TVM's worker answered, and to what.
+/// The replies of TVM's worker, with their commands.
 fn replies() -> Vec<(&'static str, Command, Value)> {
     let get = || Command::DebugGet { register: register(2), worker: WorkerId::new(1) };
     let mut all = vec![
@@ -184,7 +184,7 @@ fn replies() -> Vec<(&'static str, Command, Value)> {
     all
 }
 
-/// Arguments that only TVM writes so.
+/// Arguments in encodings that only TVM writes.
 fn read_only_arguments() -> Vec<(&'static str, Vec<Value>)> {
     let mixed = vec![
         Value::None,
@@ -207,7 +207,7 @@ fn read_only_arguments() -> Vec<(&'static str, Vec<Value>)> {
     ]
 }
 
-/// Answers that only TVM writes so: it wraps a short string if the worker had it over the wire.
+/// Replies in encodings that only TVM writes: TVM wraps a short string that the worker received over the wire.
 fn read_only_replies() -> Vec<(&'static str, Value)> {
     vec![
         ("debug.get.str.short.received", "abc".into()),
@@ -216,7 +216,7 @@ fn read_only_replies() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What no value of ours can hold, and what is said of it.
+/// Commands with values that Disco does not support, and the errors.
 const REFUSED_COMMANDS: &[(&str, &str)] = &[
     ("call.arg.ptr", "unknown argument type"),
     ("call.arg.ptr.null", "unknown argument type"),
@@ -232,7 +232,7 @@ const REFUSED_COMMANDS: &[(&str, &str)] = &[
     ("debug.set.ptr", "unknown argument type"),
 ];
 
-/// The same of answers.
+/// Replies with values that Disco does not support, and the errors.
 const REFUSED_REPLIES: &[(&str, &str)] = &[
     ("debug.get.ptr", "unknown argument type"),
     ("debug.get.array", "a debug object of type `ffi.Array`"),
@@ -240,7 +240,7 @@ const REFUSED_REPLIES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn commands_are_the_bytes_that_tvm_sends() {
+fn encoded_commands_equal_the_bytes_of_tvm() {
     let golden = rows("down");
     for (name, command) in commands() {
         let frame = Frame::new(1, Vec::new(), command);
@@ -249,11 +249,11 @@ fn commands_are_the_bytes_that_tvm_sends() {
 }
 
 #[test]
-fn the_bytes_that_tvm_sends_are_read() {
+fn commands_of_tvm_are_decoded() {
     let golden = rows("down");
     for (name, command) in commands() {
         let frame = wire::decode_frame(1, &golden[name]).unwrap();
-        // Written again, since NaN is not equal to itself.
+        // Encodes the frame again and compares bytes, since NaN is not equal to itself.
         let again = Frame::new(1, Vec::new(), frame.command().clone());
         assert_eq!(again.bytes().unwrap(), golden[name], "{name}: {command:?}");
     }
@@ -265,7 +265,7 @@ fn the_bytes_that_tvm_sends_are_read() {
 }
 
 #[test]
-fn answers_are_the_bytes_of_tvms_workers() {
+fn encoded_replies_equal_the_bytes_of_tvm_workers() {
     let golden = rows("up");
     for (name, command, value) in replies() {
         let bytes = wire::encode_reply(&command, WorkerId::new(1), &Ok(value.clone())).unwrap();
@@ -275,7 +275,7 @@ fn answers_are_the_bytes_of_tvms_workers() {
 }
 
 #[test]
-fn what_only_tvm_writes_is_read_too() {
+fn encodings_that_only_tvm_writes_are_decoded() {
     let golden = rows("down");
     for (name, value) in read_only_arguments() {
         let frame = wire::decode_frame(1, &golden[name]).unwrap();
@@ -289,7 +289,7 @@ fn what_only_tvm_writes_is_read_too() {
 }
 
 #[test]
-fn what_we_do_not_take_is_refused_with_a_reason() {
+fn decoding_an_unsupported_value_is_an_error_with_the_reason() {
     let golden = rows("down");
     for (name, why) in REFUSED_COMMANDS {
         let refused = wire::decode_frame(1, &golden[name]).unwrap_err().to_string();
@@ -303,7 +303,7 @@ fn what_we_do_not_take_is_refused_with_a_reason() {
 }
 
 #[test]
-fn no_row_is_left_out() {
+fn every_row_of_the_capture_is_tested() {
     let commands = commands().into_iter().map(|row| row.0);
     let commands = commands.chain(read_only_arguments().into_iter().map(|row| row.0));
     let commands: BTreeSet<_> = commands.chain(REFUSED_COMMANDS.iter().map(|row| row.0)).collect();
@@ -318,7 +318,7 @@ fn no_row_is_left_out() {
     assert_eq!(lines.count(), commands.len() + replies.len(), "rows have names of their own");
 }
 
-/// From `to_json_graph_str` of apache-tvm-ffi 0.1.15.post2, which TVM wraps debug values with.
+/// The expected text is from `to_json_graph_str` of apache-tvm-ffi 0.1.15.post2, with which TVM wraps debug values.
 #[test]
 fn json_is_escaped_as_tvm_escapes_it() {
     let text = |value: Value| {

@@ -1,4 +1,4 @@
-//! Commands, answers and notices survive the wire; other bytes are refused.
+//! Encoding and decoding of commands, replies and notices; errors for invalid bytes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -60,10 +60,10 @@ fn dtype() -> impl Strategy<Value = DType> {
 }
 
 fn register() -> impl Strategy<Value = RegisterId> {
-    (0..RegisterId::LIMIT).prop_map(RegisterId::new)
+    (0..RegisterId::COUNT).prop_map(RegisterId::new)
 }
 
-/// Any argument but a tensor, which is equal only to itself, and NaN.
+/// Any argument except tensors and NaN, which do not compare equal after decoding.
 fn value() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(Value::None),
@@ -205,7 +205,7 @@ fn debug_set(value: Value) -> Frame {
     Frame::new(1, Vec::new(), Command::DebugSet { register: RegisterId::new(0), worker: WorkerId::new(1), value })
 }
 
-/// A value that the debug commands wrap, and what TVM writes in its debug object.
+/// A value that the debug commands wrap, and the text of TVM's debug object.
 fn debug_object() -> impl Strategy<Value = (Value, Vec<u8>)> {
     let wrapped = prop_oneof![
         ".{8,20}".prop_map(Value::from),
@@ -219,7 +219,8 @@ fn debug_object() -> impl Strategy<Value = (Value, Vec<u8>)> {
     })
 }
 
-/// Where the text of a `DebugSet`'s debug object starts: after length, code, count, 3 ints, 2 types, and its length.
+/// Offset of the text of a `DebugSet`'s debug object: after length, code, count, 3 ints, 2 types, and the text's
+/// length.
 const DEBUG_TEXT: usize = 8 + 4 + 4 + 3 * 12 + 4 + 4 + 8;
 
 /// Reads a `DebugSet` of a debug object with this text.
@@ -235,10 +236,10 @@ fn read_debug(outer: i32, text: &[u8]) -> Result<Value, WireError> {
     }
 }
 
-/// First in a tensor that TVM saved.
+/// The first field of a tensor saved by TVM.
 const MAGIC: u64 = 0xdd5e_40f0_96b4_a13f;
 
-/// A saved tensor of `u8` as a debug object has it.
+/// A saved tensor of `u8` as the text of a debug object.
 fn saved(magic: u64, device: i32, axes: i32, extents: &[i64], len: u64, bytes: &[u8]) -> Vec<u8> {
     let mut to = Writer::default();
     to.u64(magic);
@@ -246,7 +247,7 @@ fn saved(magic: u64, device: i32, axes: i32, extents: &[i64], len: u64, bytes: &
     to.i32(device);
     to.i32(0);
     to.i32(axes);
-    // Its dtype.
+    // The dtype.
     [1, 8, 1, 0].iter().for_each(|byte| to.u8(*byte));
     extents.iter().for_each(|extent| to.i64(*extent));
     to.u64(len);
@@ -264,7 +265,7 @@ fn packet(bytes: &[u8]) -> Packet<'_> {
 
 proptest! {
     #[test]
-    fn frames_come_back_as_they_went(seq: u64, freed in vec(register(), 0..5), command in command()) {
+    fn decoding_an_encoded_frame_returns_it(seq: u64, freed in vec(register(), 0..5), command in command()) {
         let frame = Frame::new(seq, freed.clone(), command.clone());
         let back = wire::decode_frame(seq, frame.bytes().unwrap()).unwrap();
         prop_assert_eq!(back.command(), &command);
@@ -273,7 +274,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_and_notices_come_back_as_they_went(value in value(), failure in failure(), epoch in 0..u64::MAX >> 1) {
+    fn decoding_an_encoded_reply_or_notice_returns_it(value in value(), failure in failure(), epoch in 0..u64::MAX >> 1) {
         let get = debug_get();
         for reply in [Reply::Ok(value), Reply::Err(Arc::new(failure.clone()))] {
             let bytes = wire::encode_reply(&get, WorkerId::new(1), &reply).unwrap();
@@ -288,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_cut_anywhere_is_refused(freed in vec(register(), 0..3), command in command(), at: prop::sample::Index) {
+    fn decoding_a_truncated_frame_is_an_error(freed in vec(register(), 0..3), command in command(), at: prop::sample::Index) {
         let frame = Frame::new(1, freed, command);
         let bytes = frame.bytes().unwrap();
         prop_assert!(wire::decode_frame(1, &bytes[..at.index(bytes.len())]).is_err());
@@ -321,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn a_debug_object_is_read_whatever_object_type_it_names((value, text) in debug_object(), outer in 64..i32::MAX) {
+    fn a_debug_object_with_any_type_index_is_decoded((value, text) in debug_object(), outer in 64..i32::MAX) {
         let back = read_debug(outer, &text);
         match (outer, value) {
             (68 | 73, _) => prop_assert!(back.is_err()),
@@ -334,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn a_debug_object_cut_anywhere_is_refused((_, text) in debug_object(), at: prop::sample::Index) {
+    fn decoding_a_truncated_debug_object_is_an_error((_, text) in debug_object(), at: prop::sample::Index) {
         let (kind, content) = text.split_last().unwrap();
         let cut = &content[..at.index(content.len())];
         prop_assert!(read_debug(187, cut).is_err());
@@ -370,11 +371,11 @@ proptest! {
     }
 
     #[test]
-    fn a_failure_with_other_numbers_in_its_kind_never_panics(numbers in vec(any::<i64>(), 3)) {
+    fn decoding_a_failure_with_other_numbers_in_its_kind_never_panics(numbers in vec(any::<i64>(), 3)) {
         let kind = ErrorKind::Library { backend: "b".into(), function: "f".into(), code: 0 };
         let failure = Failure { kind, ..failure_of_worker_1() };
         let encoded = wire::encode_reply(&debug_get(), WorkerId::new(1), &Err(Arc::new(failure))).unwrap();
-        // The numbers are three ints, behind the bool `aborted`: `kind` is 10.
+        // The numbers are three ints after the bool `aborted`; `kind` is 10.
         let ten = [1i32.to_le_bytes().as_slice(), &10i64.to_le_bytes()].concat();
         let at = encoded.windows(ten.len()).position(|window| window == ten).unwrap();
         for kind in -1..30 {
@@ -389,7 +390,7 @@ proptest! {
     }
 
     #[test]
-    fn the_cause_of_a_loss_survives(cause in loss_cause()) {
+    fn decoding_an_encoded_cause_of_a_loss_returns_it(cause in loss_cause()) {
         let message = Message::From { worker: WorkerId::new(3), message: Box::new(Message::Lost(cause.clone())) };
         let bytes = message.encode().unwrap();
         let Message::From { message, .. } = Message::decode(packet(&bytes)).unwrap() else { panic!() };
@@ -430,7 +431,7 @@ fn failure_of_worker_1() -> Failure {
     }
 }
 
-/// One message of each kind.
+/// At least one message of each kind.
 fn messages() -> Vec<Message> {
     let failure = Arc::new(failure_of_worker_1());
     let hello = Hello {
@@ -512,7 +513,7 @@ fn messages() -> Vec<Message> {
 }
 
 #[test]
-fn every_message_survives_and_none_that_is_cut_does() {
+fn decoding_a_message_returns_it_and_decoding_a_truncated_message_is_an_error() {
     let all = messages();
     assert_eq!(all.len(), MESSAGES);
     for message in all {
@@ -521,7 +522,7 @@ fn every_message_survives_and_none_that_is_cut_does() {
         assert_eq!(format!("{back:?}"), format!("{message:?}"));
         for end in 0..bytes.len() {
             assert!(Packet::split(&bytes[..end]).is_err(), "{message:?} cut at {end}");
-            // The same with a length that says so: what is missing is missed by the message itself.
+            // The same bytes with a matching packet length, so that the decoder of the message detects the truncation.
             if let Some(content) = bytes[..end].get(Packet::PREFIX..) {
                 assert!(Packet::read(content).and_then(Message::decode).is_err(), "{message:?} cut at {end}");
             }
@@ -535,7 +536,7 @@ fn call(args: Vec<Value>) -> Frame {
 }
 
 #[test]
-fn a_tensor_travels_inline() {
+fn a_small_tensor_is_encoded_inside_the_packet() {
     let tensor = Tensor::from_slice(&[1i32, -2, 3, 4, 5, 6], [2, 3]).unwrap();
     let frame = wire::decode_frame(1, call(vec![tensor.into()]).bytes().unwrap()).unwrap();
     let Command::CallPacked { args, .. } = frame.command() else { panic!("{frame:?}") };
@@ -543,7 +544,7 @@ fn a_tensor_travels_inline() {
     assert_eq!((back.shape(), back.to_vec::<i32>().unwrap()), (&Shape::from([2, 3]), vec![1, -2, 3, 4, 5, 6]));
 }
 
-/// Tensors of a frame that went beside its bytes.
+/// The bytes of a frame, and its large tensors in memory beside them.
 fn beside(frame: &Frame) -> (Box<[u8]>, Arc<MappedSnapshot>) {
     let (bytes, snapshot) = frame.bytes_and_snapshot().unwrap();
     let fd = snapshot.as_fd().try_clone_to_owned().unwrap();
@@ -551,7 +552,7 @@ fn beside(frame: &Frame) -> (Box<[u8]>, Arc<MappedSnapshot>) {
 }
 
 #[test]
-fn a_large_tensor_travels_inline_and_beside_the_packet() {
+fn a_large_tensor_is_decoded_from_the_packet_and_from_memory_beside_it() {
     let tensor =
         |len: usize| Tensor::from_slice(&(0..len).map(|at| at as u8).collect::<Vec<_>>(), [len as i64]).unwrap();
     let sent = [tensor(65_537), tensor(10), tensor(300_000)];
@@ -576,7 +577,7 @@ fn a_large_tensor_travels_inline_and_beside_the_packet() {
 }
 
 #[test]
-fn pieces_of_a_frame_are_its_packet() {
+fn the_pieces_of_a_frame_concatenate_to_its_packet() {
     let tensor =
         |len: usize| Tensor::from_slice(&(0..len).map(|at| at as u8).collect::<Vec<_>>(), [len as i64]).unwrap();
     let (first, second) = (tensor(65_537), tensor(200_000));
@@ -602,12 +603,12 @@ fn pieces_of_a_frame_are_its_packet() {
 }
 
 #[test]
-fn places_beside_a_packet_are_checked() {
+fn an_invalid_offset_beside_a_packet_is_an_error() {
     let tensor = || Value::from(Tensor::zeros(DType::U8, [65_537]).unwrap());
     let refused = |bytes: &[u8], memory| wire::decode_frame_beside(1, bytes, memory).unwrap_err().to_string();
     let (bytes, memory) = beside(&call(vec![tensor(), tensor()]));
     assert_eq!(refused(&bytes, None), "expected shared memory with the elements of a tensor");
-    // The place of the second tensor is last.
+    // The offset of the second tensor is the last field.
     let end = bytes.len();
     for place in [0u64, 64, 65_535, 65_664 + 1, 65_664 + 64, 1 << 20, u64::MAX, u64::MAX - 63] {
         let mut moved = bytes.to_vec();
@@ -622,7 +623,7 @@ fn places_beside_a_packet_are_checked() {
 }
 
 #[test]
-fn a_packet_that_claims_too_much_is_refused_before_anything_is_allocated() {
+fn a_packet_with_too_large_a_length_is_an_error_before_any_allocation() {
     let refused = |bytes: &[u8]| wire::decode_frame(1, bytes).unwrap_err().to_string();
     let claim = (1u64 << 60).to_le_bytes();
     assert_eq!(refused(&claim), "a packet of 1152921504606846976 bytes; the limit is 68719476736");
@@ -638,7 +639,7 @@ fn a_packet_that_claims_too_much_is_refused_before_anything_is_allocated() {
 }
 
 #[test]
-fn a_debug_object_is_checked_inside_too() {
+fn invalid_content_of_a_debug_object_is_an_error() {
     let graph = |graph: &str| read_debug(187, format!("{graph}0").as_bytes()).map_err(|error| error.to_string());
     let node = |node: &str| graph(&format!(r#"{{"root_index":0,"nodes":[{node}]}}"#));
     assert_eq!(node(r#"{"type":"int","data":-3}"#), Ok(Value::Int(-3)));
@@ -678,7 +679,7 @@ fn a_debug_object_is_checked_inside_too() {
 }
 
 #[test]
-fn a_saved_tensor_is_checked_too() {
+fn an_invalid_saved_tensor_is_an_error() {
     let refused = |text: &[u8]| read_debug(187, text).unwrap_err().to_string();
     assert!(read_debug(187, &saved(MAGIC, 1, 2, &[1, 2], 2, &[1, 2])).is_ok());
     let elements = "expected as many bytes as the tensor's shape says";
@@ -703,7 +704,7 @@ fn a_saved_tensor_is_checked_too() {
     }
     let large = vec![0; 65_537];
     assert!(read_debug(187, &saved(MAGIC, 1, 1, &[65_537], 65_537, &large)).is_ok());
-    // Base64 takes a third more.
+    // Base64 takes a third more space.
     for (len, written) in [(65_536, 87_000..88_000), (65_537, 65_600..65_700)] {
         let tensor = Tensor::zeros(DType::U8, [len]).unwrap();
         let frame = debug_set(tensor.into());
@@ -729,7 +730,7 @@ fn unknown_numbers_are_errors() {
 }
 
 #[test]
-fn frames_are_written_behind_each_other_as_messages_are() {
+fn write_frame_appends_the_packet_of_a_frame_message() {
     let (mut to, mut all) = (Writer::default(), Vec::new());
     for (seq, len) in [(1, 0), (2, 7), (3, 8), (1 << 40, 1000)] {
         let bytes = vec![9; len];
@@ -740,7 +741,7 @@ fn frames_are_written_behind_each_other_as_messages_are() {
 }
 
 #[test]
-fn a_node_s_worker_speaks_for_itself_alone() {
+fn a_message_of_a_nodes_worker_cannot_contain_messages_of_a_node() {
     let inner = Message::From { worker: WorkerId::new(4), message: Box::new(Message::Alive) };
     let outer = Message::From { worker: WorkerId::new(5), message: Box::new(inner) };
     let refused = Message::decode(packet(&outer.encode().unwrap())).unwrap_err();
@@ -748,7 +749,7 @@ fn a_node_s_worker_speaks_for_itself_alone() {
 }
 
 #[test]
-fn a_long_message_is_shown_in_part() {
+fn the_text_of_a_long_message_is_truncated() {
     assert_eq!(Message::Ready.to_string(), "Ready");
     let shown = Message::Bye("x".repeat(1 << 20)).to_string();
     assert!(shown.starts_with("Bye(\"xxx") && shown.ends_with("xxx…"), "{}", shown.len());
@@ -756,7 +757,7 @@ fn a_long_message_is_shown_in_part() {
 }
 
 #[test]
-fn texts_of_a_failure_are_cut_when_they_cross() {
+fn long_texts_of_a_failure_are_truncated_by_encoding() {
     let long = || "é".repeat(1 << 20);
     let causes = (0..100).map(|_| long()).collect();
     let failure = Failure { operation: long(), message: long(), causes, ..failure_of_worker_1() };
@@ -766,7 +767,7 @@ fn texts_of_a_failure_are_cut_when_they_cross() {
 }
 
 #[test]
-fn the_answer_to_get_all_is_the_plain_value() {
+fn the_reply_to_get_all_is_the_plain_value() {
     let command = Command::GetAll { register: RegisterId::new(3) };
     for value in [Value::Int(7), Value::from("a text of more than eight bytes"), Value::None] {
         let bytes = wire::encode_reply(&command, WorkerId::new(1), &Ok(value.clone())).unwrap();
@@ -783,19 +784,19 @@ fn hex(digits: &[u8]) -> u8 {
 }
 
 #[test]
-fn an_error_of_the_program_above_64_kib_does_not_cross() {
-    assert!(UserError::new("tests::Diverged", "x".repeat(UserError::LIMIT)).is_some());
-    assert!(UserError::new("tests::Diverged", "x".repeat(UserError::LIMIT + 1)).is_none());
-    let user = UserError::new("tests::Diverged", "x".repeat(UserError::LIMIT));
+fn a_user_error_above_64_kib_is_not_encoded() {
+    assert!(UserError::new("tests::Diverged", "x".repeat(UserError::MAX_BYTES)).is_some());
+    assert!(UserError::new("tests::Diverged", "x".repeat(UserError::MAX_BYTES + 1)).is_none());
+    let user = UserError::new("tests::Diverged", "x".repeat(UserError::MAX_BYTES));
     let failure = Failure { user, ..failure_of_worker_1() };
     let bytes = wire::encode_reply(&debug_get(), WorkerId::new(1), &Err(Arc::new(failure.clone()))).unwrap();
     let reply = wire::decode_reply(Packet::split(&bytes).unwrap().0).unwrap();
     assert_eq!(*reply.unwrap_err(), failure);
-    // One byte more, as a peer might send it.
-    let len = [(UserError::LIMIT as u64).to_le_bytes().as_slice(), b"x"].concat();
+    // A content that is one byte too long, as a faulty peer might send it.
+    let len = [(UserError::MAX_BYTES as u64).to_le_bytes().as_slice(), b"x"].concat();
     let at = bytes.windows(9).position(|window| window == len).unwrap();
     let mut more = bytes.clone();
-    more.splice(at..at + 8, (UserError::LIMIT as u64 + 1).to_le_bytes());
+    more.splice(at..at + 8, (UserError::MAX_BYTES as u64 + 1).to_le_bytes());
     more.insert(at + 8, b'x');
     let packet = (u64::from_le_bytes(bytes[..8].try_into().unwrap()) + 1).to_le_bytes();
     more.splice(..8, packet);

@@ -1,4 +1,4 @@
-//! One worker, given frames by hand: what it answers, what it keeps, what it tells.
+//! Replies, state and notices of one worker that gets a fixed list of frames.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -38,7 +38,7 @@ disco_core::register_function!("worker-test.fail", fail);
 
 const WORKER: WorkerId = WorkerId::new(1);
 
-/// A test double of a lane: a list of frames, and what comes back.
+/// A test double of a lane: a list of frames, and the replies to them.
 struct Script {
     frames: VecDeque<Arc<Frame>>,
     link: Arc<Link>,
@@ -60,7 +60,7 @@ impl Endpoint for Script {
     }
 }
 
-/// Runs worker 1 of 2 on commands, each with the ids freed before it. Returns replies as text, and notices.
+/// Runs worker 1 of 2 on commands, each with the ids freed before it. Returns replies and notices as text.
 fn run(commands: Vec<(&[u32], Command)>) -> (Vec<String>, Vec<String>) {
     let notices = Arc::new(Mutex::new(Vec::new()));
     let noted = notices.clone();
@@ -97,7 +97,7 @@ fn set(register: u32, value: i64) -> Command {
 }
 
 #[test]
-fn commands_are_executed_in_order_and_only_those_for_this_worker_are_answered() {
+fn commands_are_executed_in_order_and_only_commands_for_this_worker_get_replies() {
     let (replies, notices) = run(vec![
         (&[], function(0, "worker-test.double")),
         (&[], call(1, 0, &[Value::Int(21)])),
@@ -116,7 +116,7 @@ fn commands_are_executed_in_order_and_only_those_for_this_worker_are_answered() 
 }
 
 #[test]
-fn an_unknown_function_poisons_the_worker_with_the_name_meant() {
+fn an_unknown_function_poisons_the_worker_and_suggests_a_similar_name() {
     let (replies, notices) = run(vec![(&[], function(3, "worker-test.dobule")), (&[], Command::SyncAll)]);
     let failure = "worker 1: function (command 1, register 3): \
                    no worker function `worker-test.dobule` is registered; did you mean `worker-test.double`?";
@@ -143,7 +143,7 @@ fn a_poisoned_worker_skips_calls_keeps_earlier_values_and_still_frees() {
 }
 
 #[test]
-fn recovery_forgets_the_failure_but_not_the_poison_in_registers() {
+fn recovery_clears_the_failure_and_keeps_poisoned_registers() {
     let (replies, notices) = run(vec![
         (&[], function(0, "worker-test.fail")),
         (&[], call(1, 0, &[])),

@@ -1,8 +1,8 @@
-//! Libraries that may or may not be on this machine, opened at run time.
+//! Opens shared libraries at run time that may be missing on this machine.
 //!
-//! [`find`] tries candidates in order and gives what the first good one is made into, or an
-//! [`Unavailable`] that lists every path and why it would not do. [`functions!`] writes a table
-//! of a library's functions, which is resolved as a whole. [`python`] knows where Python's packages keep theirs.
+//! [`find`] tries candidates in order and returns the first that is accepted, or an [`Unavailable`] that lists every path with the
+//! reason of its refusal. [`functions!`] defines a table of a library's functions, which is resolved as a whole. [`python`] finds the
+//! libraries of Python packages.
 
 #![allow(unsafe_code)]
 
@@ -16,19 +16,19 @@ use std::path::PathBuf;
 use disco_core::Unavailable;
 use libloading::os::unix::{self, RTLD_LAZY, RTLD_LOCAL};
 
-/// An open library. It is never closed: what vendors' libraries leave behind (threads, exit handlers) needs their code.
+/// An open library. It is never closed, because threads and exit handlers of vendor libraries still need its code.
 pub struct Library {
     name: String,
     inner: std::mem::ManuallyDrop<unix::Library>,
 }
 
-/// Where to look.
+/// A place where [`find`] looks for a library.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Candidate {
-    /// What this process has already, linked or opened by somebody else.
+    /// The libraries that this process has linked or opened already.
     Process,
-    /// A file, or a name that the system's loader looks for.
+    /// A file, or a name that the system's loader searches.
     File(OsString),
 }
 
@@ -48,10 +48,10 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The first candidate that opens and that `accept` makes something of.
+/// Opens `candidates` in order and returns the first result that `accept` does not refuse.
 ///
 /// # Errors
-/// None does; `what` is what was looked for.
+/// No candidate is accepted. `what` names the library in the error.
 pub fn find<T>(
     what: &str,
     candidates: impl IntoIterator<Item = Candidate>,
@@ -68,10 +68,10 @@ pub fn find<T>(
 }
 
 impl Library {
-    /// Opens it.
+    /// Opens a candidate.
     ///
     /// # Errors
-    /// Why not, in the loader's words.
+    /// The loader's message.
     pub fn open(candidate: &Candidate) -> Result<Self, String> {
         let inner = match candidate {
             Candidate::Process => unix::Library::this(),
@@ -87,7 +87,7 @@ impl Library {
         Ok(Self { name: candidate.to_string(), inner: std::mem::ManuallyDrop::new(inner) })
     }
 
-    /// What it was opened as.
+    /// The name or path that it was opened by.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -97,7 +97,7 @@ impl Library {
         let mut found = Found { file: std::ptr::null(), _rest: [0; 3] };
         // SAFETY: the loader fills in what it knows of an address.
         let known = unsafe { dladdr(self.address(symbol)?, &mut found) } != 0 && !found.file.is_null();
-        // SAFETY: it is the name of a library, which is never closed.
+        // SAFETY: the pointer is the NUL-terminated name of a library that is never closed.
         known.then(|| unsafe { CStr::from_ptr(found.file) }.to_string_lossy().into_owned().into())
     }
 
@@ -115,7 +115,7 @@ impl Library {
     pub unsafe fn function<F: Copy>(&self, symbol: &CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         self.address(symbol).map(|address| {
-            // SAFETY: it is a function of this type, as the caller promises, and of a pointer's size.
+            // SAFETY: the caller guarantees that the symbol is a function of type `F`, which has a pointer's size.
             unsafe { std::mem::transmute_copy(&address) }
         })
     }
@@ -138,8 +138,8 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Writes a table of C functions, which return an `int` unless a row says otherwise, and `resolve`, which finds all of them in a
-/// library or says which it lacks. Those under `optional` may be absent:
+/// Defines a table of C functions and `resolve`, which finds all of them in a library or lists those that it lacks. A function
+/// returns an `int` unless its row has a type. Functions under `optional` may be absent:
 ///
 /// ```
 /// # #![allow(unsafe_code)]
@@ -160,9 +160,9 @@ impl fmt::Debug for Library {
 /// }
 ///
 /// let library = disco_dl::Library::open(&disco_dl::Candidate::Process).unwrap();
-/// // SAFETY: these are their arguments and results.
+/// // SAFETY: the rows have the arguments and results of the C library.
 /// let table = unsafe { Table::resolve(&library) }.unwrap();
-/// // SAFETY: as above.
+/// // SAFETY: `abs` accepts every `int` except `INT_MIN`.
 /// assert_eq!(unsafe { (table.abs)(-3) }, 3);
 /// assert!(table.strerror.is_some() && table.absent.is_none());
 /// ```
@@ -197,24 +197,24 @@ macro_rules! functions {
         }
 
         impl $(<$handle>)? $name $(<$handle>)? {
-            /// Finds all of them.
+            /// Resolves all functions of the table.
             ///
             /// # Safety
             /// The library's functions of these names have these arguments and results.
             ///
             /// # Errors
-            /// Which it lacks.
+            /// The functions that the library lacks, as text.
             $vis unsafe fn resolve(library: &$crate::Library) -> ::std::result::Result<Self, ::std::string::String> {
                 let mut missing: ::std::vec::Vec<&str> = ::std::vec::Vec::new();
                 $(
-                    // SAFETY: as the caller promises.
+                    // SAFETY: the caller guarantees the signature of each row.
                     let $field = unsafe { library.function($symbol) };
                     if $field.is_none() {
                         missing.push($symbol.to_str().unwrap_or_default());
                     }
                 )*
                 $($(
-                    // SAFETY: as the caller promises.
+                    // SAFETY: the caller guarantees the signature of each row.
                     let $other = unsafe { library.function($other_symbol) };
                 )*)?
                 match ($($field,)*) {
@@ -247,7 +247,7 @@ mod tests {
     fn every_candidate_is_named_with_its_reason() {
         let files = ["libdisco-absent.so.7", "/dev/null"].map(Candidate::file);
         let accept = |library: Library| {
-            // SAFETY: none of them is called.
+            // SAFETY: no function of the table is called.
             unsafe { Absent::resolve(&library) }.map(drop)
         };
         let absent = find("libdisco", files.into_iter().chain([Candidate::Process]), accept).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Where Python keeps the libraries that it installs.
+//! Finds libraries that Python packages have installed.
 //!
 //! Environments are searched in this order: the active one (`VIRTUAL_ENV`, `CONDA_PREFIX`), that of each `python3` on the `PATH`,
 //! which need not be active, this user's, the system's.
@@ -9,13 +9,13 @@ use std::{env, fs};
 
 const SYSTEM: [&str; 2] = ["/usr/local", "/usr"];
 
-/// These files of Python's folders of packages (`nvidia/nccl/lib/libnccl.so.2`), as far as they are there.
+/// The given files (`nvidia/nccl/lib/libnccl.so.2`) that exist in Python's package folders.
 pub fn packaged(files: &[&str]) -> Vec<PathBuf> {
     let packages: Vec<PathBuf> = here().iter().flat_map(|prefix| packages(prefix)).collect();
     existing(&packages, files)
 }
 
-/// These files of the environments themselves (`lib/libmpi.so.12`), as far as they are there.
+/// The given files (`lib/libmpi.so.12`) that exist in the environments.
 pub fn installed(files: &[&str]) -> Vec<PathBuf> {
     existing(&here(), files)
 }
@@ -48,7 +48,7 @@ fn prefixes(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
 
 /// The prefix of a Python: the folder of its `bin`, and that of the Python that it is a link to.
 fn of_python(python: &Path) -> Vec<PathBuf> {
-    // A virtual environment's is a link to the Python that has made the environment.
+    // The Python of a virtual environment is a link to the Python that made the environment.
     let Ok(target) = fs::canonicalize(python) else { return Vec::new() };
     [python, &target].into_iter().filter_map(|python| python.parent()?.parent()).map(Path::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! What tests ask the double itself.
+//! C functions of the double itself, for tests.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -34,19 +34,19 @@ pub extern "C" fn gpu_double_pools() -> u64 {
     pool::live() as u64
 }
 
-/// `int gpu_double_set(const char *name, const char *value)`: changes a variable from now on; 0 where it cannot have that value.
-/// Faults are counted anew.
+/// `int gpu_double_set(const char *name, const char *value)`: changes a variable from now on; 0 where it cannot have
+/// that value. Faults are counted anew.
 ///
 /// # Safety
-/// Both are texts that end with a zero.
+/// Both pointers are null or texts that end with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_double_set(name: *const c_char, value: *const c_char) -> c_int {
     if name.is_null() || value.is_null() {
         return 0;
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees a text that ends with a zero.
     let name = unsafe { CStr::from_ptr(name) }.to_str();
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees a text that ends with a zero.
     let value = unsafe { CStr::from_ptr(value) }.to_str();
     match (name, value) {
         (Ok(name), Ok(value)) => settings::set(name, value).into(),

@@ -1,16 +1,16 @@
-//! What the double has been asked to do, and what has not been given back to it.
+//! Counters of launched work and of live resources.
 
 use crate::cuda::{ipc, memory, pinned, stream};
 use crate::nccl::{comm, tally};
 
-/// Numbers of this process.
+/// Counters of this process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "C callers have it")]
 pub struct Counts {
-    /// Units launched: groups, and calls outside of groups, of each communicator.
+    /// Launched units, per communicator: groups, and calls outside of groups.
     pub units: u64,
-    /// Calls of collectives, sends and receives, refused ones too.
+    /// Calls of collectives, sends and receives, including rejected ones.
     pub calls: u64,
     /// Allocations that are not freed, of devices and of pinned memory.
     pub allocations: u64,
@@ -22,7 +22,7 @@ pub struct Counts {
     pub opened: u64,
 }
 
-/// The numbers.
+/// Reads the counters.
 pub(crate) fn read() -> Counts {
     Counts {
         units: tally::units(),

@@ -1,43 +1,44 @@
-//! Where loaders find the double, under the names of what it stands for.
+//! Folders in which loaders find the double, under the names of the libraries that it replaces.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::{env, fs, io, process};
 
-/// What it is found as where it stands for NVIDIA's libraries.
+/// File names of the double in place of NVIDIA's libraries.
 pub const NAMES: [&str; 4] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnvidia-ml.so.1"];
-/// What it is found as where it stands for AMD's.
+/// File names of the double in place of AMD's libraries.
 pub const HIP_NAMES: [&str; 2] = ["libamdhip64.so.6", "librccl.so.1"];
 
-/// A folder for `LD_LIBRARY_PATH`, beside the shared object that cargo has built for the program that asks: links of
-/// NVIDIA's names.
+/// A folder for `LD_LIBRARY_PATH` with links of NVIDIA's names, beside the shared object that cargo has built for this
+/// program.
 ///
 /// # Panics
-/// The shared object is not there, or the folder can't be made.
+/// The shared object is missing, or the folder can't be created.
 pub fn folder() -> PathBuf {
     with("gpu-double", &NAMES, |_| {})
 }
 
-/// The same of AMD's names, in a folder of its own: a loader has another image of the double there, with another memory.
+/// A folder with links of AMD's names. Loaders load another image of the double from it, with its own memory.
 ///
 /// # Panics
-/// As [`folder`].
+/// See [`folder`].
 pub fn hip_folder() -> PathBuf {
     with("gpu-double-hip", &HIP_NAMES, |_| {})
 }
 
-/// The same of some names, and of an object that was changed: `what` is the folder's name, alike for what is alike.
+/// A folder named `what` with links of `names` to a changed copy of the shared object. Use the same name for the same
+/// change only.
 ///
 /// # Panics
-/// As [`folder`].
+/// See [`folder`].
 pub fn with(what: &str, names: &[&str], change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
     make(what, names, change).unwrap_or_else(|error| panic!("the test double can't be found: {error}"))
 }
 
-/// Takes a function out of an object: it has another name then.
+/// Hides a function of a shared object by renaming it.
 ///
 /// # Panics
-/// It is not there.
+/// The object has no such function.
 pub fn hide(object: &mut [u8], function: &str) {
     let name = format!("\0{function}\0").into_bytes();
     let mut found = 0;
@@ -68,8 +69,8 @@ fn make(what: &str, names: &[&str], change: impl FnOnce(&mut Vec<u8>)) -> io::Re
     Ok(folder)
 }
 
-/// Makes a file that others may make or read at the same time. One that is right already stays the file it is: a loader that has
-/// opened it under one name must not find another under the next.
+/// Creates a file atomically, because other processes may create or read it at the same time. A file that is already
+/// right is kept, so that a loader that opens it by several names finds the same file.
 fn place(at: &Path, is_made: impl Fn(&Path) -> bool, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

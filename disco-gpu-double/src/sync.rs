@@ -1,5 +1,5 @@
-//! Locks that outlive a panic of who held them: the double goes on, and the test shows the panic. And pauses between two looks at
-//! memory that another process may change.
+//! Locks that ignore poisoning, so that the double works after a panic of a test, and pauses of loops that poll shared
+//! memory.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,12 +15,12 @@ pub(crate) fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
     changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for a change, no longer than `limit`.
+/// Waits for a change for at most `limit`.
 pub(crate) fn wait_for<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
     changed.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Pauses that get longer.
+/// A back-off: spins, then yields, then sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses(u32);
 
@@ -29,7 +29,7 @@ impl Pauses {
     const YIELDS: u32 = 32;
     const SLEEP: Duration = Duration::from_micros(50);
 
-    /// The next.
+    /// Pauses once.
     pub(crate) fn pause(&mut self) {
         self.0 = self.0.saturating_add(1);
         if self.0 <= Self::SPINS {

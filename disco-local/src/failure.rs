@@ -32,7 +32,7 @@ impl Failure {
     /// Ranks wait for one whose communicator is gone.
     pub(crate) fn lost(rank: usize) -> Self {
         let peer = LostPeer::Rank(Rank::new(rank as u32));
-        Self::for_all(Error::lost(peer, LossCause::CommunicatorDropped))
+        Self::for_all(Error::peer_lost(peer, LossCause::CommunicatorDropped))
     }
 
     /// A failure that every rank reports as its own.
@@ -91,7 +91,7 @@ impl Failure {
             let error = match kind {
                 ABORTED => Error::Aborted { cause: first.into() },
                 LOST => match first.parse() {
-                    Ok(rank) => Error::lost(LostPeer::Rank(Rank::new(rank)), LossCause::CommunicatorDropped),
+                    Ok(rank) => Error::peer_lost(LostPeer::Rank(Rank::new(rank)), LossCause::CommunicatorDropped),
                     Err(_) => Error::protocol(format!("the board names no lost rank: {first}")),
                 },
                 MISMATCH => Error::Mismatch { operation: first, detail: second },

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::env::Variable;
 use disco_core::op::{self, Claims};
-use disco_core::{Abort, Capabilities, Error, Op, Rank, Result, Roll};
+use disco_core::{Abort, Attendance, Capabilities, Error, Op, Rank, Result};
 
 use crate::NAME;
 use crate::abi::{Abi, UNDEFINED};
@@ -39,7 +39,7 @@ pub(crate) struct Communicator<A: Abi> {
     deadline: Duration,
     flag: Arc<Flag>,
     /// None for a communicator of no session.
-    roll: Option<Roll>,
+    roll: Option<Attendance>,
     /// Groups of operations so far.
     calls: u64,
     /// Since when the one under way has been waited for, once that has been looked at.
@@ -74,7 +74,7 @@ impl<A: Abi> Communicator<A> {
         comm: A::Handle,
         deadline: Duration,
         flag: Arc<Flag>,
-        roll: Option<Roll>,
+        roll: Option<Attendance>,
     ) -> Result<Self> {
         mpi.return_errors(comm)?;
         let (rank, size) = mpi.place_in(comm)?;
@@ -241,7 +241,7 @@ impl<A: Abi> Communicator<A> {
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         self.calls += 1;
         self.since.set(None);
-        self.roll.as_mut().map(Roll::split);
+        self.roll.as_mut().map(Attendance::split);
         // Splitting can't be given up: nobody starts before all are there, and whoever can't take part is there, too.
         self.barrier(&Op::Barrier)?;
         let number = color.map_or(Ok(UNDEFINED), c_int::try_from);

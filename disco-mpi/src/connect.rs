@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::link::SharedFd;
 use disco_core::sync;
-use disco_core::{Abort, Error, Rank, Rendezvous, Result, Roll, Seat, Store};
+use disco_core::{Abort, Attendance, Error, Rank, Rendezvous, Result, Seat, Store};
 
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::Communicator;
@@ -78,7 +78,7 @@ pub(crate) fn connect<A: Abi>(
     }
     sockets.into_iter().for_each(|socket| seat.link.descriptors().unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
-    let roll = Roll::new(meeting.store, meeting.key, seat.rank.index(), meeting.size);
+    let roll = Attendance::new(meeting.store, meeting.key, seat.rank.index(), meeting.size);
     Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag, Some(roll))?.agreed()?))
 }
 

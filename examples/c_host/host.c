@@ -1,6 +1,6 @@
-/* A C program with its own MPI, which uses Disco on its own communicator and then on all of its ranks:
+/* A C program that uses MPI itself. It uses Disco first on a communicator of its own, and then in a session on all of its ranks:
  *
- *     cargo build --release --example c_host
+ *     cargo build --release --features mpi --example c_host
  *     mpicc examples/c_host/host.c -L target/release/examples -lc_host -o host
  *     LD_LIBRARY_PATH=target/release/examples mpiexec -n 3 ./host
  */
@@ -15,7 +15,7 @@ void disco_init(void);
 int disco_session(size_t workers);
 
 int main(int argc, char **argv) {
-    /* Sessions have threads; the communicator alone has none. */
+    /* Sessions start threads; a communicator alone does not. */
     int wanted = argc > 1 && strcmp(argv[1], "single") == 0 ? MPI_THREAD_SINGLE : MPI_THREAD_MULTIPLE;
     int provided, rank, size;
     MPI_Comm reversed;
@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
 
     disco_init();
     int failed = disco_session((size_t)size);
-    /* Ranks that Disco has kept leave with this one. */
+    /* The other ranks are inside disco_init. They exit when rank 0 finalises MPI. */
     MPI_Finalize();
     return failed;
 }

@@ -1,5 +1,5 @@
-//! What a C program that has its own MPI gets from Disco: sums over its own communicator, and a session on its own ranks.
-//! The program is `host.c` beside this file.
+//! The functions that the C program `host.c` calls: a sum over a communicator of the program, and a session on the
+//! program's ranks.
 
 #![allow(unsafe_code, reason = "C")]
 
@@ -13,17 +13,18 @@ use disco::{
 
 disco::register_function!("c_host.sum_of_ranks", sum_of_ranks);
 
-/// Sums `count` elements over the ranks of a communicator, given as `(uintptr_t) comm`. All of them call this. Returns 0, or 1
-/// and says why.
+/// Sums `count` elements in place over the ranks of a communicator, given as `(uintptr_t) comm`. All ranks of the
+/// communicator call this function. Returns 0, or 1 after printing the error.
 ///
 /// # Safety
-/// The communicator is one of this process's MPI; `data` has so many elements.
+/// `comm` is a communicator of the MPI library of this process; `data` has `count` elements, which no other code
+/// accesses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn disco_all_reduce(comm: usize, data: *mut f32, count: usize) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises that `data` has `count` elements and is not used elsewhere.
     let elements = unsafe { std::slice::from_raw_parts_mut(data, count) };
     let mut sum = || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that `comm` is a communicator of this process's MPI.
         let mut comm = unsafe { disco::mpi::connect_comm(comm, Duration::from_secs(30)) }?;
         let tensor = Tensor::from_slice(elements, [count as i64])?;
         comm.all_reduce_in_place(&tensor, Reduction::Sum)?;
@@ -33,13 +34,14 @@ pub unsafe extern "C" fn disco_all_reduce(comm: usize, data: *mut f32, count: us
     status(sum())
 }
 
-/// Takes the ranks into Disco's service: returns on rank 0 alone.
+/// Makes the other ranks workers of Disco. Returns only on rank 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn disco_init() {
     disco::init();
 }
 
-/// Prints the sum of the ranks' numbers as a session of `workers` workers finds it. Returns 0, or 1 and says why.
+/// Computes the sum of all rank numbers in a session of `workers` workers, and prints it. Returns 0, or 1 after
+/// printing the error.
 #[unsafe(no_mangle)]
 pub extern "C" fn disco_session(workers: usize) -> c_int {
     let session = || {

@@ -10,18 +10,18 @@ use super::random::Random;
 
 /// Pixels of one image, row by row: 8 by 8.
 pub(crate) const PIXELS: usize = 64;
-/// Kinds of labels: the digits 0 to 9.
+/// Number of different labels: the digits 0 to 9.
 pub(crate) const CLASSES: usize = 10;
-/// Rows of one global batch, whatever the number of workers.
+/// Rows of a batch; all workers together compute one batch.
 pub(crate) const BATCH: usize = 64;
 
-/// The file that ships with the example; source and licence are in `examples/data/README.md`.
+/// The built-in data; source and licence are in `examples/data/README.md`.
 const SHIPPED: &[u8] = include_bytes!("../data/digits.csv.gz");
 const SHIPPED_NAME: &str = "digits.csv.gz (built in)";
-/// A pixel is the number of set bits in a block of 4 by 4.
+/// Largest value of a pixel, the number of set bits in a block of 4 by 4.
 const BRIGHTEST: u8 = 16;
 
-/// Images and what they show.
+/// Images and their labels.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Dataset {
     /// `rows × 64` numbers in `0.0..=1.0`, row-major.
@@ -30,30 +30,32 @@ pub(crate) struct Dataset {
     pub(crate) labels: Vec<u8>,
 }
 
-/// Why a file can't be trained on.
+/// Reasons to refuse a data file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DataError {
     #[error("{file}: cannot open: {why}")]
     Open { file: String, why: io::Error },
-    #[error("{file}: not a gzip file; a gzipped CSV of digits is wanted")]
+    #[error("{file}: not a gzip file; expected a gzipped CSV file of digits")]
     NotGzip { file: String },
     #[error("{file}: line {line}: cannot read: {why}")]
     Read { file: String, line: usize, why: io::Error },
-    #[error("{file}: line {line}: columns: {columns}, where 65 are wanted (64 pixels and the label)")]
+    #[error("{file}: line {line}: expected 65 columns (64 pixels and the label), got {columns}")]
     Columns { file: String, line: usize, columns: usize },
     #[error("{file}: line {line}, column {column}: the {what} is {text:?}, not a whole number from 0 to {most}")]
     Number { file: String, line: usize, column: usize, what: &'static str, text: String, most: u8 },
-    #[error("{file}: empty: it unpacks to no rows at all")]
+    #[error("{file}: no rows in the file")]
     Empty { file: String },
-    #[error("{file}: {rows} rows are too few: without the fifth held out, they don't fill one batch of {BATCH}")]
+    #[error(
+        "{file}: {rows} rows are too few: after a fifth is held out for testing, fewer than one batch of {BATCH} is left"
+    )]
     TooFew { file: String, rows: usize },
 }
 
 impl Dataset {
-    /// Reads `path`, or the file that ships with the example.
+    /// Reads `path`, or the built-in data.
     ///
     /// # Errors
-    /// A file that can't be read, that is not gzip, or whose rows are too few or malformed.
+    /// The file can't be read, is not gzip, has malformed rows or too few.
     pub(crate) fn load(path: Option<&Path>) -> Result<Self, DataError> {
         let Some(path) = path else { return Self::parse(SHIPPED_NAME, SHIPPED) };
         let file = path.display().to_string();
@@ -63,12 +65,12 @@ impl Dataset {
         }
     }
 
-    /// How many images.
+    /// Number of images.
     pub(crate) fn rows(&self) -> usize {
         self.labels.len()
     }
 
-    /// Shuffles the rows by `seed` and parts them in what is trained on and a fifth that is held out for testing.
+    /// Shuffles the rows by `seed`, and splits them into training data and a fifth for testing.
     pub(crate) fn split(&self, seed: u64) -> (Self, Self) {
         let order = Random::new(seed).permutation(self.rows());
         let (test, train) = order.split_at(self.rows() / 5);
@@ -131,7 +133,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// `rows` good rows, the last of them changed.
+    /// `rows` valid rows, of which `change` changes the last one.
     fn rows(rows: usize, change: impl Fn(&mut Vec<&str>)) -> String {
         let good = ["3"; PIXELS + 1];
         let mut last = good.to_vec();
@@ -141,8 +143,8 @@ mod tests {
         lines.join("\n") + "\n"
     }
 
-    /// What the user reads when `file` is given.
-    fn complaint(file: &[u8]) -> String {
+    /// The text of the error for a file.
+    fn error_text(file: &[u8]) -> String {
         Dataset::parse("x.csv.gz", file).unwrap_err().to_string()
     }
 
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifth_is_held_out_and_every_row_is_on_one_side() {
+    fn split_holds_out_a_fifth_and_keeps_every_row_once() {
         let data = Dataset::load(None).unwrap();
         let (train, test) = data.split(1);
         assert_eq!((train.rows(), test.rows()), (1438, 359));
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_keeps_its_label_through_the_shuffle() {
+    fn split_keeps_labels_with_their_rows() {
         let labels: Vec<u8> = (0..100).map(|row| row % 10).collect();
         let pixels = labels.iter().flat_map(|label| [f32::from(*label); PIXELS]).collect();
         let (train, test) = Dataset { pixels, labels }.split(3);
@@ -183,67 +185,68 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_named() {
+    fn the_error_for_a_missing_file_names_it() {
         let error = Dataset::load(Some(Path::new("no/such.csv.gz"))).unwrap_err().to_string();
         assert!(error.starts_with("no/such.csv.gz: cannot open: "), "{error}");
     }
 
     #[test]
     fn a_file_that_is_not_gzip_is_refused() {
-        let error = "x.csv.gz: not a gzip file; a gzipped CSV of digits is wanted";
-        assert_eq!(complaint(rows(80, |_| ()).as_bytes()), error);
-        assert_eq!(complaint(b""), error);
+        let error = "x.csv.gz: not a gzip file; expected a gzipped CSV file of digits";
+        assert_eq!(error_text(rows(80, |_| ()).as_bytes()), error);
+        assert_eq!(error_text(b""), error);
     }
 
     #[test]
-    fn a_file_cut_short_or_damaged_names_the_line_it_ends_in() {
+    fn the_error_for_a_truncated_or_damaged_file_names_the_line() {
         let cut = &SHIPPED[..SHIPPED.len() / 2];
-        let error = complaint(cut);
+        let error = error_text(cut);
         assert!(error.starts_with("x.csv.gz: line ") && error.contains(": cannot read: "), "{error}");
         let mut damaged = SHIPPED.to_vec();
         damaged[SHIPPED.len() / 2..][..64].fill(0xff);
-        let error = complaint(&damaged);
+        let error = error_text(&damaged);
         assert!(error.starts_with("x.csv.gz: line "), "{error}");
     }
 
     #[test]
-    fn text_in_another_encoding_is_refused() {
-        let error = complaint(&gzip(b"\xff\xfe,1\n"));
+    fn text_that_is_not_utf_8_is_refused() {
+        let error = error_text(&gzip(b"\xff\xfe,1\n"));
         assert!(error.starts_with("x.csv.gz: line 1: cannot read: "), "{error}");
     }
 
     #[test]
-    fn a_row_of_another_length_is_refused() {
+    fn a_row_with_another_number_of_columns_is_refused() {
         let long = gzip(rows(80, |row| row.push("1")).as_bytes());
-        assert_eq!(complaint(&long), "x.csv.gz: line 80: columns: 66, where 65 are wanted (64 pixels and the label)");
+        assert_eq!(error_text(&long), "x.csv.gz: line 80: expected 65 columns (64 pixels and the label), got 66");
         let blank = gzip(rows(80, |row| *row = Vec::new()).as_bytes());
-        assert_eq!(complaint(&blank), "x.csv.gz: line 80: columns: 1, where 65 are wanted (64 pixels and the label)");
+        assert_eq!(error_text(&blank), "x.csv.gz: line 80: expected 65 columns (64 pixels and the label), got 1");
     }
 
     #[test]
-    fn what_is_no_number_or_out_of_range_is_quoted_with_its_place() {
+    fn the_error_for_an_invalid_number_quotes_it_with_line_and_column() {
         for text in ["x", "", "NaN", "-1", "3.5", "17", "99999999999999999999"] {
             let error = format!("x.csv.gz: line 80, column 2: the pixel is {text:?}, not a whole number from 0 to 16");
-            assert_eq!(complaint(&gzip(rows(80, |row| row[1] = text).as_bytes())), error);
+            assert_eq!(error_text(&gzip(rows(80, |row| row[1] = text).as_bytes())), error);
             let error = format!("x.csv.gz: line 80, column 65: the label is {text:?}, not a whole number from 0 to 9");
-            assert_eq!(complaint(&gzip(rows(80, |row| row[PIXELS] = text).as_bytes())), error);
+            assert_eq!(error_text(&gzip(rows(80, |row| row[PIXELS] = text).as_bytes())), error);
         }
     }
 
     #[test]
     fn a_file_without_rows_is_refused() {
-        assert_eq!(complaint(&gzip(b"")), "x.csv.gz: empty: it unpacks to no rows at all");
+        assert_eq!(error_text(&gzip(b"")), "x.csv.gz: no rows in the file");
     }
 
     #[test]
-    fn a_file_that_fills_no_batch_is_refused_and_one_row_more_will_do() {
-        let few = "x.csv.gz: 78 rows are too few: without the fifth held out, they don't fill one batch of 64";
-        assert_eq!(complaint(&gzip(rows(78, |_| ()).as_bytes())), few);
+    fn a_file_with_one_row_too_few_for_a_batch_is_refused() {
+        let few =
+            "x.csv.gz: 78 rows are too few: after a fifth is held out for testing, fewer than one batch of 64 is left";
+        assert_eq!(error_text(&gzip(rows(78, |_| ()).as_bytes())), few);
         assert_eq!(Dataset::parse("x", &gzip(rows(79, |_| ()).as_bytes())).unwrap().split(0).0.rows(), BATCH);
     }
 
     #[test]
-    fn windows_line_ends_and_spaces_around_numbers_do_no_harm() {
+    fn windows_line_ends_and_spaces_around_numbers_are_accepted() {
         let text = rows(80, |row| row[0] = " 3 ").replace('\n', "\r\n");
         assert_eq!(Dataset::parse("x", &gzip(text.as_bytes())).unwrap().rows(), 80);
     }

@@ -1,6 +1,5 @@
-//! Trains a small network on handwritten digits, data-parallel over the workers of a session.
-//!
-//! `cargo run --release --example digits -- --help`
+//! Trains a small network on handwritten digits, data-parallel over the workers of a session:
+//! `cargo run --release --example digits`; `-- --help` lists the options.
 
 mod data;
 mod model;
@@ -19,7 +18,7 @@ use serde::Serialize;
 use crate::data::{BATCH, Dataset};
 use crate::train::{Epoch, Outcome};
 
-/// Decides which images are held out, and the one order of the others.
+/// Seed of the shuffle that selects and orders the training images.
 const SEED: u64 = 0;
 
 /// Train a small network on handwritten digits, data-parallel
@@ -31,19 +30,19 @@ struct Args {
     /// Backend of the data plane
     #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
     backend: String,
-    /// Where the workers live: threads, processes [default: processes for `mpi`, threads for others]
+    /// Kind of session: threads, processes [default: processes for `mpi`, threads for others]
     #[arg(long, env = "DISCO_SESSION")]
     session: Option<SessionKind>,
-    /// Each worker's device, parted by commas [default: worker i takes device i]
+    /// Device of each worker, separated by commas [default: worker i takes device i]
     #[arg(long, env = "DISCO_DEVICES", value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
-    /// Times that all images are trained on
+    /// Number of passes over all training images
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
     epochs: u16,
-    /// Gzipped CSV file to train on: 64 pixels 0 to 16 and a digit in each row
+    /// Gzipped CSV file of training data; each row has 64 pixels from 0 to 16, and the digit
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Print one JSON object, and no progress
+    /// Print the result as one JSON object, without progress
     #[arg(long)]
     json: bool,
 }
@@ -102,19 +101,19 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Says in words what happened.
+/// Prints a summary of the training.
 fn print_summary(outcome: &Outcome, workers: usize, backend: &str) {
     let Outcome { losses, epochs, images_per_second, bytes_per_step, time, time_in_collectives } = outcome;
     let steps = losses.len();
     println!(
-        "{workers} workers trained one network together, on {steps} batches of {BATCH} images, each of which they shared."
+        "{workers} workers trained one network together, on {steps} batches of {BATCH} images; each worker had an equal part of each batch."
     );
     println!(
-        "After each batch, one all-reduce of {bytes_per_step} bytes over backend `{backend}` averaged their gradients: {:.1} MB a worker.",
+        "After each batch, one all-reduce of {bytes_per_step} bytes over backend `{backend}` averaged the gradients: {:.1} MB for each worker.",
         (steps * bytes_per_step) as f64 / 1e6
     );
     println!(
-        "They took {:.2} s, of which a worker spent {:.2} s in all-reduces, waits for slower workers included.",
+        "Training took {:.2} s. A worker spent {:.2} s of it in all-reduces, including waits for slower workers.",
         time.as_secs_f64(),
         time_in_collectives.as_secs_f64()
     );
@@ -122,7 +121,7 @@ fn print_summary(outcome: &Outcome, workers: usize, backend: &str) {
     println!("test accuracy {accuracy:.3} ({images_per_second:.0} images/s)");
 }
 
-/// A bar on standard error, where that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 fn progress(args: &Args) -> ProgressBar {
     if args.json {
         return ProgressBar::hidden();

@@ -19,7 +19,7 @@ pub(crate) const PARAMETERS: usize = FIRST + (HIDDEN + 1) * CLASSES;
 /// Parameters of the first layer.
 const FIRST: usize = (PIXELS + 1) * HIDDEN;
 
-/// First parameters: weights uniform in ±√(6 / inputs) (He et al., Delving Deep into Rectifiers, 2015), biases 0.
+/// Initial parameters: weights uniform in ±√(6 / inputs) (He et al., Delving Deep into Rectifiers, 2015), biases 0.
 pub(crate) fn init(seed: u64) -> Vec<f32> {
     let mut random = Random::new(seed);
     let mut params = Vec::with_capacity(PARAMETERS);
@@ -49,8 +49,8 @@ pub(crate) fn predict(params: &[f32], pixels: &[f32]) -> Vec<u8> {
     forward(params, pixels).chunks_exact(CLASSES).map(best).collect()
 }
 
-/// Writes the gradient of the cross-entropy to `grads` and returns the loss, both as means over the given rows.
-/// Means over equal parts of a batch therefore average to those of the whole batch.
+/// Writes the gradient of the cross-entropy to `grads` and returns the loss. Both are means over the given rows, so the
+/// average over equal parts of a batch is the value of the whole batch.
 ///
 /// # Panics
 /// If `params` or `grads` is not [`PARAMETERS`] long, `pixels` is not one image per label, there is none, or a label
@@ -108,7 +108,7 @@ fn images(pixels: &[f32]) -> &[[f32; PIXELS]] {
     images
 }
 
-/// What a layer makes of `input`.
+/// The output of a layer for `input`.
 fn apply<const IN: usize, const OUT: usize>(layer: &Layer<OUT>, input: &[f32; IN]) -> [f32; OUT] {
     let mut output = layer[IN];
     for (weights, input) in layer.iter().zip(input) {
@@ -119,12 +119,12 @@ fn apply<const IN: usize, const OUT: usize>(layer: &Layer<OUT>, input: &[f32; IN
     output
 }
 
-/// The error at a layer's input, from that at its output.
+/// The error at a layer's input, given the error at its output.
 fn back<const IN: usize, const OUT: usize>(layer: &Layer<OUT>, error: &[f32; OUT]) -> [f32; IN] {
     std::array::from_fn(|input| layer[input].iter().zip(error).map(|(weight, error)| weight * error).sum())
 }
 
-/// Adds what one row contributes to a layer's gradients.
+/// Adds the gradients of one row to a layer's gradients.
 fn add_gradients<const IN: usize, const OUT: usize>(grads: &mut Layer<OUT>, input: &[f32; IN], error: &[f32; OUT]) {
     // The bias is the weight of an input that is always 1.
     for (grads, input) in grads.iter_mut().zip(input.iter().chain(&[1.0])) {
@@ -135,7 +135,7 @@ fn add_gradients<const IN: usize, const OUT: usize>(grads: &mut Layer<OUT>, inpu
 }
 
 fn relu<const N: usize>(values: [f32; N]) -> [f32; N] {
-    // Unlike `max`, this hands on a NaN, so that a training run that diverged shows it.
+    // Unlike `max`, this propagates NaN, so that the loss shows a training that diverges.
     values.map(|value| if value < 0.0 { 0.0 } else { value })
 }
 
@@ -167,7 +167,7 @@ mod tests {
         init(1).into_iter().map(|param| param + random.uniform(-0.1, 0.1)).collect()
     }
 
-    /// The mean loss once more, in f64 and straight from the definition.
+    /// The mean loss in f64, computed from its definition.
     fn loss(params: &[f64], pixels: &[f32], labels: &[u8]) -> f64 {
         let dense = |params: &[f64], input: &[f64], outputs: usize| -> Vec<f64> {
             let weighted = |output| input.iter().enumerate().map(move |(i, x)| x * params[i * outputs + output]);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_of_a_model_that_knows_nothing_is_ln_10() {
+    fn the_loss_of_a_model_with_zero_parameters_is_ln_10() {
         let (pixels, labels) = batch(20);
         let loss = loss_and_gradients(&[0.0; PARAMETERS], &pixels, &labels, &mut [0.0; PARAMETERS]);
         assert!((loss - 10f32.ln()).abs() < 1e-6, "{loss}");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn gradient_descent_learns_one_batch_by_heart() {
+    fn gradient_descent_fits_one_batch_completely() {
         let (pixels, labels) = batch(20);
         let mut params = init(1);
         let (mut velocity, mut grads) = (vec![0.0; PARAMETERS], vec![0.0; PARAMETERS]);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn momentum_keeps_a_share_of_the_last_step() {
+    fn momentum_adds_a_part_of_the_last_step() {
         let (mut params, mut velocity) = ([1.0], [0.0]);
         sgd(&mut params, &mut velocity, &[1.0], 0.5, 0.5);
         assert_eq!((params, velocity), ([0.5], [1.0]));

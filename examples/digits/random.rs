@@ -1,17 +1,17 @@
-//! Random numbers that are the same on every machine and for every number of workers.
+//! Pseudorandom numbers that depend only on the seed.
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Starts the sequence that belongs to `seed`.
+    /// Starts the sequence of `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// A number in `low..high`.
     pub(crate) fn uniform(&mut self, low: f32, high: f32) -> f32 {
-        // 24 bits are what an f32 holds exactly.
+        // An f32 represents integers of 24 bits exactly.
         let unit = (self.next() >> 40) as f32 / (1u32 << 24) as f32;
         low + (high - low) * unit
     }

@@ -22,33 +22,33 @@ const LEARNING_RATE: f32 = 0.1;
 const MOMENTUM: f32 = 0.8;
 const SEED: u64 = 0;
 
-/// What one epoch came to.
+/// The result of one epoch.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(crate) struct Epoch {
-    /// Mean over the batches, each before its step.
+    /// Mean loss of the batches, each before its step.
     pub(crate) loss: f32,
-    /// Part of the held-out images that are recognised afterwards.
+    /// Fraction of the test images that the network recognises after the epoch.
     pub(crate) accuracy: f64,
 }
 
-/// What training came to.
+/// The result of the training.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The loss of each step.
     pub(crate) losses: Vec<f32>,
-    /// One an epoch.
+    /// The results of the epochs.
     pub(crate) epochs: Vec<Epoch>,
-    /// Images trained on per second, each counted once an epoch.
+    /// Training images per second; each image counts once in each epoch.
     pub(crate) images_per_second: f64,
     /// Bytes of the tensor of each all-reduce.
     pub(crate) bytes_per_step: usize,
-    /// Time that training took, without the look at the held-out images.
+    /// Time of the training, without the tests after each epoch.
     pub(crate) time: Duration,
-    /// Part of that time in which a worker is inside all-reduces, or waits for other workers there; the mean of all workers.
+    /// Time that a worker spent in all-reduces, with waits for other workers; the mean over all workers.
     pub(crate) time_in_collectives: Duration,
 }
 
-/// Writes the gradients of this worker's rows of a batch to `step`, and their loss behind them.
+/// Worker function: writes the gradients of this worker's rows of a batch to `step`, followed by their loss.
 fn backward(
     ctx: &mut WorkerContext,
     params: Tensor,
@@ -57,18 +57,18 @@ fn backward(
     step: Tensor,
     batch: usize,
 ) -> Result<()> {
-    let [params, pixels, labels] = down(ctx, [&params, &row(&pixels, batch)?, &row(&labels, batch)?])?;
-    let result = mirror(&step)?;
+    let [params, pixels, labels] = to_host(ctx, [&params, &row(&pixels, batch)?, &row(&labels, batch)?])?;
+    let result = host_buffer(&step)?;
     {
         let mut step = result.view_mut::<f32>()?;
         let (grads, loss) = step.split_at_mut(PARAMETERS);
         let (pixels, labels) = (pixels.view::<f32>()?, labels.view::<u8>()?);
         loss[0] = model::loss_and_gradients(&params.view::<f32>()?, &pixels, &labels, grads);
     }
-    up(ctx, [(&step, &result)])
+    from_host(ctx, [(&step, &result)])
 }
 
-/// Averages gradients and loss over all workers. Returns the seconds that this worker has spent so, with those `before`.
+/// Worker function: averages gradients and loss over all workers. Returns `before` plus the seconds of this call.
 fn average(ctx: &mut WorkerContext, step: Tensor, before: f64) -> Result<f64> {
     let start = Instant::now();
     let comm = ctx.comm()?;
@@ -77,12 +77,12 @@ fn average(ctx: &mut WorkerContext, step: Tensor, before: f64) -> Result<f64> {
     Ok(before + start.elapsed().as_secs_f64())
 }
 
-/// No time has been spent so far.
+/// Worker function: the first value for `before` of [`average`].
 fn start_clock(_: &mut WorkerContext) -> Result<f64> {
     Ok(0.0)
 }
 
-/// Takes one step, and notes its loss as number `at` of the curve.
+/// Worker function: updates the parameters, and writes the loss to element `at` of `curve`.
 fn update(
     ctx: &mut WorkerContext,
     params: Tensor,
@@ -91,8 +91,8 @@ fn update(
     curve: Tensor,
     at: usize,
 ) -> Result<()> {
-    let noted = curve.window(at, [1])?;
-    let [new_params, new_velocity, step, loss] = down(ctx, [&params, &velocity, &step, &noted])?;
+    let element = curve.window(at, [1])?;
+    let [new_params, new_velocity, step, loss] = to_host(ctx, [&params, &velocity, &step, &element])?;
     {
         let step = step.view::<f32>()?;
         let (grads, mean) = step.split_at(PARAMETERS);
@@ -100,41 +100,41 @@ fn update(
         model::sgd(&mut params, &mut velocity, grads, LEARNING_RATE, MOMENTUM);
         loss.write(mean)?;
     }
-    up(ctx, [(&params, &new_params), (&velocity, &new_velocity), (&noted, &loss)])
+    from_host(ctx, [(&params, &new_params), (&velocity, &new_velocity), (&element, &loss)])
 }
 
-/// The digits that this worker sees in its images.
+/// Worker function: writes the predictions for this worker's images to `digits`.
 fn predict(ctx: &mut WorkerContext, params: Tensor, pixels: Tensor, digits: Tensor) -> Result<()> {
-    let [params, pixels] = down(ctx, [&params, &pixels])?;
-    let seen = mirror(&digits)?;
-    seen.write(&model::predict(&params.view::<f32>()?, &pixels.view::<f32>()?))?;
-    up(ctx, [(&digits, &seen)])
+    let [params, pixels] = to_host(ctx, [&params, &pixels])?;
+    let predicted = host_buffer(&digits)?;
+    predicted.write(&model::predict(&params.view::<f32>()?, &pixels.view::<f32>()?))?;
+    from_host(ctx, [(&digits, &predicted)])
 }
 
-/// The same on the host, where this model is computed: a host tensor is its own mirror.
-fn mirror(tensor: &Tensor) -> Result<Tensor> {
+/// A host tensor of the same shape: the model is computed on the host. For a host tensor, the tensor itself.
+fn host_buffer(tensor: &Tensor) -> Result<Tensor> {
     match tensor.device().is_host() {
         true => Ok(tensor.clone()),
         false => Tensor::zeros(tensor.dtype(), tensor.shape().clone()),
     }
 }
 
-/// Mirrors with the elements in them.
-fn down<const N: usize>(ctx: &mut WorkerContext, tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
-    let mut mirrors = tensors.map(Tensor::clone);
-    for (mirror_of, tensor) in mirrors.iter_mut().zip(tensors).filter(|(_, tensor)| !tensor.device().is_host()) {
-        *mirror_of = mirror(tensor)?;
-        ctx.queue().copy_out(mirror_of, tensor)?;
+/// Copies tensors to the host. Host tensors are returned as they are.
+fn to_host<const N: usize>(ctx: &mut WorkerContext, tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
+    let mut copies = tensors.map(Tensor::clone);
+    for (copy, tensor) in copies.iter_mut().zip(tensors).filter(|(_, tensor)| !tensor.device().is_host()) {
+        *copy = host_buffer(tensor)?;
+        ctx.queue().copy_out(copy, tensor)?;
     }
     let deadline = ctx.deadline();
     ctx.queue().synchronize(deadline)?;
-    Ok(mirrors)
+    Ok(copies)
 }
 
-/// What mirrors hold goes to their tensors.
-fn up<const N: usize>(ctx: &mut WorkerContext, tensors: [(&Tensor, &Tensor); N]) -> Result<()> {
-    let mut apart = tensors.into_iter().filter(|(tensor, _)| !tensor.device().is_host());
-    apart.try_for_each(|(tensor, mirror)| ctx.queue().copy_in(tensor, mirror))
+/// Copies host tensors back to their tensors: pairs of a tensor and its host tensor.
+fn from_host<const N: usize>(ctx: &mut WorkerContext, tensors: [(&Tensor, &Tensor); N]) -> Result<()> {
+    let mut on_devices = tensors.into_iter().filter(|(tensor, _)| !tensor.device().is_host());
+    on_devices.try_for_each(|(tensor, host)| ctx.queue().copy_in(tensor, host))
 }
 
 disco::register_function!("digits.backward", backward);
@@ -143,17 +143,17 @@ disco::register_function!("digits.start_clock", start_clock);
 disco::register_function!("digits.update", update);
 disco::register_function!("digits.predict", predict);
 
-/// Part `index` along the first axis.
+/// The part of a tensor with this index along the first axis.
 fn row(tensor: &Tensor, index: usize) -> Result<Tensor> {
     let shape = &tensor.shape()[1..];
     let len = shape.iter().product::<i64>() as usize;
     tensor.window(index * len, shape)
 }
 
-/// Trains on the session's workers, which have communicators, and reports after each epoch.
+/// Trains on the workers of a session after `init_ccl`, and calls `report` after each epoch.
 ///
 /// # Errors
-/// The number of workers does not divide a batch, and whatever fails on the way.
+/// The number of workers does not divide a batch; failures of the session.
 pub(crate) async fn train(
     session: &dyn Session,
     (data, held_out): (&Dataset, &Dataset),
@@ -165,7 +165,7 @@ pub(crate) async fn train(
         return Err(Error::Invalid(format!("{workers} workers can't share batches of {BATCH} rows equally")));
     }
     let (batches, share) = (data.rows() / BATCH, BATCH / workers);
-    let params = everywhere(session, &model::init(SEED)).await?;
+    let params = replicated(session, &model::init(SEED)).await?;
     let velocity = session.empty(DType::F32, [PARAMETERS as i64], Placement::All).await?;
     let step = session.empty(DType::F32, [PARAMETERS as i64 + 1], Placement::All).await?;
     let curve = session.empty(DType::F32, [batches as i64], Placement::All).await?;
@@ -206,7 +206,7 @@ pub(crate) async fn train(
     })
 }
 
-/// The images that are not trained on.
+/// The test images, distributed over the workers.
 struct Test {
     labels: Vec<u8>,
     pixels: DRef,
@@ -217,7 +217,7 @@ struct Test {
 }
 
 impl Test {
-    /// Gives each worker an equal share; the last ones get some blank images.
+    /// Gives each worker the same number of images; blank images fill up the last shares.
     async fn new(session: &dyn Session, data: &Dataset) -> Result<Self> {
         let workers = session.world().size();
         let share = data.rows().div_ceil(workers);
@@ -244,22 +244,23 @@ impl Test {
     }
 }
 
-/// The same elements on every worker.
-async fn everywhere(session: &dyn Session, elements: &[f32]) -> Result<DRef> {
+/// Makes a tensor with the same elements on every worker.
+async fn replicated(session: &dyn Session, elements: &[f32]) -> Result<DRef> {
     let len = [elements.len() as i64];
     let there = session.empty(DType::F32, len, Placement::All).await?;
     session.broadcast(&Tensor::from_slice(elements, len)?, &there).await?;
     Ok(there)
 }
 
-/// An equal part of `elements`, of this shape, on each worker.
+/// Makes a tensor of this shape on each worker, with an equal part of `elements`.
 async fn scattered<T: Element>(session: &dyn Session, elements: &[T], shape: [usize; 3]) -> Result<DRef> {
     let there = session.empty(T::DTYPE, shape.map(|dim| dim as i64), Placement::All).await?;
     session.scatter(&Tensor::from_slice(elements, [elements.len() as i64])?, &there).await?;
     Ok(there)
 }
 
-/// Reorders rows of `width` elements so that each worker's share of every whole batch lies together.
+/// Reorders rows of `width` elements by worker: first the rows of worker 0 in all batches, then those of worker 1, and
+/// so on.
 fn by_worker<T: Copy>(rows: &[T], width: usize, batches: usize, workers: usize) -> Vec<T> {
     let share = BATCH / workers * width;
     let batch_of = |worker: usize, batch: usize| batch * BATCH * width + worker * share;

@@ -1,4 +1,4 @@
-//! Launches of sums: NCCL's own calls, blocking and not, and ours.
+//! Launches of sums: NCCL's functions, blocking and non-blocking, and Disco's.
 
 #![allow(unsafe_code, reason = "NCCL's own calls")]
 
@@ -13,7 +13,7 @@ use disco::{
     WorkerContext, block_on,
 };
 
-use crate::seat::{self, LIMIT, Result, Row, Seat, median, row, sum, times};
+use crate::ranks::{self, GpuRank, HANG_LIMIT, Result, Row, median, row, sum, times};
 
 const SIZES: [usize; 3] = [16, 64 << 10, 1 << 20];
 const CALLS: usize = 100;
@@ -21,48 +21,48 @@ const ROUNDS: usize = 16;
 
 disco::register_function!("gpu.ours", ours_on_a_worker);
 
-/// NCCL's own calls: seconds a launch on the host, and in all.
+/// NCCL's functions: seconds for each sum, of the launch on the host and in all.
 pub(crate) fn raw(size: usize) -> Result<Vec<Row>> {
-    seat::ranks(size, |seat| {
+    ranks::run(size, |rank| {
         let mut rows = Vec::new();
         for kind in ["raw blocking", "raw non-blocking"] {
-            let raw = Raw::connect(seat, kind == "raw blocking", kind)?;
-            for bytes in seat::sizes(SIZES) {
-                let (src, dst) = seat.operands(bytes)?;
-                let (launched, all) = raw.time(seat, &src, &dst)?;
-                seat.check_sum(&dst)?;
+            let raw = Raw::connect(rank, kind == "raw blocking", kind)?;
+            for bytes in ranks::sizes(SIZES) {
+                let (src, dst) = rank.operands(bytes)?;
+                let (launched, all) = raw.time(rank, &src, &dst)?;
+                rank.check_sum(&dst)?;
                 rows.push(row(format!("{kind}, launch"), bytes, launched));
                 rows.push(row(format!("{kind}, in all"), bytes, all));
             }
-            seat.line();
-            // SAFETY: no call uses it any more; all ranks' work is done.
+            rank.wait_for_all();
+            // SAFETY: the communicator is live, the work of all ranks is done, and this is the last call with it.
             let code = unsafe { (raw.library.table.comm_abort)(raw.comm) };
             raw.library.check("ncclCommAbort", code)?;
-            seat.line();
+            rank.wait_for_all();
         }
         Ok(rows)
     })
 }
 
-/// A communicator of the library's.
+/// A communicator of NCCL, without Disco.
 struct Raw {
     library: &'static Library,
     comm: Comm,
 }
 
 impl Raw {
-    fn connect(seat: &Seat, is_blocking: bool, key: &str) -> Result<Self> {
+    fn connect(rank: &GpuRank, is_blocking: bool, key: &str) -> Result<Self> {
         let library = disco::nccl::BACKEND.library()?;
-        if seat.rank == 0 {
-            seat.store.set(key, &library.unique_id()?.0)?;
+        if rank.index == 0 {
+            rank.store.set(key, &library.unique_id()?.0)?;
         }
-        let id = seat.store.wait(key, LIMIT)?.try_into().map_err(|_| "that is no unique id")?;
+        let id = rank.store.wait(key, HANG_LIMIT)?.try_into().map_err(|_| "the store has no valid unique id")?;
         let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), Config::non_blocking());
-        let (size, rank) = (seat.size as c_int, seat.rank as c_int);
+        let (size, rank) = (rank.size as c_int, rank.index as c_int);
         let code = match library.table.comm_init_rank_config.filter(|_| !is_blocking) {
-            // SAFETY: the place is there, and the configuration is as the library reads it.
+            // SAFETY: `comm` is valid for writes, and `config` has the layout that the library reads.
             Some(init) => unsafe { init(&mut comm, size, UniqueId(id), rank, &mut config) },
-            // SAFETY: the place is there.
+            // SAFETY: `comm` is valid for writes.
             None => unsafe { (library.table.comm_init_rank)(&mut comm, size, UniqueId(id), rank) },
         };
         let raw = Self { library, comm };
@@ -70,29 +70,29 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Waits while the library says that it is in progress.
+    /// Polls until the library no longer reports `ncclInProgress`.
     fn settle(&self, function: &'static str, mut code: Code) -> Result<()> {
         while code == Code::IN_PROGRESS {
-            // SAFETY: the communicator is there, and so is the place.
+            // SAFETY: the communicator is live, and `code` is valid for writes.
             let asked = unsafe { (self.library.table.comm_get_async_error)(self.comm, &mut code) };
             self.library.check("ncclCommGetAsyncError", asked)?;
         }
         Ok(self.library.check(function, code)?)
     }
 
-    /// Seconds of one sum: until it is launched, and until it is done.
-    fn time(&self, seat: &mut Seat, src: &Tensor, dst: &Tensor) -> Result<(f64, f64)> {
+    /// Seconds for each sum: until it is launched, and until it is done.
+    fn time(&self, rank: &mut GpuRank, src: &Tensor, dst: &Tensor) -> Result<(f64, f64)> {
         let float = DataType::of(DType::F32).ok_or("NCCL has no 32-bit floats")?;
         let add = RedOp::of(Reduction::Sum, DType::F32).ok_or("NCCL has no sums")?;
         let (from, to, len) = (src.data().cast_const().cast(), dst.data().cast(), src.elements());
-        let (stream, calls) = (seat.queue.raw(), times(CALLS));
+        let (stream, calls) = (rank.queue.raw(), times(CALLS));
         let (mut launches, mut all) = (Vec::new(), Vec::new());
         for _ in 0..times(ROUNDS) {
             let mut launched = 0.0;
-            let seconds = seat.time(|| {
+            let seconds = rank.time(|| {
                 let start = Instant::now();
                 for _ in 0..calls {
-                    // SAFETY: the communicator is there; both tensors have so many elements and stay.
+                    // SAFETY: the communicator is live; both tensors have `len` elements and outlive the work.
                     let code = unsafe { (self.library.table.all_reduce)(from, to, len, float, add, self.comm, stream) };
                     self.settle("ncclAllReduce", code)?;
                 }
@@ -107,7 +107,7 @@ impl Raw {
     }
 }
 
-/// Our launches, by both backends: seconds a launch on the host.
+/// Disco's launches, with both backends: seconds for each launch on the host.
 pub(crate) fn ours(size: usize) -> Result<Vec<Row>> {
     let session = Builder::threads(size).start()?;
     block_on(async {
@@ -115,7 +115,7 @@ pub(crate) fn ours(size: usize) -> Result<Vec<Row>> {
         for backend in ["nccl", "cuda_p2p"] {
             session.init_ccl(backend, &vec![0; size]).await?;
             let function = session.function("gpu.ours").await?;
-            for bytes in seat::sizes(SIZES) {
+            for bytes in ranks::sizes(SIZES) {
                 let times = session.call(&function, ((bytes / 4) as i64,)).await?;
                 let mut slowest = 0.0f64;
                 for worker in session.world().workers() {

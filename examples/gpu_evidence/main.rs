@@ -1,12 +1,13 @@
-//! What one GPU can show of `nccl` and `cuda_p2p`: several ranks on one device, each a thread with a stream of its own.
+//! Measurements of `nccl` and `cuda_p2p` on one GPU: several ranks share the device, each a thread with a stream of its
+//! own.
 //!
 //! ```text
 //! gpu_evidence kernels|graph|copies|alloc|trim|waits|alias|launch|ours|replays RANKS …
 //! ```
 //!
-//! Each figure is a line: number of ranks, name, bytes, microseconds of the slowest rank. A figure that this driver has no function for
-//! is a line that begins with `skipped:`. `GPU_EVIDENCE_QUICK=1` shrinks sizes and counts for a rehearsal on the test double.
-//! `scripts/gpu-evidence.sh` runs all of them.
+//! Each result is a line: number of ranks, name, bytes, microseconds of the slowest rank. If the driver lacks a
+//! function that a measurement needs, the line begins with `skipped:`. `GPU_EVIDENCE_QUICK=1` shrinks sizes and counts
+//! for a rehearsal on the test double. `scripts/gpu-evidence.sh` runs all of them.
 
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 mod driver;
@@ -17,9 +18,9 @@ mod launch;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 mod memory;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
-mod replays;
+mod ranks;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
-mod seat;
+mod replays;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 mod streams;
 
@@ -28,11 +29,11 @@ mod streams;
 const GRAPHS: &[&str] = &["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"];
 
 #[cfg(all(feature = "nccl", target_os = "linux"))]
-fn main() -> seat::Result<()> {
+fn main() -> ranks::Result<()> {
     disco::init();
     let mut args = std::env::args().skip(1);
-    let what = args.next().ok_or("the first argument says what to measure")?;
-    let (work, needed): (seat::Work, &[&str]) = match what.as_str() {
+    let what = args.next().ok_or("the first argument must name a measurement")?;
+    let (work, needed): (ranks::Work, &[&str]) = match what.as_str() {
         "kernels" => (kernels::launches, &[]),
         "graph" => (kernels::graph, GRAPHS),
         "copies" => (memory::copies, &[]),
@@ -43,7 +44,7 @@ fn main() -> seat::Result<()> {
         "launch" => (launch::raw, &[]),
         "ours" => (launch::ours, &[]),
         "replays" => (replays::replays, GRAPHS),
-        other => return Err(format!("there is no measurement {other}").into()),
+        other => return Err(format!("there is no measurement `{other}`").into()),
     };
     println!("ranks\twhat\tbytes\tmicroseconds");
     if let Some(function) = driver::missing(needed)? {
@@ -51,8 +52,8 @@ fn main() -> seat::Result<()> {
         return Ok(());
     }
     for size in args {
-        let size = size.parse().map_err(|error| format!("{size} is no number of ranks: {error}"))?;
-        for seat::Row { name, seconds } in work(size)? {
+        let size = size.parse().map_err(|error| format!("`{size}` is not a number of ranks: {error}"))?;
+        for ranks::Row { name, seconds } in work(size)? {
             println!("{size}\t{name}\t{:.3}", seconds * 1e6);
         }
     }
@@ -61,5 +62,5 @@ fn main() -> seat::Result<()> {
 
 #[cfg(not(all(feature = "nccl", target_os = "linux")))]
 fn main() {
-    eprintln!("this takes the feature nccl, on Linux");
+    eprintln!("this example needs the feature `nccl`, on Linux");
 }

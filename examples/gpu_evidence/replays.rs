@@ -1,4 +1,4 @@
-//! Sums of both backends from a graph that their operations were captured in: right at each launch, and how long one takes.
+//! Time of a sum in a graph of the operations of `nccl` and of `cuda_p2p`; the result of each launch is checked.
 
 use std::time::Instant;
 
@@ -8,16 +8,16 @@ use disco::{
     block_on,
 };
 
-use crate::seat::{self, Result, Row, median, row, sum, times};
+use crate::ranks::{self, Result, Row, median, row, sum, times};
 
 const SIZES: [usize; 3] = [16, 64 << 10, 1 << 20];
-/// Sums of one graph.
+/// Number of sums in a graph.
 const CALLS: usize = 20;
 const ROUNDS: usize = 15;
 
 disco::register_function!("gpu.replays", on_a_worker);
 
-/// Seconds of one sum of a launch, in all.
+/// Seconds for each sum, from the launch of the graph until it is done.
 pub(crate) fn replays(size: usize) -> Result<Vec<Row>> {
     let session = Builder::threads(size).start()?;
     block_on(async {
@@ -25,7 +25,7 @@ pub(crate) fn replays(size: usize) -> Result<Vec<Row>> {
         for backend in ["nccl", "cuda_p2p"] {
             session.init_ccl(backend, &vec![0; size]).await?;
             let function = session.function("gpu.replays").await?;
-            for bytes in seat::sizes(SIZES) {
+            for bytes in ranks::sizes(SIZES) {
                 let times = session.call(&function, ((bytes / 4) as i64,)).await?;
                 let mut slowest = 0.0f64;
                 for worker in session.world().workers() {
@@ -57,7 +57,7 @@ fn on_a_worker(ctx: &mut WorkerContext, elements: usize) -> disco::Result<f64> {
         let deadline = ctx.deadline();
         ctx.queue().synchronize(deadline)?;
         if host.to_vec::<f32>()?.iter().any(|found| *found != ranks as f32 * number) {
-            return Err(disco::Error::invalid(format!("launch {round} of a graph has summed wrongly")));
+            return Err(disco::Error::invalid(format!("launch {round} of a graph has a wrong sum")));
         }
     }
     // The first round warms up.

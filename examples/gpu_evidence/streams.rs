@@ -1,4 +1,4 @@
-//! Which calls of the driver wait for a kernel that spins, and which streams share a hardware queue.
+//! Which functions of the driver block while a kernel spins, and which streams share a hardware queue.
 
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -8,45 +8,45 @@ use disco::nccl::p2p::kernels::{Architecture, cubin};
 use disco::{Device, DeviceApi as _, DeviceKind};
 
 use crate::driver::{self, Pinned};
-use crate::seat::{self, Result, Row, launch, row, sum};
+use crate::ranks::{self, Result, Row, launch, row, sum};
 
-/// How long a kernel waits for the peer whose call is measured.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Limit of a kernel's wait for the peer whose call is measured.
+const KERNEL_WAIT_LIMIT: Duration = Duration::from_secs(3);
 const MIB: usize = 1 << 20;
 
-/// Names the driver's call that is measured.
-fn asked() -> String {
+/// The name of the driver's function to measure.
+fn measured_function() -> String {
     env::var("GPU_WAIT").unwrap_or_else(|_| "nothing".into())
 }
 
-/// The functions that the call needs.
+/// The functions of the driver that the measurement needs.
 pub(crate) fn needed() -> &'static [&'static str] {
-    match asked().as_str() {
+    match measured_function().as_str() {
         "cuMemAllocAsync" | "cuMemFreeAsync" => &["cuMemAllocAsync", "cuMemFreeAsync"],
         _ => &[],
     }
 }
 
-/// Whether a call of the driver's (`GPU_WAIT`) waits for a peer's kernel that waits for this rank: it takes 3 s if so.
+/// Whether a function of the driver (`GPU_WAIT`) waits for a peer's kernel that waits for this rank: then it takes 3 s.
 pub(crate) fn waits(size: usize) -> Result<Vec<Row>> {
-    seat::ranks(size, |seat| {
-        let name = asked();
-        let (shared, kernels) = seat.start(PATIENCE)?;
-        let (src, dst) = seat.operands(1024)?;
-        let (device, pinned, spare) = (driver::take(8 * MIB)?, Pinned::new(8 * MIB)?, driver::stream()?);
-        seat.finish_all(&shared)?;
+    ranks::run(size, |rank| {
+        let name = measured_function();
+        let (shared, kernels) = rank.start(KERNEL_WAIT_LIMIT)?;
+        let (src, dst) = rank.operands(1024)?;
+        let (device, pinned, spare) = (driver::alloc(8 * MIB)?, Pinned::new(8 * MIB)?, driver::stream()?);
+        rank.finish_all(&shared)?;
         let mut seconds = 0.0;
-        if seat.rank == 0 {
+        if rank.index == 0 {
             thread::sleep(Duration::from_millis(300));
             let start = Instant::now();
             match name.as_str() {
                 "nothing" => {}
-                "cuMemAlloc 8 MiB" => drop(driver::take(8 * MIB)?),
-                "cuMemAlloc 1 GiB" => drop(driver::take(if seat::is_quick() { 8 * MIB } else { 1 << 30 })?),
+                "cuMemAlloc 8 MiB" => drop(driver::alloc(8 * MIB)?),
+                "cuMemAlloc 1 GiB" => drop(driver::alloc(if ranks::is_quick() { 8 * MIB } else { 1 << 30 })?),
                 "cuMemFree" => driver::free(device)?,
                 "cuMemHostAlloc" => std::mem::forget(Pinned::new(8 * MIB)?),
                 "cuMemFreeHost" => pinned.free()?,
-                "cuMemAllocAsync" => drop(driver::take_from_pool(8 * MIB, spare)?),
+                "cuMemAllocAsync" => drop(driver::alloc_unfreed_in_pool(8 * MIB, spare)?),
                 "cuMemFreeAsync" => driver::alloc_in_pool(8 * MIB, spare)?,
                 "cuStreamCreate" => drop(driver::stream()?),
                 "cuStreamDestroy" => driver::destroy(spare)?,
@@ -63,20 +63,20 @@ pub(crate) fn waits(size: usize) -> Result<Vec<Row>> {
             seconds = start.elapsed().as_secs_f64();
         }
         launch(&*kernels, &sum(&src, &dst))?;
-        seat.finish()?;
+        rank.finish()?;
         let verdict = if kernels.check().is_ok() { "the sum is done" } else { "the sum FAILED" };
         Ok(vec![row(format!("{name} beside a kernel that waits for this rank; {verdict}"), 0, seconds)])
     })
 }
 
-/// Which new streams are held up by one that waits for a word; streams of ordinary and of high priority.
+/// Which new streams are blocked by a stream that waits for a word, for streams of ordinary and of high priority.
 pub(crate) fn alias(size: usize) -> Result<Vec<Row>> {
     const STREAMS: u64 = 48;
-    seat::ranks(size, |seat| {
+    ranks::run(size, |rank| {
         let mut rows = Vec::new();
         for priority in [0, -5] {
-            let words = seat.tensor(4096, 0.0)?;
-            driver::wait_for(driver::stream_of(&mut *seat.queue), &words, 0, 1)?;
+            let words = rank.tensor(4096, 0.0)?;
+            driver::wait_for(driver::stream_of(&mut *rank.queue), &words, 0, 1)?;
             let (mut free, mut stuck) = (None, Vec::new());
             for index in 1..=STREAMS {
                 let stream = driver::stream_with(priority)?;
@@ -88,7 +88,7 @@ pub(crate) fn alias(size: usize) -> Result<Vec<Row>> {
                 if driver::is_idle(stream) { free = Some(stream) } else { stuck.push(index) }
             }
             driver::write(free.ok_or("no stream goes on beside one that waits")?, &words, 0, 1)?;
-            seat.finish()?;
+            rank.finish()?;
             let held = format!("{} of {STREAMS} streams of priority {priority} held up: {stuck:?}", stuck.len());
             rows.push(row(held, 0, 0.0));
         }

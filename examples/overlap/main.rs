@@ -1,5 +1,5 @@
-//! A matrix product whose operand is spread over ranks, and one whose result is: the communication goes by the copy engine, block by
-//! block, while other blocks are multiplied.
+//! Two matrix products that overlap with communication: in one the left operand is distributed over the ranks, in the
+//! other the result. The GPU's copy engine moves blocks while other blocks are multiplied.
 //!
 //! ```text
 //! cargo run --release --features nccl --example overlap
@@ -22,7 +22,7 @@ fn main() -> disco::Result<()> {
             let function = session.function(name).await?;
             session.call(&function, (96, 64, 48)).await?;
             session.sync_all().await?;
-            println!("{name}: as without overlap, on {} workers", devices.min(8));
+            println!("{name}: the same result as without overlap, on {} workers", devices.min(8));
         }
         session.shutdown().await
     })
@@ -30,5 +30,5 @@ fn main() -> disco::Result<()> {
 
 #[cfg(not(feature = "nccl"))]
 fn main() {
-    eprintln!("this takes the feature nccl");
+    eprintln!("this example needs the feature `nccl`");
 }

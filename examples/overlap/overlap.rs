@@ -1,8 +1,8 @@
-//! The two products, each checked against what comes of a collective and a product after it.
+//! The two products. Each is compared with the same product without overlap, by a collective.
 //!
-//! A block is multiplied on the host here, in plain loops, so that the example needs nothing else. On a GPU a GEMM on the worker's
-//! stream stands in their place, and nothing else changes: the worker's stream waits for the block that it needs, while the lane at
-//! its side has copies of the next ones under way.
+//! Blocks are multiplied on the host, in plain loops, so that the example needs no library for GPUs. A real program
+//! replaces the loops by a GEMM on the worker's stream, and nothing else changes: the worker's stream waits for the
+//! block that it needs, while the side stream copies the next blocks.
 
 use disco::nccl::p2p::Workspace;
 use disco::{CommunicatorExt as _, DType, Rank, Reduction, Tensor, WorkerContext, nccl};
@@ -10,14 +10,14 @@ use disco::{CommunicatorExt as _, DType, Rank, Reduction, Tensor, WorkerContext,
 disco::register_function!("example.all_gather_matmul", all_gather_matmul);
 disco::register_function!("example.matmul_reduce_scatter", matmul_reduce_scatter);
 
-/// Rows, columns, in this order.
+/// A matrix in row-major order.
 struct Matrix {
     columns: usize,
     numbers: Vec<f32>,
 }
 
 impl Matrix {
-    /// Whole numbers, whose products are exact in any order.
+    /// A matrix of small integers, so that sums of products are exact in any order.
     fn new(rows: usize, columns: usize, seed: usize) -> Self {
         let number = |at: usize| ((at * 7 + seed * 5) % 11) as f32 - 5.0;
         Self { columns, numbers: (0..rows * columns).map(number).collect() }
@@ -37,7 +37,7 @@ impl Matrix {
         Self { columns: other.columns, numbers }
     }
 
-    /// Some of its rows.
+    /// The rows from `from` on.
     fn block(&self, from: usize, rows: usize) -> Self {
         let range = from * self.columns..(from + rows) * self.columns;
         Self { columns: self.columns, numbers: self.numbers[range].to_vec() }
@@ -49,7 +49,7 @@ impl Matrix {
         ctx.queue().copy_in(&tensor, &Tensor::from_slice(&self.numbers, shape)?).map(|()| tensor)
     }
 
-    /// When the worker's stream has got here.
+    /// Copies a tensor to the host, after the earlier work of the worker's stream.
     fn from_device(ctx: &mut WorkerContext, tensor: &Tensor, columns: usize) -> disco::Result<Self> {
         let host = Tensor::zeros(DType::F32, tensor.shape().clone())?;
         ctx.queue().copy_out(&host, tensor)?;
@@ -59,12 +59,12 @@ impl Matrix {
     }
 }
 
-/// The memory that ranks share, in which blocks of so many bytes have room.
+/// The memory that ranks share, which must hold `blocks` blocks of `bytes` bytes in each rank's buffer.
 fn workspace(ctx: &mut WorkerContext, blocks: usize, bytes: usize) -> disco::Result<Workspace> {
     let shared = nccl::extension(ctx.comm()?)?.shortcut()?.workspace()?.clone();
     match blocks * bytes <= shared.bytes() {
         true => Ok(shared),
-        false => Err(disco::Error::Invalid(format!("set DISCO_P2P_BUFFER to {} at least", blocks * bytes))),
+        false => Err(disco::Error::Invalid(format!("set DISCO_P2P_BUFFER to at least {}", blocks * bytes))),
     }
 }
 
@@ -72,7 +72,8 @@ fn rank(index: usize) -> Rank {
     Rank::new(index as u32)
 }
 
-/// Each rank has some rows of A, and a B of its own: it wants all rows of A times B. While a block is multiplied, the next one comes.
+/// Each rank has some rows of A and a B of its own, and computes all rows of A times B. While it multiplies a block of
+/// rows, it fetches the next block.
 fn all_gather_matmul(ctx: &mut WorkerContext, rows: usize, inner: usize, columns: usize) -> disco::Result<()> {
     let (own, size) = (ctx.worker().index(), ctx.world().size());
     let (a, b) = (Matrix::new(rows, inner, own), Matrix::new(inner, columns, 100 + own));
@@ -83,11 +84,11 @@ fn all_gather_matmul(ctx: &mut WorkerContext, rows: usize, inner: usize, columns
     main.put(&mine, rank(own), 0)?;
     main.barrier()?;
     side.after(&main)?;
-    // This rank's block is here; the others come one after the other, each from another rank than the other ranks' next.
+    // At each step, every rank fetches from another peer.
     let order: Vec<usize> = (1..size).map(|step| (own + step) % size).collect();
     let blocks: Vec<Tensor> =
         order.iter().map(|_| ctx.empty(DType::F32, [(rows * inner) as i64])).collect::<disco::Result<_>>()?;
-    // What is given to the side comes after the worker's stream has cleared it.
+    // The worker's stream fills new tensors with zeros; copies of the side stream come after that.
     side.after(&main)?;
     let fetch = |step: usize| match order.get(step) {
         Some(peer) => side.get(&blocks[step], rank(*peer), 0),
@@ -101,7 +102,7 @@ fn all_gather_matmul(ctx: &mut WorkerContext, rows: usize, inner: usize, columns
         fetch(step + 1)?;
         product[*peer] = Matrix::from_device(ctx, &blocks[step], inner)?.times(&b).numbers;
     }
-    // Nobody writes to its buffer before all have read it.
+    // No rank writes to its buffer again before all ranks have read it.
     main.barrier()?;
 
     let all = ctx.empty(DType::F32, [(size * rows * inner) as i64])?;
@@ -110,8 +111,8 @@ fn all_gather_matmul(ctx: &mut WorkerContext, rows: usize, inner: usize, columns
     check("all_gather and product", &product.concat(), &expected.numbers)
 }
 
-/// Each rank has some columns of A and the same rows of B: each wants its share of the rows of the sum of all products. While a block is
-/// multiplied, the one before goes to the rank that wants it.
+/// Each rank has some columns of A and the same rows of B, and computes its share of the rows of the sum of all
+/// products. While it multiplies a block, the previous block is sent to its rank.
 fn matmul_reduce_scatter(ctx: &mut WorkerContext, rows: usize, inner: usize, columns: usize) -> disco::Result<()> {
     let (own, size) = (ctx.worker().index(), ctx.world().size());
     let (a, b) = (Matrix::new(size * rows, inner, own), Matrix::new(inner, columns, 100 + own));
@@ -119,14 +120,14 @@ fn matmul_reduce_scatter(ctx: &mut WorkerContext, rows: usize, inner: usize, col
     let shared = workspace(ctx, size, bytes)?;
     let (main, side) = (shared.main(), shared.side()?);
 
-    // All are done with what was in their buffers.
+    // All ranks have read what earlier operations left in their buffers.
     main.barrier()?;
     side.after(&main)?;
     let part = |peer: usize| a.block(peer * rows, rows).times(&b);
     for peer in (1..size).map(|step| (own + step) % size) {
         let block = part(peer).to_device(ctx)?;
         side.after(&main)?;
-        // To where that rank expects this one's.
+        // Each rank has a slot of its own in the peer's buffer.
         side.put(&block, rank(peer), own * bytes)?;
         side.signal(rank(peer), 0)?;
     }
@@ -148,6 +149,8 @@ fn matmul_reduce_scatter(ctx: &mut WorkerContext, rows: usize, inner: usize, col
 fn check(what: &str, found: &[f32], expected: &[f32]) -> disco::Result<()> {
     match found.iter().zip(expected).position(|(found, expected)| found != expected) {
         None if found.len() == expected.len() => Ok(()),
-        at => Err(disco::Error::Invalid(format!("{what} differ from what they are in one from element {at:?} on"))),
+        at => Err(disco::Error::Invalid(format!(
+            "{what}: the results with and without overlap differ, first at element {at:?}"
+        ))),
     }
 }

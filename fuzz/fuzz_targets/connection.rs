@@ -1,4 +1,4 @@
-//! What a connection to a process or a node brings: whole packets, and large ones in parts.
+//! Bytes of a connection to a process or a node: whole packets, and large ones in parts.
 
 #![no_main]
 
@@ -10,14 +10,14 @@ use disco_core::wire::Message;
 
 disco_fuzz::target!(check, seeds);
 
-/// The largest packet that this connection takes, in parts.
-const LIMIT: usize = 1 << 20;
+/// The largest packet that this connection accepts, in parts.
+const MAX_BYTES: usize = 1 << 20;
 
 fn check(bytes: &[u8]) -> Result<(), Error> {
-    // Cut anywhere, the same messages come, up to the same error.
-    let whole = fuzzing::messages(LIMIT, &[bytes]);
+    // The messages and the error do not depend on where the bytes are split.
+    let whole = fuzzing::messages(MAX_BYTES, &[bytes]);
     let (start, end) = bytes.split_at(bytes.len() / 3);
-    let cut = fuzzing::messages(LIMIT, &[start, end]);
+    let cut = fuzzing::messages(MAX_BYTES, &[start, end]);
     assert_eq!(format!("{whole:?}"), format!("{cut:?}"));
     whole.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Frames, as a worker reads them: one that is taken can be written, and is the same when it is read again.
+//! Frames, as a worker decodes them: a decoded frame can be encoded, and decodes to the same frame.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ fn check(bytes: &[u8]) -> Result<(), WireError> {
     let again = decode_frame(1, written).expect("a frame that was written can be read");
     assert_eq!(again.freed(), frame.freed());
     assert_eq!(again.bytes().expect("it was written before"), written);
-    // What a person may get to see of it.
+    // Its texts for people can be formatted.
     if let Command::CallPacked { args, .. } = frame.command() {
         args.iter().for_each(|arg| drop(arg.to_string()));
     }
@@ -37,7 +37,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ];
     let sets = disco_fuzz::values().into_iter().map(|value| Command::DebugSet { register, worker, value });
     let frames = commands.into_iter().chain(sets).enumerate().map(|(number, command)| {
-        // With ids that were freed, and without.
+        // With and without freed ids.
         let freed = (number % 2 == 0).then_some([RegisterId::new(8), RegisterId::new(9)]);
         Frame::new(1, freed.into_iter().flatten(), command)
     });

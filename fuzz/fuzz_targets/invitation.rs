@@ -1,4 +1,4 @@
-//! A worker's invitation, from its environment or a launcher: one that is taken has a text that reads the same.
+//! A worker's invitation, from its environment or a launcher: the text of a parsed invitation parses to the same one.
 
 #![no_main]
 

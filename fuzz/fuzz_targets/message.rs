@@ -1,4 +1,4 @@
-//! Messages between processes: one that is taken can be written, and is the same when it is read again.
+//! Messages between processes: a decoded message can be encoded, and decodes to the same message.
 
 #![no_main]
 

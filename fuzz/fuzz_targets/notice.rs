@@ -1,4 +1,4 @@
-//! Notices of workers: one that is taken can be written, and is the same when it is read again.
+//! Notices of workers: a decoded notice can be encoded, and decodes to the same notice.
 
 #![no_main]
 

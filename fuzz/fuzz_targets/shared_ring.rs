@@ -20,18 +20,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock};
 
 use disco_channel::ring::Refused;
-use disco_channel::shared_ring::{Memory, Reader, Whom, Writer};
+use disco_channel::shared_ring::{Memory, Reader, WakeTarget, Writer};
 use disco_core::shared_memory::Segment;
 use disco_core::wire::{self, WireError};
 
-/// Most readers.
+/// Maximum number of readers.
 const READERS: usize = 4;
-/// Most words of the ring, as a power of two.
+/// Maximum log2 of the ring's words.
 const LARGEST: u8 = 7;
-/// Most steps.
+/// Maximum number of steps.
 const STEPS: usize = 200;
 
-/// Memory for the largest ring, used again by each.
+/// Memory for the largest ring, reused by each run.
 static SEGMENT: LazyLock<Arc<Segment>> = LazyLock::new(|| {
     let bytes = 8 * Memory::words(READERS, 1 << LARGEST);
     Arc::new(Segment::create(bytes).expect("memory for one ring"))
@@ -41,7 +41,7 @@ disco_fuzz::target!(check, seeds);
 
 fn check(bytes: &[u8]) -> Result<(), Infallible> {
     let mut from = wire::Reader::new(bytes);
-    // The end of the bytes is that of the steps.
+    // The steps end with the input.
     if let Ok(mut ring) = Ring::new(&mut from) {
         _ = (0..STEPS).try_for_each(|_| ring.step(&mut from));
     }
@@ -55,7 +55,7 @@ struct Ring {
     writer: Writer,
     /// Each with what was sent to it.
     readers: Vec<(Reader, VecDeque<Vec<u8>>)>,
-    /// Nobody has meddled.
+    /// No step has written to the memory.
     is_sound: bool,
     sent: u8,
 }
@@ -126,14 +126,14 @@ impl Ring {
     fn send(&mut self, len: usize) {
         self.sent = self.sent.wrapping_add(1);
         let record = vec![self.sent; len];
-        if self.writer.send(self.sent.into(), &record, Whom::All) != Err(Refused::Full) {
+        if self.writer.send(self.sent.into(), &record, WakeTarget::All) != Err(Refused::Full) {
             self.readers.iter_mut().for_each(|(_, due)| due.push_back(record.clone()));
         }
     }
 
     fn retire(&mut self, index: usize) {
         self.writer.retire(index % self.readers.len());
-        // Who is waited for no more may miss something.
+        // A retired reader may miss records.
         self.is_sound = false;
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of workers, of arguments and of the session: whom they name, and what remains of the session.
+//! Errors of workers, arguments and sessions: what they name, and the state of the session afterwards.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn an_error_names_worker_function_command_register_and_causes() {
                  `DataPlane::init_ccl` makes the workers forget the failure"
             )
         };
-        assert_eq!(fast.to_string(), earlier("function"), "submissions fail fast with the root cause");
+        assert_eq!(fast.to_string(), earlier("function"), "a submission fails at once with the root cause");
         assert_eq!(fast.failure().unwrap().to_string(), error);
         let again = session.copy_to_worker_0(&Tensor::zeros(DType::F32, 1).unwrap(), &function).await;
         assert_eq!(text(again), earlier("copy_to_worker_0"));
@@ -37,7 +37,7 @@ fn an_error_names_worker_function_command_register_and_causes() {
 }
 
 #[test]
-fn a_panic_is_an_error_and_the_process_lives() {
+fn a_panic_is_an_error_and_the_process_survives() {
     let session = threads(2);
     block_on(async {
         let error = call_and_sync(&session, "tests.panic_on", 1).await;
@@ -47,7 +47,7 @@ fn a_panic_is_an_error_and_the_process_lives() {
 }
 
 #[test]
-fn an_unknown_function_is_refused_with_the_one_meant() {
+fn an_unknown_function_is_an_error_that_suggests_a_similar_name() {
     let session = threads(1);
     block_on(async {
         let error = text(session.function("tests.ad_one").await);
@@ -57,7 +57,7 @@ fn an_unknown_function_is_refused_with_the_one_meant() {
 }
 
 #[test]
-fn wrong_arguments_are_errors_by_position() {
+fn an_argument_of_the_wrong_type_is_an_error_with_its_position() {
     for (expected, args) in [
         ("argument 0: expected an int, got a string", vec![Value::from("one")]),
         ("expected 1 arguments, got 0", vec![]),
@@ -76,7 +76,7 @@ fn wrong_arguments_are_errors_by_position() {
 }
 
 #[test]
-fn a_call_of_what_is_no_function_says_what_it_is() {
+fn calling_a_register_that_is_no_function_is_an_error_with_its_type() {
     let session = threads(1);
     block_on(async {
         let function = session.function("tests.add_one").await.unwrap();
@@ -101,7 +101,7 @@ fn all_reduce_of_uneven(check: bool) -> String {
 }
 
 #[test]
-fn a_wrong_shape_on_one_rank_shows_both_sides_without_checks() {
+fn a_wrong_shape_on_one_rank_is_an_error_with_both_shapes_without_checks() {
     let error = all_reduce_of_uneven(false);
     assert!(error.contains("disco.all_reduce (command"), "{error}");
     assert!(error.contains("all_reduce: ranks disagree: "), "{error}");
@@ -110,7 +110,7 @@ fn a_wrong_shape_on_one_rank_shows_both_sides_without_checks() {
 }
 
 #[test]
-fn a_wrong_shape_on_one_rank_shows_both_sides_with_checks() {
+fn a_wrong_shape_on_one_rank_is_an_error_with_both_shapes_with_checks() {
     let error = all_reduce_of_uneven(true);
     assert!(error.contains("all_reduce: ranks disagree: rank "), "{error}");
     assert!(
@@ -132,7 +132,7 @@ fn never_entered(check: bool) -> String {
 }
 
 #[test]
-fn a_rank_that_never_enters_a_collective_is_named() {
+fn the_collective_deadline_names_a_rank_that_never_entered() {
     for check in [false, true] {
         let error = never_entered(check);
         assert!(error.contains("tests.barrier_without (command "), "{error}");
@@ -142,7 +142,7 @@ fn a_rank_that_never_enters_a_collective_is_named() {
 }
 
 #[test]
-fn peers_of_a_failed_rank_come_back_and_the_root_cause_is_reported() {
+fn peers_of_a_failed_rank_are_aborted_and_sync_all_reports_the_root_cause() {
     let session = threads(4);
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
@@ -151,7 +151,7 @@ fn peers_of_a_failed_rank_come_back_and_the_root_cause_is_reported() {
         assert!(error.ends_with("): out of memory"), "{error}");
         for worker in 0..4 {
             let one = text(session.sync_worker(WorkerId::new(worker)).await);
-            assert_eq!(one, error, "whoever was aborted says why");
+            assert_eq!(one, error, "an aborted worker reports the root cause");
         }
         session.shutdown().await.unwrap();
     });
@@ -176,7 +176,7 @@ fn init_ccl_makes_a_failed_session_usable_again() {
 }
 
 #[test]
-fn values_from_before_the_error_can_still_be_fetched() {
+fn get_of_a_value_made_before_the_error_succeeds() {
     let session = threads(1);
     block_on(async {
         let add_one = session.function("tests.add_one").await.unwrap();
@@ -190,14 +190,14 @@ fn values_from_before_the_error_can_still_be_fetched() {
 }
 
 #[test]
-fn a_register_that_a_skipped_call_was_to_set_stays_poisoned_until_it_is_used_again() {
+fn the_destination_of_a_skipped_call_stays_poisoned_until_it_is_reused() {
     let session = threads(1);
     block_on(async {
         let gate = Gate::new();
         let wait = session.function("tests.wait_on").await.unwrap();
         let (fail, add_one) =
             (session.function("tests.fail_on").await.unwrap(), session.function("tests.add_one").await.unwrap());
-        // Submitted before the failure can be known.
+        // The gate delays the failure until all calls are submitted.
         session.call(&wait, (0, gate.id())).await.unwrap();
         session.call(&fail, (0,)).await.unwrap();
         let skipped = session.call(&add_one, (1,)).await.unwrap();
@@ -222,7 +222,7 @@ fn a_register_that_a_skipped_call_was_to_set_stays_poisoned_until_it_is_used_aga
 }
 
 #[test]
-fn handles_after_shutdown_and_of_other_sessions_are_refused() {
+fn handles_after_shutdown_and_of_other_sessions_are_rejected() {
     let (session, other) = (threads(1), threads(1));
     block_on(async {
         let mine = session.function("tests.add_one").await.unwrap();
@@ -234,27 +234,23 @@ fn handles_after_shutdown_and_of_other_sessions_are_refused() {
         assert_eq!(text(session.sync_all().await), "sync_all: the session is shut down");
         drop((mine, session));
         other.shutdown().await.unwrap();
-        session_free_of(foreign);
+        // A handle may outlive its session.
+        drop(foreign);
     });
 }
 
-/// A handle may outlive its session.
-fn session_free_of(handle: disco::DRef) {
-    drop(handle);
-}
-
 #[test]
-fn impossible_worlds_and_workers_are_refused() {
-    let refused = |workers, groups| text(Builder::threads(workers).groups(groups).start());
-    assert_eq!(refused(0, 1), "0 workers in 1 groups: a session needs at least 1 worker");
-    assert_eq!(refused(4, 3), "4 workers in 3 groups: groups must be of equal size");
+fn impossible_worlds_and_workers_are_rejected() {
+    let start_error = |workers, groups| text(Builder::threads(workers).groups(groups).start());
+    assert_eq!(start_error(0, 1), "0 workers in 1 groups: a session needs at least 1 worker");
+    assert_eq!(start_error(4, 3), "4 workers in 3 groups: groups must be of equal size");
     let session = threads(4);
     let error = text(block_on(session.sync_worker(WorkerId::new(99))));
     assert_eq!(error, "worker 99: no such worker; the session has 4, numbered from 0");
 }
 
 #[test]
-fn a_collective_before_init_ccl_says_what_to_call() {
+fn a_collective_before_init_ccl_is_an_error_that_names_init_ccl() {
     let session = threads(1);
     block_on(async {
         let x = session.empty(DType::F32, [1], Placement::All).await.unwrap();
@@ -265,7 +261,7 @@ fn a_collective_before_init_ccl_says_what_to_call() {
 }
 
 #[test]
-fn an_unknown_backend_lists_the_ones_there_are() {
+fn an_unknown_backend_is_an_error_that_lists_the_available_ones() {
     let session = threads(1);
     let error = text(block_on(session.init_ccl("ucc", &[])));
     let expected = "backend `ucc` is not available; tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, \
@@ -277,7 +273,7 @@ fn an_unknown_backend_lists_the_ones_there_are() {
 }
 
 #[test]
-fn integers_that_do_not_fit_are_errors_with_their_value() {
+fn integers_out_of_range_are_errors_with_their_value() {
     let session = threads(1);
     block_on(async {
         let count = session.function("tests.count_up").await.unwrap();

@@ -1,4 +1,4 @@
-//! What workers do in these tests.
+//! Worker functions of these tests.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::gate::Gate;
 #[error("the step failed")]
 struct StepFailed(#[source] std::num::ParseIntError);
 
-/// Fails on one worker, with a cause.
+/// Fails on one worker with an error that has a cause.
 fn fail_on(ctx: &mut WorkerContext, worker: u32) -> Result<(), StepFailed> {
     match ctx.worker() == worker.into() {
         true => "x".parse::<i32>().map(drop).map_err(StepFailed),
@@ -35,7 +35,7 @@ fn wait_on(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()>
     Ok(())
 }
 
-/// A collective that one worker does not enter.
+/// Enters a barrier on all workers except one.
 fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     if ctx.worker() != worker.into() {
         ctx.comm()?.barrier()?;
@@ -43,20 +43,20 @@ fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     Ok(())
 }
 
-/// A barrier that one worker comes to late.
+/// Enters a barrier; one worker waits for the gate first.
 fn wait_at_barrier(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
     wait_on(ctx, worker, gate)?;
     ctx.comm()?.barrier()
 }
 
-/// All workers fail on their own account, the last one first.
+/// Fails on all workers, 100 ms apart, in descending order of workers.
 fn fail_in_turn(ctx: &mut WorkerContext) -> disco::Result<()> {
     let turn = ctx.world().size() - ctx.worker().index();
     std::thread::sleep(Duration::from_millis(100 * turn as u64));
     Err(Error::Invalid("no luck".into()))
 }
 
-/// One worker fails once the others are inside the collective, as far as it can know.
+/// Fails on one worker after 20 ms, while the others wait in a barrier.
 fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     if ctx.worker() == worker.into() {
         std::thread::sleep(Duration::from_millis(20));
@@ -65,7 +65,7 @@ fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()
     ctx.comm()?.barrier()
 }
 
-/// A tensor that is longer on one worker.
+/// Returns a tensor that has one more element on worker `longer`.
 fn uneven(ctx: &mut WorkerContext, longer: u32) -> disco::Result<Tensor> {
     let extra = i64::from(ctx.worker() == longer.into());
     ctx.empty(DType::F32, [4 + extra])

@@ -1,4 +1,4 @@
-//! Each failure of the design's list, tried for real, with the text that the user sees.
+//! Failures in sessions of threads, and the error texts that users see.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -18,7 +18,7 @@ fn text<T: std::fmt::Debug>(result: disco::Result<T>) -> String {
     result.unwrap_err().to_string()
 }
 
-/// Submits a call and syncs; the error's text.
+/// Submits a call that fails, and returns the error text of `sync_all`.
 async fn call_and_sync(session: &LaneSession, name: &str, arg: i64) -> String {
     let function = session.function(name).await.unwrap();
     session.call(&function, (arg,)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Workers that are stuck or late, limits of waits, and callers beside each other.
+//! Stuck and late workers, deadlines of waits, and concurrent callers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, Val
 use crate::gate::Gate;
 use crate::{text, threads};
 
-fn impatient() -> Deadlines {
+fn short_deadlines() -> Deadlines {
     Deadlines::default().with_stall(Duration::from_millis(200)).with_close(Duration::from_millis(200))
 }
 
 #[test]
-fn calls_behind_a_stuck_worker_end_in_stalled_and_shutdown_names_it() {
-    let session = Builder::threads(3).deadlines(impatient()).start().unwrap();
+fn calls_behind_a_stuck_worker_fail_with_stalled_and_shutdown_names_it() {
+    let session = Builder::threads(3).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
         let gate = Gate::new();
         let wait = session.function("tests.wait_on").await.unwrap();
@@ -38,8 +38,8 @@ fn calls_behind_a_stuck_worker_end_in_stalled_and_shutdown_names_it() {
 }
 
 #[test]
-fn calls_behind_a_stuck_worker_name_it_and_not_the_workers_that_wait_for_it() {
-    let session = Builder::threads(3).deadlines(impatient()).start().unwrap();
+fn a_stalled_call_names_the_stuck_worker_and_not_those_that_wait_for_it() {
+    let session = Builder::threads(3).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
@@ -59,8 +59,8 @@ fn calls_behind_a_stuck_worker_name_it_and_not_the_workers_that_wait_for_it() {
 }
 
 #[test]
-fn a_future_that_nobody_polls_any_more_holds_up_nobody() {
-    let session = Builder::threads(2).deadlines(impatient()).start().unwrap();
+fn a_submit_that_is_no_longer_polled_does_not_block_others() {
+    let session = Builder::threads(2).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
         let gate = Gate::new();
         let wait = session.function("tests.wait_on").await.unwrap();
@@ -79,8 +79,8 @@ fn a_future_that_nobody_polls_any_more_holds_up_nobody() {
 }
 
 #[test]
-fn shutdown_names_who_is_stuck_and_not_who_waits_for_it() {
-    let session = Builder::threads(3).deadlines(impatient()).start().unwrap();
+fn shutdown_names_the_stuck_worker_and_not_those_that_wait_for_it() {
+    let session = Builder::threads(3).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
@@ -95,7 +95,7 @@ fn shutdown_names_who_is_stuck_and_not_who_waits_for_it() {
 }
 
 #[test]
-fn the_first_failure_is_the_one_that_sync_reports_too() {
+fn sync_all_and_later_calls_report_the_first_failure() {
     let session = threads(3);
     block_on(async {
         let fail = session.function("tests.fail_in_turn").await.unwrap();
@@ -109,7 +109,7 @@ fn the_first_failure_is_the_one_that_sync_reports_too() {
 }
 
 #[test]
-fn workers_that_do_not_come_to_init_ccl_are_named_at_the_deadline_for_connecting() {
+fn the_connect_deadline_names_workers_that_did_not_enter_init_ccl() {
     let session = Builder::threads(3).connect_deadline(Duration::from_millis(200)).start().unwrap();
     block_on(async {
         let gate = Gate::new();
@@ -117,7 +117,7 @@ fn workers_that_do_not_come_to_init_ccl_are_named_at_the_deadline_for_connecting
         session.call(&wait, (1, gate.id())).await.unwrap();
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Calls are refused once the other ranks have given up. No worker has this number.
+                // Calls fail once the other ranks have given up. Worker 9 does not exist, so no worker waits.
                 for _ in 0..1000 {
                     if block_on(session.call(&wait, (9, gate.id()))).is_err() {
                         break;
@@ -133,7 +133,7 @@ fn workers_that_do_not_come_to_init_ccl_are_named_at_the_deadline_for_connecting
     });
 }
 
-/// How many calls were taken, and why no more were.
+/// Calls a function until a call fails; returns the number of submitted calls and the error text.
 async fn call_until_error(session: &LaneSession, function: &disco::DRef) -> (usize, String) {
     for queued in 0.. {
         if let Err(error) = session.call(function, (1,)).await {
@@ -143,7 +143,7 @@ async fn call_until_error(session: &LaneSession, function: &disco::DRef) -> (usi
     unreachable!("the loop has no end")
 }
 
-/// Polls a future one time.
+/// Polls a future once.
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
     match future.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -152,7 +152,7 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
 }
 
 #[test]
-fn a_submit_that_is_dropped_while_it_waits_has_changed_nothing() {
+fn dropping_a_waiting_submit_changes_nothing() {
     let session = threads(2);
     block_on(async {
         let gate = Gate::new();
@@ -190,7 +190,7 @@ fn a_call_past_its_deadline_names_worker_and_function() {
     });
 }
 
-/// What `tracing` says on this thread while `work` runs.
+/// Runs `work` and returns the `tracing` log of this thread.
 fn logged(work: impl FnOnce()) -> String {
     let (read, write) = std::io::pipe().unwrap();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || write.try_clone().unwrap());
@@ -199,7 +199,7 @@ fn logged(work: impl FnOnce()) -> String {
 }
 
 #[test]
-fn a_wait_without_a_limit_warns_of_the_function_that_does_not_return() {
+fn a_wait_without_a_limit_logs_a_warning_with_the_worker_and_its_function() {
     let deadlines = Deadlines::default().with_warn(Duration::from_millis(200));
     let session = Builder::threads(3).deadlines(deadlines).start().unwrap();
     let log = logged(|| {
@@ -226,7 +226,7 @@ fn a_wait_without_a_limit_warns_of_the_function_that_does_not_return() {
 }
 
 #[test]
-fn a_wait_for_a_worker_inside_a_collective_names_the_worker_that_it_waits_for() {
+fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for() {
     let session = Builder::threads(3).call_deadline(Duration::from_millis(300)).start().unwrap();
     let log = logged(|| {
         block_on(async {
@@ -255,7 +255,7 @@ fn a_wait_for_a_worker_inside_a_collective_names_the_worker_that_it_waits_for() 
 }
 
 #[test]
-fn the_limit_for_calls_does_not_cut_init_ccl_short() {
+fn the_call_deadline_does_not_apply_to_init_ccl() {
     let session = Builder::threads(2).call_deadline(Duration::from_millis(500)).start().unwrap();
     block_on(async {
         // Worker 1 comes late, by several calls that are each in time.
@@ -270,7 +270,7 @@ fn the_limit_for_calls_does_not_cut_init_ccl_short() {
 }
 
 #[test]
-fn four_threads_share_one_session() {
+fn four_threads_can_use_one_session() {
     let session = Arc::new(threads(3));
     let workers: Vec<_> = (0..4i64)
         .map(|thread| {

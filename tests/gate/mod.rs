@@ -1,11 +1,11 @@
-//! Workers that wait until the test says so.
+//! Gates: worker functions wait at a gate until the test opens it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, LazyLock, Mutex};
 
 static GATES: LazyLock<Mutex<HashMap<u64, Arc<Gate>>>> = LazyLock::new(Mutex::default);
 
-/// Something that a worker function waits at. Worker functions find it by number.
+/// A gate, which is closed at first. Worker functions find it by its id.
 #[derive(Default)]
 pub(crate) struct Gate {
     id: u64,

@@ -1,4 +1,4 @@
-//! Values of all workers at once, and functions by name.
+//! `get_all`, `set_each` and `call_named`.
 
 use disco::error::ErrorKind;
 use disco::{Error, Session as _, SessionExt as _, SessionKind, Value, WorkerId, block_on};
@@ -11,7 +11,7 @@ crate::tests![
     get_all_returns_the_root_cause_after_a_failure,
     get_all_as_another_type_names_the_worker,
     set_each_gives_each_worker_its_own_value,
-    set_each_stops_at_the_first_worker_that_fails,
+    set_each_stops_at_the_first_failing_worker,
     call_named_looks_the_function_up_once,
 ];
 
@@ -65,7 +65,7 @@ fn set_each_gives_each_worker_its_own_value(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn set_each_stops_at_the_first_worker_that_fails(kind: SessionKind) {
+fn set_each_stops_at_the_first_failing_worker(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     let numbers = call(&session, "tests.whoami", ()).unwrap();
     let register = Value::Register(numbers.register());
@@ -83,7 +83,8 @@ fn call_named_looks_the_function_up_once(kind: SessionKind) {
         let looked_up = session.function("tests.count").await.unwrap();
         let three = session.call_named("tests.count", (&two,)).await.unwrap();
         let again = session.function("tests.count").await.unwrap();
-        // Registers are taken in order: the second call has taken one, for its result, and no other.
+        // Register ids are allocated in order: the second call has allocated one for its result, and none for the
+        // function.
         assert_eq!(three.register().index(), looked_up.register().index().max(two.register().index()) + 1);
         assert_eq!(looked_up.register(), again.register());
         assert_eq!(session.get_all_as::<i64>(&three).await.unwrap(), [3; 4]);

@@ -1,4 +1,4 @@
-//! What workers do in these tests.
+//! Worker functions of these tests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ disco::register_function!("tests.sum", sum);
 disco::register_function!("tests.whoami", whoami);
 disco::register_function!("tests.widen", widen);
 
-/// An error type of this program.
+/// A registered error type of this program.
 #[derive(Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[error("the loss is {loss} in step {step}")]
 pub(crate) struct Diverged {
@@ -43,12 +43,12 @@ pub(crate) struct Diverged {
     pub(crate) layers: Vec<String>,
 }
 
-/// An error that has another as its cause.
+/// An error with a registered error as its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("training failed")]
 struct Failed(#[source] Diverged);
 
-/// A type that serde knows.
+/// A type with serde implementations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Layer {
     pub(crate) name: String,
@@ -69,12 +69,12 @@ fn widen(ctx: &mut WorkerContext, by: usize, Json(layer): Json<Layer>) -> Result
     Ok(Json(Layer { name, units: by * layer.units, ..layer }))
 }
 
-/// A map that JSON does not hold.
+/// Returns a map that has no JSON form, because its keys are tuples.
 fn keyed(_: &mut WorkerContext) -> Result<Json<BTreeMap<(i64, i64), i64>>> {
     Ok(Json(BTreeMap::from([((1, 2), 3)])))
 }
 
-/// One worker fails with an error of this program, perhaps as a cause.
+/// Fails on one worker with [`Diverged`], or with an error whose cause it is.
 fn diverge(ctx: &mut WorkerContext, worker: u32, step: u64, is_cause: bool) -> Result<(), BoxError> {
     if ctx.worker() != worker.into() {
         return Ok(());
@@ -83,7 +83,7 @@ fn diverge(ctx: &mut WorkerContext, worker: u32, step: u64, is_cause: bool) -> R
     Err(if is_cause { Failed(diverged).into() } else { diverged.into() })
 }
 
-/// One worker fails with an error of so many bytes.
+/// Fails on one worker with an error of more than `bytes` bytes.
 fn diverge_at_length(ctx: &mut WorkerContext, worker: u32, bytes: usize) -> Result<(), Diverged> {
     match ctx.worker() == worker.into() {
         true => Err(Diverged { step: 0, loss: 0.0, layers: vec!["x".repeat(bytes)] }),
@@ -95,14 +95,14 @@ fn count(_: &mut WorkerContext, number: i64) -> Result<i64> {
     Ok(number + 1)
 }
 
-/// Adds 1 to each byte in place; returns the sum of all bytes.
+/// Adds 1 to each byte in place and returns the sum of all bytes.
 fn increment(_: &mut WorkerContext, x: Tensor) -> Result<u64> {
     let mut bytes = x.bytes_mut()?;
     bytes.iter_mut().for_each(|byte| *byte += 1);
     Ok(bytes.iter().map(|byte| u64::from(*byte)).sum())
 }
 
-/// Both tensors' bytes, doubled, one behind the other.
+/// Returns the concatenation of both tensors' bytes, each byte doubled.
 fn double(ctx: &mut WorkerContext, a: Tensor, _: String, b: Tensor) -> Result<Tensor> {
     let (a, b) = (a.bytes()?, b.bytes()?);
     let both = ctx.empty(DType::U8, [(a.len() + b.len()) as i64])?;
@@ -119,13 +119,13 @@ fn double(ctx: &mut WorkerContext, a: Tensor, _: String, b: Tensor) -> Result<Te
 pub(crate) fn double_each(bytes: &mut [u8]) {
     let (words, rest) = bytes.as_chunks_mut();
     for word in words {
-        // The lowest bit of a byte stays clear of the highest one of the byte before.
+        // The mask keeps the highest bit of a byte from shifting into the next byte.
         *word = ((u64::from_le_bytes(*word) & 0x7f7f_7f7f_7f7f_7f7f) << 1).to_le_bytes();
     }
     rest.iter_mut().for_each(|byte| *byte = byte.wrapping_mul(2));
 }
 
-/// One worker's process ends after a while.
+/// Exits the process of one worker after `seconds`.
 fn exit(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> Result<()> {
     if ctx.worker() == worker.into() {
         thread::sleep(Duration::from_secs_f64(seconds));
@@ -143,7 +143,7 @@ fn pid(_: &mut WorkerContext) -> Result<i64> {
     Ok(process::id().into())
 }
 
-/// One worker sleeps, after it has made `file`.
+/// One worker creates `file`, and then sleeps.
 fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64, file: String) -> Result<()> {
     if ctx.worker() == worker.into() {
         fs::write(file, b"").map_err(|error| Error::invalid(error.to_string()))?;
@@ -152,7 +152,7 @@ fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64, file: String) -> Re
     Ok(())
 }
 
-/// One worker makes `file`, and waits until it is gone, for at most 60 s.
+/// One worker creates `file` and waits until it is removed, for at most 60 s.
 fn stay(ctx: &mut WorkerContext, worker: u32, file: String) -> Result<()> {
     if ctx.worker() == worker.into() {
         fs::write(&file, b"").map_err(|error| Error::invalid(error.to_string()))?;
@@ -164,7 +164,7 @@ fn stay(ctx: &mut WorkerContext, worker: u32, file: String) -> Result<()> {
     Ok(())
 }
 
-/// One worker stops its process, or sleeps where that is the controller's.
+/// One worker stops its process with SIGSTOP, or sleeps if that is the controller's process.
 fn freeze(ctx: &mut WorkerContext, worker: u32, controller: i64, file: String) -> Result<()> {
     if ctx.worker() == worker.into() && i64::from(process::id()) != controller {
         fs::write(file, b"").map_err(|error| Error::invalid(error.to_string()))?;
@@ -174,8 +174,8 @@ fn freeze(ctx: &mut WorkerContext, worker: u32, controller: i64, file: String) -
     sleep(ctx, worker, 1000.0, file)
 }
 
-/// One worker fails. Another sleeps meanwhile, and then uses the store: the one that it had before, and the one that it gets
-/// now. Returns what came of that.
+/// Worker `failing` fails. Worker `late` sleeps, then uses two stores: one obtained before the sleep and one obtained
+/// after it. Returns both results, and whether they came within 5 s.
 fn late(ctx: &mut WorkerContext, failing: u32, late: u32, seconds: f64) -> Result<String> {
     if ctx.worker() == failing.into() {
         return Err(Error::invalid("out of luck"));
@@ -197,32 +197,32 @@ fn late(ctx: &mut WorkerContext, failing: u32, late: u32, seconds: f64) -> Resul
 /// Stores that workers of this process hold, by session and worker.
 static HELD: Mutex<BTreeMap<(usize, WorkerId), Arc<dyn Store>>> = Mutex::new(BTreeMap::new());
 
-/// Tests run at once: a worker's activity is its own.
-fn holder(ctx: &WorkerContext) -> (usize, WorkerId) {
+/// Key of [`HELD`]. The address of a worker's activity identifies the session, because tests run concurrently.
+fn held_key(ctx: &WorkerContext) -> (usize, WorkerId) {
     (Arc::as_ptr(ctx.link().activity()).addr(), ctx.worker())
 }
 
-/// Keeps the store. One worker fails.
+/// Keeps the worker's store in [`HELD`]. One worker fails.
 fn hold(ctx: &mut WorkerContext, failing: u32) -> Result<()> {
-    HELD.lock().unwrap().insert(holder(ctx), ctx.store());
+    HELD.lock().unwrap().insert(held_key(ctx), ctx.store());
     match ctx.worker() == failing.into() {
         true => Err(Error::invalid("out of luck")),
         false => Ok(()),
     }
 }
 
-/// Whether the store that the worker holds works.
+/// Whether the store in [`HELD`] works.
 fn held_works(ctx: &mut WorkerContext) -> Result<bool> {
-    let held = HELD.lock().unwrap()[&holder(ctx)].clone();
+    let held = HELD.lock().unwrap()[&held_key(ctx)].clone();
     Ok(held.add("count", 1).is_ok())
 }
 
-/// How often workers of this epoch were counted.
+/// The counter in the store of this epoch.
 fn marks(ctx: &mut WorkerContext) -> Result<i64> {
     ctx.store().add("count", 0)
 }
 
-/// A sum over all workers. One fails before, another comes late.
+/// An all-reduce. One worker fails before it, another enters it late.
 fn late_sum(ctx: &mut WorkerContext, failing: u32, late: u32, seconds: f64) -> Result<()> {
     if ctx.worker() == failing.into() {
         return Err(Error::invalid("out of luck"));

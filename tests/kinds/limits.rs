@@ -1,4 +1,4 @@
-//! Limits at their extremes: a session works, or says why it can't.
+//! Extreme limits: a session works, or returns an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use disco::{
 use crate::{SOON, within};
 
 crate::tests!(
-    limits_of_the_longest_duration_are_no_limits,
+    limits_of_the_maximum_duration_never_expire,
     limits_of_zero_neither_panic_nor_hang,
-    worlds_that_are_too_large_or_empty_are_refused,
+    worlds_that_are_too_large_or_empty_are_rejected,
 );
 
 const MAX: Duration = Duration::MAX;
@@ -21,7 +21,7 @@ fn all(limit: Duration) -> Deadlines {
     Deadlines::default().with_reply(limit).with_call(limit).with_collective(limit).with_stall(limit).with_close(limit)
 }
 
-/// Makes a session, uses it, shuts it down; a panic is one here.
+/// Starts a session, uses it and shuts it down. Panics if that panics or takes too long.
 fn run(name: &'static str, builder: impl FnOnce() -> Builder + Send + 'static) -> Result<i64> {
     let work = || {
         let session = builder().start()?;
@@ -38,7 +38,7 @@ fn run(name: &'static str, builder: impl FnOnce() -> Builder + Send + 'static) -
     ran.unwrap_or_else(|()| panic!("{name}: panicked"))
 }
 
-fn limits_of_the_longest_duration_are_no_limits(kind: SessionKind) {
+fn limits_of_the_maximum_duration_never_expire(kind: SessionKind) {
     let of = move || Builder::new(kind, 2);
     for (name, result) in [
         ("collective_deadline", run("collective_deadline", move || of().collective_deadline(MAX))),
@@ -55,7 +55,7 @@ fn limits_of_the_longest_duration_are_no_limits(kind: SessionKind) {
 
 fn limits_of_zero_neither_panic_nor_hang(kind: SessionKind) {
     let of = move || Builder::new(kind, 2);
-    // Each may be in time all the same.
+    // A limit of 0 may still be met.
     for result in [
         run("deadlines", move || of().deadlines(all(Duration::ZERO))),
         run("connect_deadline", move || of().connect_deadline(Duration::ZERO)),
@@ -67,11 +67,11 @@ fn limits_of_zero_neither_panic_nor_hang(kind: SessionKind) {
     }
     if kind != SessionKind::Threads {
         let error = run("heartbeat", move || of().heartbeat(Duration::ZERO)).unwrap_err().to_string();
-        assert!(error.starts_with("a heartbeat every 0ns where "), "{error}");
+        assert!(error.starts_with("the heartbeat interval 0ns must be above 0 "), "{error}");
     }
 }
 
-fn worlds_that_are_too_large_or_empty_are_refused(kind: SessionKind) {
+fn worlds_that_are_too_large_or_empty_are_rejected(kind: SessionKind) {
     for workers in [0, 70_001, u32::MAX as usize, 1 << 32, 1 << 63, usize::MAX] {
         run("workers", move || Builder::new(kind, workers)).unwrap_err();
     }

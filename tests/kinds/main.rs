@@ -1,7 +1,8 @@
-//! What sessions of every kind do alike: shutdown while threads wait, recovery while a worker is late, limits at their
-//! extremes, values of all workers, types of the program, collectives from the controller.
+//! Behavior common to all kinds of sessions: shutdown while threads wait, recovery while a worker is late, extreme
+//! limits, values of all workers, types of the program, collectives called by the controller. Each test runs once per
+//! kind.
 //!
-//! This program is its own workers and nodes.
+//! Tests execute this program again as workers and nodes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -23,13 +24,13 @@ use std::time::Duration;
 use disco::{Builder, DRef, IntoArgs, LaneSession, Session as _, SessionExt as _, SessionKind, block_on};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Limit for an operation that ends at once, or after limits of a second; the faults took 15 s at least.
+/// Limit for operations that end at once or after limits of about a second. The defects tested here took at least 15 s.
 const SOON: Duration = Duration::from_secs(12);
 
 fn main() -> ExitCode {
     disco::init();
     let mut arguments = Arguments::from_args();
-    // Most of them wait.
+    // More threads than CPUs, because most tests wait.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(6).min(6));
     let tests = [
         all_workers::tests(),
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
         user_types::tests(),
         values::tests(),
     ];
-    // One of each module in turn: those that compute run beside those that wait.
+    // Interleaves the modules, so that tests that compute run beside tests that wait.
     let most = tests.iter().map(Vec::len).max().unwrap_or(0);
     let tests = (0..most).flat_map(|at| tests.iter().filter_map(move |tests| tests.get(at)));
     let trials = tests.flat_map(|&(name, test)| {
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
-/// Tests by name; each runs once for every kind of session.
+/// Tests by name; each runs once per kind of session.
 type Tests = Vec<(&'static str, fn(SessionKind))>;
 
 /// Names tests after their functions.
@@ -68,8 +69,8 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// A session of four workers. Of nodes there are two, whose workers are threads: workers 2 and 3 share a process that is not
-/// the controller's.
+/// A session of four workers. A session of nodes has two, with threads as workers: workers 2 and 3 share the other
+/// node's process.
 fn builder(kind: SessionKind) -> Builder {
     Builder::new(kind, 4).node_workers(SessionKind::Threads)
 }
@@ -79,7 +80,7 @@ fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result
     block_on(async { session.call(&session.function(name).await?, args).await })
 }
 
-/// What `work` returns, on a thread of its own; a panic where that takes longer than `limit`.
+/// Runs `work` on another thread and returns its result. Panics if it takes longer than `limit`.
 fn within<T: Send + 'static>(limit: Duration, what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(work()));

@@ -1,4 +1,4 @@
-//! Collectives from the controller, by handles: any root, parts of different sizes, barriers.
+//! Collectives called by the controller: any root, parts of different sizes, barriers.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use crate::builder;
 
 crate::tests![
     rooted_collectives_take_any_root,
-    v_forms_take_counts_of_each_worker,
+    v_collectives_take_counts_of_each_worker,
     a_barrier_waits_for_the_slowest_worker,
-    roots_and_counts_that_do_not_fit_are_refused_at_once,
-    shapes_that_do_not_fit_name_worker_operation_and_reason,
+    roots_and_counts_out_of_range_are_rejected_by_the_controller,
+    wrong_shapes_are_errors_that_name_worker_operation_and_reason,
 ];
 
-/// A session of two groups of two, if `local` reaches all workers.
+/// A session of two groups of two, or `None` for nodes, which `local` does not reach.
 fn plane(kind: SessionKind) -> Option<LaneSession> {
     if kind == SessionKind::Nodes {
         return None;
@@ -28,7 +28,7 @@ fn plane(kind: SessionKind) -> Option<LaneSession> {
     Some(session)
 }
 
-/// A tensor of these elements on each worker.
+/// A handle of a tensor with the elements `of[w]` on worker w.
 async fn tensors(session: &LaneSession, of: [&[i64]; 4]) -> Result<DRef> {
     let handle = session.call_named("tests.whoami", ()).await?;
     let tensor = |worker: WorkerId| {
@@ -47,7 +47,7 @@ async fn all(session: &LaneSession, handle: &DRef) -> Result<Vec<Vec<i64>>> {
     session.get_all_as::<Tensor>(handle).await?.iter().map(Tensor::to_vec).collect()
 }
 
-/// What rank 1 of each scope has at the end, which the others keep as zeros.
+/// The expected tensors of all workers if only rank `root` of each scope gets a result, and the others keep zeros.
 fn at(root: usize, scope: Scope, world: Vec<i64>, groups: [Vec<i64>; 2]) -> Vec<Vec<i64>> {
     let worker = |worker: usize| match scope {
         Scope::World if worker == root => world.clone(),
@@ -92,7 +92,7 @@ fn rooted_collectives_take_any_root(kind: SessionKind) {
             let groups = [vec![10, 11, 12, 13], vec![30, 31, 32, 33]];
             assert_eq!(all(&session, &dst).await?, at(root, Scope::Group, Vec::new(), groups));
         }
-        // The root alone has what is significant there.
+        // A tensor that only the root needs may exist on the root alone.
         let only = session.empty(DType::I64, [4], Placement::Worker0).await?;
         session.reduce(&numbers, &only, Reduction::Min, Rank::new(0), Scope::World).await?;
         session.broadcast_from(&only, &numbers, Rank::new(0), Scope::World).await?;
@@ -102,7 +102,7 @@ fn rooted_collectives_take_any_root(kind: SessionKind) {
     .unwrap();
 }
 
-fn v_forms_take_counts_of_each_worker(kind: SessionKind) {
+fn v_collectives_take_counts_of_each_worker(kind: SessionKind) {
     let Some(session) = plane(kind) else { return };
     block_on(async {
         let parts = tensors(&session, [&[1], &[], &[2, 3, 4], &[5, 6]]).await?;
@@ -154,7 +154,7 @@ fn a_barrier_waits_for_the_slowest_worker(kind: SessionKind) {
     .unwrap();
 }
 
-fn roots_and_counts_that_do_not_fit_are_refused_at_once(kind: SessionKind) {
+fn roots_and_counts_out_of_range_are_rejected_by_the_controller(kind: SessionKind) {
     let Some(session) = plane(kind) else { return };
     block_on(async {
         let (x, root) = (zeros(&session, 4).await?, Rank::new(2));
@@ -181,7 +181,7 @@ fn roots_and_counts_that_do_not_fit_are_refused_at_once(kind: SessionKind) {
     .unwrap();
 }
 
-fn shapes_that_do_not_fit_name_worker_operation_and_reason(kind: SessionKind) {
+fn wrong_shapes_are_errors_that_name_worker_operation_and_reason(kind: SessionKind) {
     let Some(session) = plane(kind) else { return };
     block_on(async {
         let mut texts = Vec::new();

@@ -1,4 +1,4 @@
-//! A worker that is late when the others have recovered.
+//! Recovery of a session while one worker is still in the epoch before it.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use disco::{DataPlane as _, Session as _, SessionExt as _, SessionKind, WorkerId
 use crate::{SOON, builder, call};
 
 crate::tests!(
-    a_late_worker_stays_in_the_store_of_its_epoch,
-    a_store_that_a_worker_holds_stays_in_its_epoch,
-    a_worker_that_comes_late_to_a_checked_collective_keeps_nobody_from_connecting,
+    a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch,
+    a_store_obtained_before_a_recovery_does_not_work_after_it,
+    workers_reconnect_although_one_enters_the_failed_checked_collective_late,
 );
 
-fn a_late_worker_stays_in_the_store_of_its_epoch(kind: SessionKind) {
+fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     let late = call(&session, "tests.late", (0, 3, 1.5)).unwrap();
     block_on(async {
@@ -20,12 +20,12 @@ fn a_late_worker_stays_in_the_store_of_its_epoch(kind: SessionKind) {
         session.recover().await.unwrap();
         let start = Instant::now();
         let marks = session.call(&session.function("tests.marks").await.unwrap(), ()).await.unwrap();
-        // These have begun the epoch, while worker 3 still sleeps.
+        // Workers 0 to 2 are in the new epoch, while worker 3 still sleeps.
         for worker in 0..3 {
             assert_eq!(session.get_as::<i64>(&marks, WorkerId::new(worker)).await.unwrap(), 0);
         }
         let told: String = session.get_as(&late, WorkerId::new(3)).await.unwrap();
-        // A process of its own hears of the recovery with the command, and of the abort before.
+        // A worker process learns of the abort at once, but of the recovery only with the next command.
         let cause = match kind {
             SessionKind::Processes => "worker 0: tests.late (command 2, register 1): out of luck",
             _ => "the session failed and has recovered since",
@@ -36,13 +36,13 @@ fn a_late_worker_stays_in_the_store_of_its_epoch(kind: SessionKind) {
         let marks = session.call(&session.function("tests.marks").await.unwrap(), ()).await.unwrap();
         for worker in 0..4 {
             let marks: i64 = session.get_as(&marks, WorkerId::new(worker)).await.unwrap();
-            assert_eq!(marks, 0, "worker 3 has counted in the epoch that it is not in");
+            assert_eq!(marks, 0, "worker 3 changed the store of an epoch that it was not in");
         }
         session.shutdown().await.unwrap();
     });
 }
 
-fn a_store_that_a_worker_holds_stays_in_its_epoch(kind: SessionKind) {
+fn a_store_obtained_before_a_recovery_does_not_work_after_it(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     let failed = call(&session, "tests.hold", (0,)).unwrap();
     block_on(async {
@@ -58,9 +58,9 @@ fn a_store_that_a_worker_holds_stays_in_its_epoch(kind: SessionKind) {
     });
 }
 
-fn a_worker_that_comes_late_to_a_checked_collective_keeps_nobody_from_connecting(kind: SessionKind) {
+fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind: SessionKind) {
     if kind == SessionKind::Nodes {
-        // No backend for nodes is in this program.
+        // This program has no backend that reaches several nodes.
         return;
     }
     let session = builder(kind).check(true).connect_deadline(Duration::from_secs(4)).start().unwrap();

@@ -1,4 +1,4 @@
-//! What threads that wait see of a shutdown, and how long one takes.
+//! Shutdown and drop of a session: the results of concurrent waits, and its duration.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -15,29 +15,29 @@ use crate::{SOON, builder, call, within};
 
 crate::tests!(
     waits_end_when_shutdown_gives_up_on_a_stuck_worker,
-    a_shutdown_after_a_passed_deadline_does_not_wait_for_the_limit_of_shutdowns,
-    waits_for_overtaken_commands_end_when_the_workers_have_left,
-    waits_for_a_worker_that_has_left_end_before_the_stuck_worker_is_given_up,
-    waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end,
+    a_shutdown_after_a_missed_call_deadline_ends_before_the_close_limit,
+    waits_for_commands_that_a_shutdown_overtook_end_when_the_workers_have_left,
+    waits_for_a_worker_that_has_left_end_while_shutdown_waits_for_a_stuck_worker,
+    waits_for_a_worker_killed_during_a_shutdown_end,
     replies_that_come_before_the_workers_leave_are_delivered,
-    a_second_shutdown_ends_with_the_first,
-    shutdown_leaves_a_single_threaded_executor_to_other_tasks,
-    functions_are_not_found_after_shutdown,
-    a_dropped_session_does_not_wait_long_for_a_busy_worker,
-    a_dropped_session_does_not_wait_long_for_a_frozen_worker,
-    a_session_dropped_while_it_shuts_down_does_not_wait_long,
+    two_concurrent_shutdowns_end_together_with_the_same_error,
+    shutdown_does_not_block_a_single_threaded_executor,
+    looking_up_a_function_after_shutdown_is_an_error,
+    dropping_a_session_with_a_busy_worker_returns_soon,
+    dropping_a_session_with_a_stopped_worker_returns_soon,
+    dropping_a_session_during_its_shutdown_returns_soon,
 );
 
-/// How long other threads have to submit their commands.
-const TIME_TO_ASK: Duration = Duration::from_secs(1);
+/// Time for other threads to submit their commands.
+const SUBMIT_DELAY: Duration = Duration::from_secs(1);
 
-/// How long a shutdown has to overtake commands.
-const TIME_TO_OVERTAKE: Duration = Duration::from_millis(300);
+/// Time for a shutdown to overtake commands.
+const OVERTAKE_DELAY: Duration = Duration::from_millis(300);
 
-/// A file that a worker makes when it has begun something.
-struct Sign(PathBuf);
+/// A file that a worker creates when it enters a function.
+struct Marker(PathBuf);
 
-impl Sign {
+impl Marker {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("disco-kinds-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -51,36 +51,36 @@ impl Sign {
     fn wait(&self) {
         let start = Instant::now();
         while !Path::exists(&self.0) {
-            assert!(start.elapsed() < SOON, "the worker did not begin");
+            assert!(start.elapsed() < SOON, "the worker did not enter the function");
             thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-impl Drop for Sign {
+impl Drop for Marker {
     fn drop(&mut self) {
         _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A session whose shutdown gives up after `close`, and whose worker 3 sleeps for so many seconds.
+/// A session whose shutdown gives up after `close`, and whose worker 3 sleeps for `seconds`.
 fn busy(kind: SessionKind, close: Duration, seconds: f64) -> Arc<LaneSession> {
     let session = builder(kind).deadlines(Deadlines::default().with_close(close)).start().unwrap();
-    let sign = Sign::new();
-    call(&session, "tests.sleep", (3, seconds, sign.path())).unwrap();
-    sign.wait();
+    let marker = Marker::new();
+    call(&session, "tests.sleep", (3, seconds, marker.path())).unwrap();
+    marker.wait();
     Arc::new(session)
 }
 
-/// Makes a worker stay inside a function until the result is dropped.
-fn stay(session: &LaneSession, worker: i64) -> Sign {
-    let sign = Sign::new();
-    call(session, "tests.stay", (worker, sign.path())).unwrap();
-    sign.wait();
-    sign
+/// Makes a worker stay inside a function until the returned marker is dropped.
+fn stay(session: &LaneSession, worker: i64) -> Marker {
+    let marker = Marker::new();
+    call(session, "tests.stay", (worker, marker.path())).unwrap();
+    marker.wait();
+    marker
 }
 
-/// The results of waits that began on other threads.
+/// Operations that wait on other threads, and their results.
 struct Waits(Vec<(&'static str, thread::JoinHandle<Result<()>>)>);
 
 impl Waits {
@@ -96,7 +96,7 @@ impl Waits {
             ("get", spawn(|session, number| block_on(session.get(number, WorkerId::new(3))).map(drop))),
             ("set", spawn(|session, number| block_on(session.set(number, WorkerId::new(3), 7.into())))),
         ];
-        thread::sleep(TIME_TO_ASK);
+        thread::sleep(SUBMIT_DELAY);
         Self(waits)
     }
 
@@ -121,11 +121,11 @@ fn waits_end_when_shutdown_gives_up_on_a_stuck_worker(kind: SessionKind) {
     waits.end_closed();
 }
 
-fn a_shutdown_after_a_passed_deadline_does_not_wait_for_the_limit_of_shutdowns(kind: SessionKind) {
+fn a_shutdown_after_a_missed_call_deadline_ends_before_the_close_limit(kind: SessionKind) {
     let session = builder(kind).call_deadline(Duration::from_millis(500)).start().unwrap();
-    let sign = Sign::new();
-    call(&session, "tests.sleep", (3, 1000.0, sign.path())).unwrap();
-    sign.wait();
+    let marker = Marker::new();
+    call(&session, "tests.sleep", (3, 1000.0, marker.path())).unwrap();
+    marker.wait();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
     assert!(error.starts_with("sync_all: no end after 500ms: worker 3 does not answer: "), "{error}");
     assert!(error.ends_with(", inside `tests.sleep`"), "{error}");
@@ -133,7 +133,7 @@ fn a_shutdown_after_a_passed_deadline_does_not_wait_for_the_limit_of_shutdowns(k
     assert!(error.starts_with("not stopped after 3s: worker 3 ("), "{error}");
 }
 
-/// Submits calls until a lane is full, and stays so.
+/// Submits calls until a lane is full and stays full.
 fn fill(session: &LaneSession) {
     let function = block_on(session.function("tests.count")).unwrap();
     let (mut full, start) = (0, Instant::now());
@@ -154,7 +154,7 @@ fn fill(session: &LaneSession) {
     }
 }
 
-fn waits_for_overtaken_commands_end_when_the_workers_have_left(kind: SessionKind) {
+fn waits_for_commands_that_a_shutdown_overtook_end_when_the_workers_have_left(kind: SessionKind) {
     let session = Arc::new(builder(kind).start().unwrap());
     let inside = stay(&session, 3);
     let waits = Waits::start(&session);
@@ -163,39 +163,39 @@ fn waits_for_overtaken_commands_end_when_the_workers_have_left(kind: SessionKind
         let session = session.clone();
         thread::spawn(move || block_on(session.shutdown()))
     };
-    thread::sleep(TIME_TO_OVERTAKE);
+    thread::sleep(OVERTAKE_DELAY);
     drop(inside);
     within(SOON, "shutdown", move || shutdown.join().unwrap()).unwrap();
     waits.end_closed();
 }
 
-fn waits_for_a_worker_that_has_left_end_before_the_stuck_worker_is_given_up(kind: SessionKind) {
+fn waits_for_a_worker_that_has_left_end_while_shutdown_waits_for_a_stuck_worker(kind: SessionKind) {
     let session = busy(kind, Duration::from_secs(60), 1000.0);
     let inside = stay(&session, 2);
     let wait = {
         let session = session.clone();
         thread::spawn(move || block_on(session.sync_worker(WorkerId::new(2))))
     };
-    thread::sleep(TIME_TO_ASK);
+    thread::sleep(SUBMIT_DELAY);
     fill(&session);
-    // It waits for worker 3, until the test is over.
+    // This shutdown waits for worker 3 until the end of the test.
     thread::spawn(move || block_on(session.shutdown()));
-    thread::sleep(TIME_TO_OVERTAKE);
+    thread::sleep(OVERTAKE_DELAY);
     drop(inside);
     let error = within(SOON, "sync_worker", move || wait.join().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "sync_worker: the session is shut down");
 }
 
-fn waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end(kind: SessionKind) {
+fn waits_for_a_worker_killed_during_a_shutdown_end(kind: SessionKind) {
     if kind == SessionKind::Threads {
         return;
     }
     let session = builder(kind).start().unwrap();
     let pid = call(&session, "tests.pid", ()).unwrap();
     let Value::Int(pid) = block_on(session.get(&pid, WorkerId::new(3))).unwrap() else { panic!() };
-    let sign = Sign::new();
-    call(&session, "tests.sleep", (3, 1000.0, sign.path())).unwrap();
-    sign.wait();
+    let marker = Marker::new();
+    call(&session, "tests.sleep", (3, 1000.0, marker.path())).unwrap();
+    marker.wait();
     let session = Arc::new(session);
     let waits = Waits::start(&session);
     fill(&session);
@@ -203,7 +203,7 @@ fn waits_for_a_worker_that_is_killed_while_the_session_shuts_down_end(kind: Sess
         let session = session.clone();
         thread::spawn(move || block_on(session.shutdown()))
     };
-    thread::sleep(TIME_TO_OVERTAKE);
+    thread::sleep(OVERTAKE_DELAY);
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     within(SOON, "shutdown", move || shutdown.join().unwrap()).unwrap();
     waits.end_closed();
@@ -218,7 +218,7 @@ fn replies_that_come_before_the_workers_leave_are_delivered(kind: SessionKind) {
     }
 }
 
-fn a_second_shutdown_ends_with_the_first(kind: SessionKind) {
+fn two_concurrent_shutdowns_end_together_with_the_same_error(kind: SessionKind) {
     let session = busy(kind, Duration::from_secs(1), 1000.0);
     let start = Instant::now();
     let [first, second] = [0, 1].map(|_| {
@@ -226,12 +226,18 @@ fn a_second_shutdown_ends_with_the_first(kind: SessionKind) {
         thread::spawn(move || (block_on(session.shutdown()), Instant::now()))
     });
     let ends = [first, second].map(|thread| within(SOON, "shutdown", move || thread.join().unwrap()));
-    assert!(ends.iter().all(|(_, end)| *end >= start + Duration::from_secs(1)), "both wait for the workers: {ends:?}");
-    assert!(ends.iter().all(|(result, _)| matches!(result, Err(Error::Stuck { .. }))), "both name it: {ends:?}");
+    assert!(
+        ends.iter().all(|(_, end)| *end >= start + Duration::from_secs(1)),
+        "both waited for the workers: {ends:?}"
+    );
+    assert!(
+        ends.iter().all(|(result, _)| matches!(result, Err(Error::Stuck { .. }))),
+        "both name the stuck worker: {ends:?}"
+    );
     block_on(session.shutdown()).unwrap();
 }
 
-fn shutdown_leaves_a_single_threaded_executor_to_other_tasks(kind: SessionKind) {
+fn shutdown_does_not_block_a_single_threaded_executor(kind: SessionKind) {
     let session = busy(kind, Duration::from_secs(30), 1.0);
     let is_done = Cell::new(false);
     let shutdown = async {
@@ -251,7 +257,7 @@ fn shutdown_leaves_a_single_threaded_executor_to_other_tasks(kind: SessionKind) 
     assert!(polls > 10, "the shutdown takes as long as the call of worker 3, and the task ran {polls} times");
 }
 
-fn functions_are_not_found_after_shutdown(kind: SessionKind) {
+fn looking_up_a_function_after_shutdown_is_an_error(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     block_on(async {
         session.function("tests.count").await.unwrap();
@@ -263,21 +269,21 @@ fn functions_are_not_found_after_shutdown(kind: SessionKind) {
     });
 }
 
-fn a_dropped_session_does_not_wait_long_for_a_busy_worker(kind: SessionKind) {
+fn dropping_a_session_with_a_busy_worker_returns_soon(kind: SessionKind) {
     let session = busy(kind, Duration::from_secs(30), 1000.0);
     within(SOON, "drop", move || drop(session));
 }
 
-fn a_session_dropped_while_it_shuts_down_does_not_wait_long(kind: SessionKind) {
+fn dropping_a_session_during_its_shutdown_returns_soon(kind: SessionKind) {
     let session = busy(kind, Duration::from_secs(1000), 1000.0);
     assert!(block_on(future::poll_once(session.shutdown())).is_none());
     within(SOON, "drop", move || drop(session));
 }
 
-fn a_dropped_session_does_not_wait_long_for_a_frozen_worker(kind: SessionKind) {
+fn dropping_a_session_with_a_stopped_worker_returns_soon(kind: SessionKind) {
     let session = builder(kind).silence(Duration::from_secs(60)).start().unwrap();
-    let sign = Sign::new();
-    call(&session, "tests.freeze", (3, i64::from(std::process::id()), sign.path())).unwrap();
-    sign.wait();
+    let marker = Marker::new();
+    call(&session, "tests.freeze", (3, i64::from(std::process::id()), marker.path())).unwrap();
+    marker.wait();
     within(SOON, "drop", move || drop(session));
 }

@@ -1,4 +1,4 @@
-//! Types of the program that serde knows, as arguments, results and errors.
+//! Types of the program with serde implementations, as arguments, results and errors.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use crate::functions::{Diverged, Layer};
 use crate::{builder, call};
 
 crate::tests![
-    a_value_that_serde_knows_goes_to_all_workers_and_back,
-    json_that_does_not_fit_names_worker_function_argument_and_reason,
-    json_that_does_not_fit_is_refused_by_get_as,
-    a_value_that_is_no_json_fails_as_an_argument_and_as_a_result,
-    an_error_of_the_program_comes_back_as_a_value,
-    an_error_too_large_to_cross_comes_back_as_text,
+    a_serde_value_makes_a_round_trip_to_all_workers,
+    a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason,
+    get_as_rejects_json_of_the_wrong_type,
+    a_value_without_a_json_form_is_an_error_as_argument_and_result,
+    a_registered_error_type_reaches_the_controller_as_a_value,
+    a_registered_error_too_large_to_send_reaches_the_controller_as_text,
 ];
 
 fn dense() -> Layer {
     Layer { name: "dense \"1\"".into(), units: 64, rate: Some(0.25) }
 }
 
-fn a_value_that_serde_knows_goes_to_all_workers_and_back(kind: SessionKind) {
+fn a_serde_value_makes_a_round_trip_to_all_workers(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     let layers = call(&session, "tests.widen", (3, Json(dense()))).unwrap();
     // The result is an argument, too.
@@ -35,7 +35,7 @@ fn a_value_that_serde_knows_goes_to_all_workers_and_back(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn json_that_does_not_fit_names_worker_function_argument_and_reason(kind: SessionKind) {
+fn a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     call(&session, "tests.widen", (3, Json(BTreeMap::from([("name", "dense")])))).unwrap();
     let error = block_on(session.sync_worker(WorkerId::new(3))).unwrap_err();
@@ -48,7 +48,7 @@ fn json_that_does_not_fit_names_worker_function_argument_and_reason(kind: Sessio
     block_on(session.shutdown()).unwrap();
 }
 
-fn json_that_does_not_fit_is_refused_by_get_as(kind: SessionKind) {
+fn get_as_rejects_json_of_the_wrong_type(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     let layers = call(&session, "tests.widen", (3, Json(dense()))).unwrap();
     let error = block_on(session.get_as::<Json<Vec<f64>>>(&layers, WorkerId::new(2))).unwrap_err().to_string();
@@ -61,7 +61,7 @@ fn json_that_does_not_fit_is_refused_by_get_as(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_value_that_is_no_json_fails_as_an_argument_and_as_a_result(kind: SessionKind) {
+fn a_value_without_a_json_form_is_an_error_as_argument_and_result(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     let why = "does not become JSON: key must be a string";
     let error = call(&session, "tests.echo", (Json(BTreeMap::from([((1, 2), 3)])),)).unwrap_err();
@@ -74,7 +74,7 @@ fn a_value_that_is_no_json_fails_as_an_argument_and_as_a_result(kind: SessionKin
     block_on(session.shutdown()).unwrap();
 }
 
-fn an_error_of_the_program_comes_back_as_a_value(kind: SessionKind) {
+fn a_registered_error_type_reaches_the_controller_as_a_value(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     for (worker, is_cause) in [(0, false), (1, true), (3, false), (2, true)] {
         call(&session, "tests.diverge", (worker, 17, is_cause)).unwrap();
@@ -91,7 +91,7 @@ fn an_error_of_the_program_comes_back_as_a_value(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn an_error_too_large_to_cross_comes_back_as_text(kind: SessionKind) {
+fn a_registered_error_too_large_to_send_reaches_the_controller_as_text(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     call(&session, "tests.diverge_at_length", (3, 70_000)).unwrap();
     let error = block_on(session.sync_all()).unwrap_err();

@@ -17,21 +17,21 @@ use disco_core::worker::{self, WorkerConfig};
 use crate::{SOON, functions, within};
 
 crate::tests!(
-    tensors_of_any_size_go_to_a_worker_and_come_back,
-    tensors_of_every_dtype_go_to_a_worker_and_come_back,
-    tensors_are_arguments_of_any_size_and_results,
-    an_argument_that_worker_0_writes_to_is_sent_as_it_was,
-    each_worker_gets_weights_of_its_own_by_set,
-    an_argument_that_a_register_holds_is_not_written_to_by_set,
-    a_value_above_the_limit_is_refused_with_what_to_do,
-    two_large_sets_at_once_and_small_commands_between_them,
-    a_worker_that_dies_while_a_tensor_is_on_its_way_is_named,
+    tensors_of_any_size_make_a_round_trip,
+    tensors_of_every_dtype_make_a_round_trip,
+    tensors_of_any_size_are_arguments_and_results,
+    other_workers_get_the_original_of_an_argument_that_worker_0_modifies,
+    set_gives_each_worker_its_own_weights,
+    set_does_not_modify_an_argument_that_the_register_holds,
+    a_value_above_the_limit_is_an_error_that_names_the_alternatives,
+    small_commands_work_during_concurrent_large_sets,
+    a_worker_that_dies_during_the_transfer_of_a_tensor_is_named,
 );
 
-/// Around what lies in the packet, and above what an arena or a socket takes at once.
+/// Sizes around the limit of inline values, and above the capacity of an arena or a socket buffer.
 const SIZES: [usize; 7] = [0, 1, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 5 << 20, 64 << 20];
 
-/// Sessions of two workers or four, with all ways of a tensor to workers.
+/// Sessions of two or four workers that cover all transports of tensors to workers.
 fn sessions(kind: SessionKind) -> Vec<(&'static str, LaneSession)> {
     let start = |builder: Builder| builder.start().unwrap();
     match kind {
@@ -47,7 +47,7 @@ fn sessions(kind: SessionKind) -> Vec<(&'static str, LaneSession)> {
     }
 }
 
-/// Worker 0 is a thread; the others are processes, to which commands go over sockets.
+/// A session whose worker 0 is a thread and whose other workers are processes that get commands over sockets.
 fn without_shared_memory(workers: u32) -> LaneSession {
     let world = World::new(workers as usize, 1).unwrap();
     let config = WorkerConfig::new(world);
@@ -63,11 +63,11 @@ fn without_shared_memory(workers: u32) -> LaneSession {
     LaneSession::start(world, lanes, Deadlines::default()).unwrap()
 }
 
-/// Bytes that differ from their neighbours, and from those of another `seed`.
+/// A tensor of pseudo-random bytes that depend on `seed`.
 fn pattern(bytes: usize, seed: usize) -> Tensor {
     let mut word = seed as u64;
     let mut elements = Vec::with_capacity(bytes + 8);
-    // Word by word: byte by byte, tests without optimisation would spend their time here.
+    // Word by word, because a loop over bytes is slow without optimisation.
     while elements.len() < bytes {
         word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         elements.extend_from_slice(&word.to_le_bytes());
@@ -84,17 +84,17 @@ fn last(session: &LaneSession) -> WorkerId {
     WorkerId::new(session.world().size() as u32 - 1)
 }
 
-/// A handle of registers without a tensor.
-async fn nothing(session: &LaneSession) -> Result<DRef> {
+/// A handle whose registers hold an integer.
+async fn integer(session: &LaneSession) -> Result<DRef> {
     session.call(&session.function("tests.count").await?, (1,)).await
 }
 
-fn tensors_of_any_size_go_to_a_worker_and_come_back(kind: SessionKind) {
+fn tensors_of_any_size_make_a_round_trip(kind: SessionKind) {
     for (name, session) in sessions(kind) {
         block_on(async {
             for worker in [last(&session), WorkerId::new(0)] {
                 for bytes in SIZES {
-                    let handle = nothing(&session).await.unwrap();
+                    let handle = integer(&session).await.unwrap();
                     let sent = pattern(bytes, 1);
                     session.set(&handle, worker, (&sent).into()).await.unwrap();
                     let back: Tensor = session.get_as(&handle, worker).await.unwrap();
@@ -110,11 +110,11 @@ fn tensors_of_any_size_go_to_a_worker_and_come_back(kind: SessionKind) {
     }
 }
 
-fn tensors_of_every_dtype_go_to_a_worker_and_come_back(kind: SessionKind) {
+fn tensors_of_every_dtype_make_a_round_trip(kind: SessionKind) {
     for (name, session) in sessions(kind) {
         block_on(async {
             for dtype in DType::all() {
-                let handle = nothing(&session).await.unwrap();
+                let handle = integer(&session).await.unwrap();
                 let sent = Tensor::zeros(dtype, [3, 50_001]).unwrap();
                 let fill = if dtype == DType::Bool { 1 } else { 0x3a };
                 sent.bytes_mut().unwrap().fill(fill);
@@ -127,7 +127,7 @@ fn tensors_of_every_dtype_go_to_a_worker_and_come_back(kind: SessionKind) {
     }
 }
 
-fn tensors_are_arguments_of_any_size_and_results(kind: SessionKind) {
+fn tensors_of_any_size_are_arguments_and_results(kind: SessionKind) {
     for (name, session) in sessions(kind) {
         block_on(async {
             let double = session.function("tests.double").await.unwrap();
@@ -146,8 +146,8 @@ fn tensors_are_arguments_of_any_size_and_results(kind: SessionKind) {
     }
 }
 
-fn an_argument_that_worker_0_writes_to_is_sent_as_it_was(kind: SessionKind) {
-    // Thread workers all have the tensor itself.
+fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: SessionKind) {
+    // Workers that are threads share the tensor itself.
     for (name, session) in sessions(kind).into_iter().filter(|_| kind != SessionKind::Threads) {
         block_on(async {
             let mut right = 0;
@@ -160,7 +160,7 @@ fn an_argument_that_worker_0_writes_to_is_sent_as_it_was(kind: SessionKind) {
                         right += 1;
                         assert!(sums.iter().all(|sum| *sum == 2 << 20), "{name}, round {round}: {sums:?}");
                     }
-                    // The tensor was still on its way to the others.
+                    // The tensor was still being sent to the other workers.
                     Err(Error::Worker(failure)) if failure.worker == WorkerId::new(0) => {
                         assert_eq!(failure.kind, ErrorKind::Busy, "{name}, round {round}: {failure}");
                         session.recover().await.unwrap();
@@ -174,14 +174,14 @@ fn an_argument_that_worker_0_writes_to_is_sent_as_it_was(kind: SessionKind) {
     }
 }
 
-fn each_worker_gets_weights_of_its_own_by_set(kind: SessionKind) {
+fn set_gives_each_worker_its_own_weights(kind: SessionKind) {
     for (name, session) in sessions(kind) {
         block_on(async {
-            let weights = nothing(&session).await.unwrap();
+            let weights = integer(&session).await.unwrap();
             for worker in session.world().workers() {
                 let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
                 session.set(&weights, worker, (&own).into()).await.unwrap();
-                // The worker has a copy.
+                // The worker has its own copy.
                 own.bytes_mut().unwrap().fill(0);
             }
             let sum = session.call(&session.function("tests.sum").await.unwrap(), (&weights,)).await.unwrap();
@@ -195,7 +195,7 @@ fn each_worker_gets_weights_of_its_own_by_set(kind: SessionKind) {
     }
 }
 
-fn an_argument_that_a_register_holds_is_not_written_to_by_set(kind: SessionKind) {
+fn set_does_not_modify_an_argument_that_the_register_holds(kind: SessionKind) {
     for (name, session) in sessions(kind) {
         block_on(async {
             let shared = pattern(1000, 0);
@@ -213,7 +213,7 @@ fn an_argument_that_a_register_holds_is_not_written_to_by_set(kind: SessionKind)
     }
 }
 
-fn a_value_above_the_limit_is_refused_with_what_to_do(kind: SessionKind) {
+fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: SessionKind) {
     if kind == SessionKind::Threads {
         return;
     }
@@ -221,7 +221,7 @@ fn a_value_above_the_limit_is_refused_with_what_to_do(kind: SessionKind) {
     let session = Builder::new(kind, 2).value_limit(limit).start().unwrap();
     block_on(async {
         let (largest, above) = (pattern(limit, 1), pattern(limit + 1, 1));
-        let (handle, worker) = (nothing(&session).await.unwrap(), last(&session));
+        let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
         session.set(&handle, worker, (&largest).into()).await.unwrap();
         let refused = session.set(&handle, worker, (&above).into()).await.unwrap_err();
         assert_eq!(
@@ -254,7 +254,7 @@ fn a_value_above_the_limit_is_refused_with_what_to_do(kind: SessionKind) {
             "{refused}"
         );
         // Worker 0 is a thread of this process.
-        let handle = nothing(&session).await.unwrap();
+        let handle = integer(&session).await.unwrap();
         session.set(&handle, WorkerId::new(0), (&above).into()).await.unwrap();
         let back: Tensor = session.get_as(&handle, WorkerId::new(0)).await.unwrap();
         assert!(same(&above, &back));
@@ -263,10 +263,10 @@ fn a_value_above_the_limit_is_refused_with_what_to_do(kind: SessionKind) {
     });
 }
 
-fn two_large_sets_at_once_and_small_commands_between_them(kind: SessionKind) {
+fn small_commands_work_during_concurrent_large_sets(kind: SessionKind) {
     let session = Builder::new(kind, 4).start().unwrap();
     within(2 * SOON, "large sets", move || {
-        let handle = block_on(nothing(&session)).unwrap();
+        let handle = block_on(integer(&session)).unwrap();
         let sent =
             [1, 2, 3].map(|worker| (WorkerId::new(worker), pattern((worker as usize) * (20 << 20), worker as usize)));
         std::thread::scope(|scope| {
@@ -287,7 +287,7 @@ fn two_large_sets_at_once_and_small_commands_between_them(kind: SessionKind) {
     });
 }
 
-fn a_worker_that_dies_while_a_tensor_is_on_its_way_is_named(kind: SessionKind) {
+fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: SessionKind) {
     if kind == SessionKind::Threads {
         return;
     }
@@ -295,12 +295,12 @@ fn a_worker_that_dies_while_a_tensor_is_on_its_way_is_named(kind: SessionKind) {
         let start = Instant::now();
         let told = within(2 * SOON, name, move || {
             block_on(async {
-                let (handle, worker) = (nothing(&session).await.unwrap(), last(&session));
-                // Behind this call the worker takes no command.
+                let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
+                // The worker takes no command after this call.
                 let exit = session.function("tests.exit").await.unwrap();
                 _ = session.call(&exit, (worker.index() as i64, 0.3)).await.unwrap();
                 let refused = session.set(&handle, worker, (&pattern(64 << 20, 1)).into()).await.unwrap_err();
-                // The lane's error, or that it is known already.
+                // Fails if the loss is not known yet.
                 _ = session.shutdown().await;
                 refused.to_string()
             })

@@ -12,29 +12,29 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts what each thread asks for. The double has an allocator of its own.
+/// Counts the allocations of each thread. The double, a shared object, has its own allocator.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 #[allow(unsafe_code, reason = "an allocator")]
-// SAFETY: all is passed on.
+// SAFETY: every call is forwarded to the system allocator, which upholds the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends has no count any more.
+        // A thread that is ending has no counter any more.
         _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of the method.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of the method.
         unsafe { System.dealloc(block, layout) }
     }
 }
 
-/// Allocations of 100 rounds, after some.
+/// Returns the number of allocations of 100 rounds, after a warm-up.
 fn count(ctx: &mut WorkerContext) -> disco::Result<i64> {
     let mut tensor = || ctx.empty(DType::F32, [8]);
     let (a, b) = (tensor()?, tensor()?);
@@ -65,7 +65,7 @@ fn count(ctx: &mut WorkerContext) -> disco::Result<i64> {
     Ok((ALLOCATIONS.get() - before) as i64)
 }
 
-/// That the counter counts.
+/// Allocates once, to show that the counter counts.
 fn control(ctx: &mut WorkerContext) -> disco::Result<i64> {
     let before = ALLOCATIONS.get();
     ctx.comm()?.barrier()?;
@@ -76,7 +76,7 @@ fn control(ctx: &mut WorkerContext) -> disco::Result<i64> {
 disco::register_function!("tests.nccl.count", count);
 disco::register_function!("tests.nccl.control", control);
 
-on_the_double!(collectives_allocate_nothing, [], {
+on_the_double!(collectives_in_steady_state_allocate_no_host_memory, [], {
     let session = session(2);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();

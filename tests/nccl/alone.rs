@@ -1,4 +1,4 @@
-//! Tests in processes of their own, and what they share.
+//! Runs tests in their own processes, and helpers of these tests.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,22 +7,22 @@ use std::{env, thread};
 use disco::{Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, Tensor, block_on};
 use disco_conformance::Required;
 
-/// How long one may take: reached by what hangs.
+/// Time limit of a test process, which only a hang reaches.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a test can run on.
+/// Where a test can run: on the double, or on both the double and a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum On {
     Double,
     Either,
 }
 
-/// Whether tests run on this machine's driver and GPUs, in place of the double.
+/// Whether tests run on this machine's driver and GPUs instead of the double.
 pub(crate) fn on_gpus() -> bool {
     env::var_os("DISCO_TEST_GPU").is_some_and(|value| value == "1")
 }
 
-/// Whether a test can run here; if not, its output says so.
+/// Whether a test can run here; prints the reason if not.
 pub(crate) fn can_run(name: &str, on: On) -> bool {
     let can_run = on == On::Either || !on_gpus();
     if !can_run {
@@ -33,7 +33,7 @@ pub(crate) fn can_run(name: &str, on: On) -> bool {
     can_run
 }
 
-/// Sets the variables that have a process find the double, unless tests run on GPUs.
+/// Sets the variables that make a process load the double, unless tests run on GPUs.
 pub(crate) fn find_the_double(command: &mut Command) {
     if !on_gpus() {
         let folders = [disco_gpu_double::folder(), disco_gpu_double::folder::hip_folder()];
@@ -41,17 +41,17 @@ pub(crate) fn find_the_double(command: &mut Command) {
     }
 }
 
-/// Repeats what a test's own process says that it has skipped.
+/// Prints the skip messages in the output of a test process.
 pub(crate) fn repeat_skips(output: &str) {
-    // The test's name may stand before it on the line.
+    // The harness may print the test's name before the message on the same line.
     let skips = output.lines().filter_map(|line| line.find("skipped: ").map(|at| &line[at..]));
     skips.for_each(|skip| println!("{skip}"));
 }
 
-/// Runs the ignored test of that name.
+/// Runs the ignored test `name` in a new process.
 ///
 /// # Panics
-/// It fails, or does not end.
+/// The test fails or does not end.
 pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -63,7 +63,7 @@ pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
         thread::sleep(Duration::from_millis(5));
     }
     let is_over = child.try_wait().unwrap().is_some();
-    // One that has ended can't be killed.
+    // Fails if the process has already ended.
     _ = child.kill();
     let output = child.wait_with_output().unwrap();
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
@@ -73,7 +73,7 @@ pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
     repeat_skips(&out);
 }
 
-/// A folder with a library that can only wait for its ranks.
+/// A folder with an NCCL that has no non-blocking communicators.
 pub(crate) fn old() -> String {
     use disco_gpu_double::folder::{NAMES, hide, with};
     let later = ["ncclCommInitRankConfig", "ncclCommFinalize", "ncclCommSplit"];
@@ -82,11 +82,11 @@ pub(crate) fn old() -> String {
         .to_string()
 }
 
-/// NVRTC's file: on the double the one that `DISCO_NVRTC_LIBRARY` names or `cargo xtask test` has fetched, on GPUs any that the
-/// search finds; else nothing.
+/// Path of NVRTC, or an empty text if there is none: on the double the file that `DISCO_NVRTC_LIBRARY` names or `cargo
+/// xtask test` has fetched, on GPUs any that the search finds.
 ///
 /// # Panics
-/// `DISCO_REQUIRE=nccl`, and it is not there.
+/// NVRTC is missing, but `DISCO_REQUIRE=nccl` requires it.
 pub(crate) fn nvrtc() -> String {
     let file = match on_gpus() {
         true => disco::nccl::p2p::kernels::nvrtc().ok().map(|nvrtc| nvrtc.file().to_owned()),
@@ -96,7 +96,8 @@ pub(crate) fn nvrtc() -> String {
     file.unwrap_or_default()
 }
 
-/// NVRTC's file for tests of what uses kernels: on the double its own, which compiles nothing and takes no time, on GPUs [`nvrtc`].
+/// Path of NVRTC for tests that use kernels but don't test compilation: the double's own NVRTC, which compiles nothing,
+/// or on GPUs [`nvrtc`].
 pub(crate) fn nvrtc_of_the_double() -> String {
     match on_gpus() {
         true => nvrtc(),
@@ -104,12 +105,12 @@ pub(crate) fn nvrtc_of_the_double() -> String {
     }
 }
 
-/// The file of NVRTC 13, if it was fetched; else nothing.
+/// Path of NVRTC 13, or an empty text if it was not fetched.
 pub(crate) fn nvrtc_13() -> String {
     disco_conformance::nvrtc_13().map(|file| file.display().to_string()).unwrap_or_default()
 }
 
-/// Whether [`nvrtc`] was there; if not, the output says that the test is skipped.
+/// Whether [`nvrtc`] was found; prints that the test is skipped if not.
 pub(crate) fn has_nvrtc() -> bool {
     let is_there = env::var_os("DISCO_NVRTC_LIBRARY").is_some_and(|file| !file.is_empty());
     if !is_there {
@@ -138,13 +139,13 @@ pub(crate) fn without_nvml() -> String {
     with("gpu-double-without-nvml", &others, |_| {}).display().to_string()
 }
 
-/// A session of threads whose collectives and meetings end soon.
+/// A session of threads with short deadlines for collectives and connecting.
 pub(crate) fn session(workers: usize) -> LaneSession {
     let limit = Duration::from_millis(500);
     Builder::threads(workers).collective_deadline(limit).connect_deadline(limit).start().unwrap()
 }
 
-/// The error's text.
+/// The text of the error.
 pub(crate) fn text<T>(result: disco::Result<T>) -> String {
     match result {
         Ok(_) => panic!("it worked"),
@@ -152,7 +153,7 @@ pub(crate) fn text<T>(result: disco::Result<T>) -> String {
     }
 }
 
-/// Joins, and sums 1, 2, … over the workers.
+/// Connects the workers, and returns the sum of 1, 2, … over them.
 pub(crate) async fn sum(session: &dyn Session) -> disco::Result<f32> {
     let workers = session.world().size();
     let ones: Vec<f32> = (1..=workers).map(|number| number as f32).collect();
@@ -165,7 +166,7 @@ pub(crate) async fn sum(session: &dyn Session) -> disco::Result<f32> {
     Ok(host.to_vec::<f32>()?[0])
 }
 
-/// That the session works, once it has joined again.
+/// Asserts that the session works after connecting again.
 pub(crate) fn works_again(session: &dyn Session) {
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();

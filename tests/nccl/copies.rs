@@ -1,4 +1,4 @@
-//! Copies between the host and a device go in pieces through a few chunks of pinned memory.
+//! Copies between the host and a device, which go in pieces through a few chunks of pinned memory.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + at / 4096 + seed) as u8).collect()
 }
 
-on_the_double!(copies_of_every_size_arrive_whole, [], {
+on_the_double!(copies_of_every_size_arrive_intact, [], {
     let mut queue = queue();
     let sizes = [1, 255, 257, 5000, MIB + 1, 3 * MIB, 4 * MIB, 4 * MIB + 1, 21 * MIB + 77];
     let pairs: Vec<_> = sizes
@@ -53,7 +53,7 @@ on_the_double!(copies_take_little_pinned_memory, [], {
         queue.copy_out(&host, &device).unwrap();
         queue.synchronize(LIMIT).unwrap();
     }
-    // A few more where the double's stream does not run for long.
+    // Some more if the double's stream thread gets no CPU time for a while.
     let chunks = crate::costs::counts().allocations - before;
     assert!((1..32).contains(&chunks), "{chunks} chunks for 384 pieces");
 });

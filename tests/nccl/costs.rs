@@ -1,4 +1,4 @@
-//! What operations cost the library, and what is left afterwards.
+//! Numbers of library calls per operation, and resources that are left afterwards.
 
 use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, SessionExt, WorkerContext, block_on};
 use disco_gpu_double::controls::Counts;
@@ -10,24 +10,24 @@ pub(crate) fn counts() -> Counts {
     counts_of("libcuda.so.1")
 }
 
-/// What the double counts that has a name: HIP's is another than CUDA's.
+/// Counters of the double in the shared object `name`: the doubles of HIP and CUDA have their own.
 fn counts_of(name: &str) -> Counts {
     #![allow(unsafe_code, reason = "a function of the double's")]
     let library = disco_dl::Library::open(&disco_dl::Candidate::file(name)).unwrap();
     let mut counts = Counts::default();
-    // SAFETY: the function takes the place of some counts.
+    // SAFETY: this is the signature of the function.
     let ask: unsafe extern "C" fn(*mut Counts) = unsafe { library.function(c"gpu_double_counts") }.unwrap();
     // SAFETY: the place is there.
     unsafe { ask(&mut counts) };
     counts
 }
 
-/// That all was given back, soon: much is in the background. Only the double counts it.
+/// Asserts that all resources are freed soon; much of it happens in the background. Only the double counts resources.
 pub(crate) fn check_nothing_is_left() {
     check_nothing_is_left_of("libcuda.so.1");
 }
 
-/// The same of the double that has a name.
+/// Asserts that all resources of the double in the shared object `name` are freed soon.
 pub(crate) fn check_nothing_is_left_of(name: &str) {
     if crate::alone::on_gpus() {
         println!("skipped: the count of what is left on the devices: only the double counts");
@@ -45,14 +45,14 @@ pub(crate) fn check_nothing_is_left_of(name: &str) {
     assert_eq!(left, (0, 0, 0, 0), "communicators, allocations, streams, opened memory");
 }
 
-/// The number of this process's threads of that name.
+/// Number of this process's threads with this name.
 pub(crate) fn threads(name: &str) -> usize {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
     names.filter(|found| found.trim() == name).count()
 }
 
-/// Groups of several kinds, ten times each.
+/// Enqueues groups of several kinds, ten times each.
 fn enqueue_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
     let mut tensor = || ctx.empty(DType::F32, [8]);
     let (a, b, c, d) = (tensor()?, tensor()?, tensor()?, tensor()?);
@@ -82,7 +82,7 @@ fn enqueue_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
     comm.synchronize()
 }
 
-/// A child communicator, which is dropped.
+/// Splits off a child communicator and drops it.
 fn split(ctx: &mut WorkerContext) -> disco::Result<()> {
     let tensor = disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [8])?;
     let mut child = ctx.comm()?.split(Some(0), 0)?.unwrap();
@@ -93,7 +93,7 @@ fn split(ctx: &mut WorkerContext) -> disco::Result<()> {
 disco::register_function!("tests.nccl.enqueue_groups", enqueue_groups);
 disco::register_function!("tests.nccl.split", split);
 
-on_the_double!(a_group_of_ours_is_one_of_the_library_s, [], {
+on_the_double!(a_group_of_operations_is_one_group_of_the_library, [], {
     let session = session(2);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -105,7 +105,7 @@ on_the_double!(a_group_of_ours_is_one_of_the_library_s, [], {
     });
 });
 
-on_the_double!(a_session_leaves_nothing_on_the_devices, [], {
+on_the_double!(a_session_frees_all_device_resources, [], {
     for _ in 0..5 {
         let session = session(3);
         works_again(&session);

@@ -1,4 +1,4 @@
-//! Devices: how many, whose, and what is on them.
+//! Devices of workers, and memory on them.
 
 use disco::{
     CommunicatorExt as _, DType, DataPlane, Device, DeviceKind, Session, SessionExt, Tensor, WorkerContext, block_on,
@@ -12,17 +12,17 @@ fn where_are_you(ctx: &mut WorkerContext) -> disco::Result<String> {
     Ok(ctx.empty(DType::F32, [1])?.device().to_string())
 }
 
-/// A tensor goes to DLPack and back, and is the same memory.
+/// Exports a tensor to DLPack and imports it again, without a copy.
 fn through_dlpack(ctx: &mut WorkerContext) -> disco::Result<i64> {
     let host = Tensor::from_slice(&[1.0f32, 2.0], [2])?;
     let tensor = ctx.empty(DType::F32, [2])?;
     ctx.queue().copy_in(&tensor, &host)?;
     let managed = tensor.to_dlpack();
     #[allow(unsafe_code, reason = "DLPack is C")]
-    // SAFETY: it was made just now.
+    // SAFETY: the managed tensor was just exported and is alive.
     let kind = unsafe { (*managed).dl_tensor.device.device_type };
     #[allow(unsafe_code, reason = "DLPack is C")]
-    // SAFETY: as above, and it is taken once.
+    // SAFETY: the managed tensor is alive and is imported once.
     let back = unsafe { Tensor::from_dlpack(managed) }?;
     assert_eq!((back.data(), back.device()), (tensor.data(), tensor.device()));
     ctx.comm()?.all_reduce_in_place(&back, disco::Reduction::Sum)?;
@@ -36,14 +36,14 @@ fn through_dlpack(ctx: &mut WorkerContext) -> disco::Result<i64> {
     Ok(kind.into())
 }
 
-/// The worker's stream as cudarc has it: what is copied on it is in order with collectives.
+/// Copies by cudarc on the worker's stream, which is ordered with collectives.
 fn with_cudarc(ctx: &mut WorkerContext) -> disco::Result<f64> {
     let tensor = ctx.empty(DType::F32, [4])?;
     let stream = disco::nccl::cuda::stream(ctx.queue())?;
     assert_eq!(stream.cu_stream().cast(), ctx.queue().raw());
     let ones = vec![1.0f32; 4];
     #[allow(unsafe_code, reason = "the driver's own call")]
-    // SAFETY: the tensor is as large on this device, and the elements stay until the stream got there.
+    // SAFETY: the tensor on this device has the same size, and the elements live until the stream is synchronized.
     unsafe {
         let address = tensor.data() as disco::nccl::cudarc::driver::sys::CUdeviceptr;
         disco::nccl::cudarc::driver::result::memcpy_htod_async(address, &ones, stream.cu_stream())
@@ -58,7 +58,7 @@ fn with_cudarc(ctx: &mut WorkerContext) -> disco::Result<f64> {
     Ok(host.to_vec::<f32>()?[3].into())
 }
 
-/// Sums in memory of the library's own, registered twice, and in a window of it.
+/// All-reduces memory allocated by the library, registered twice, and a window of it.
 fn in_library_memory(ctx: &mut WorkerContext) -> disco::Result<f64> {
     let tensor = disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [4])?;
     let host = Tensor::from_slice(&[1.0f32, 2.0], [2])?;
@@ -84,7 +84,7 @@ disco::register_function!("tests.nccl.where_are_you", where_are_you);
 disco::register_function!("tests.nccl.through_dlpack", through_dlpack);
 disco::register_function!("tests.nccl.with_cudarc", with_cudarc);
 
-on_the_double!(worker_i_takes_device_i_or_the_one_that_is_named, [], {
+on_the_double!(worker_i_uses_device_i_by_default_or_the_given_ordinal, [], {
     let session = session(2);
     block_on(async {
         for (ordinals, expected) in [(&[][..], ["cuda:0", "cuda:1"]), (&[3, 0], ["cuda:3", "cuda:0"])] {
@@ -100,7 +100,7 @@ on_the_double!(worker_i_takes_device_i_or_the_one_that_is_named, [], {
     });
 });
 
-on_the_double!(two_workers_on_one_device_are_told_what_to_do, [], {
+on_the_double!(two_workers_on_one_device_are_an_error_that_names_the_remedy, [], {
     let session = session(3);
     let error = text(block_on(session.init_ccl("nccl", &[0, 1, 0])));
     assert!(error.contains("rank 0 and rank 2 are both on device "), "{error}");
@@ -109,7 +109,7 @@ on_the_double!(two_workers_on_one_device_are_told_what_to_do, [], {
 });
 
 on_the_double!(
-    workers_share_a_device_where_nccl_takes_several_ranks,
+    workers_share_a_device_if_nccl_permits_several_ranks,
     [
         "GPU_DOUBLE_DEVICES" = "1",
         "GPU_DOUBLE_NCCL_VERSION" = "23003",
@@ -158,14 +158,14 @@ on_the_double!(
     }
 );
 
-on_the_double!(fewer_devices_than_workers_are_told, ["GPU_DOUBLE_DEVICES" = "1"], {
+on_the_double!(fewer_devices_than_workers_are_an_error_with_the_number, ["GPU_DOUBLE_DEVICES" = "1"], {
     let session = session(2);
     let error = text(block_on(session.init_ccl("nccl", &[])));
     assert!(error.contains("cuda:1 is not there: this process sees 1 cuda device."), "{error}");
     assert!(block_on(session.sync_all()).is_err());
 });
 
-on_the_double!(tensors_of_devices_go_through_dlpack, [], {
+on_the_double!(device_tensors_make_a_round_trip_through_dlpack, [], {
     let session = session(2);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -176,7 +176,7 @@ on_the_double!(tensors_of_devices_go_through_dlpack, [], {
     });
 });
 
-on_the_double!(a_worker_s_stream_is_one_of_cudarc_s, [], {
+on_the_double!(a_worker_s_stream_is_usable_through_cudarc, [], {
     let session = session(2);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -187,7 +187,7 @@ on_the_double!(a_worker_s_stream_is_one_of_cudarc_s, [], {
     });
 });
 
-on_the_double!(memory_of_the_library_s_own_is_registered, [], {
+on_the_double!(memory_allocated_by_the_library_is_registered, [], {
     let session = session(2);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -198,7 +198,7 @@ on_the_double!(memory_of_the_library_s_own_is_registered, [], {
     });
 });
 
-/// Each with a driver and devices of its own.
+/// Tests with the drivers and devices of both vendors.
 mod both {
     use super::*;
 
@@ -218,7 +218,7 @@ mod both {
             session.init_ccl("rccl", &[]).await.unwrap();
             session.all_reduce(&x, &x, disco::Reduction::Sum, disco::Scope::World).await.unwrap();
             let error = text(session.sync_all().await);
-            // Whichever worker was first.
+            // Either worker may fail first.
             let expected = |n| format!("all_reduce: tensor f32[1] on cuda:{n} is not on rocm:{n}, where rccl works");
             assert!((0..2).any(|n| error.contains(&expected(n))), "{error}");
         });

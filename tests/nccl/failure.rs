@@ -1,4 +1,4 @@
-//! Each failure, tried for real, with the text that the user sees.
+//! Failures of the library and of ranks, and the error texts that users see.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use crate::alone::{session, sum, text, works_again};
 use crate::costs::{check_nothing_is_left, counts};
 use crate::on_the_double;
 
-/// Longer than anything takes that works.
+/// A deadline that no working operation reaches.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A barrier that one worker does not enter.
+/// Enters a barrier on all workers except one.
 fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     match ctx.worker() == worker.into() {
         true => Ok(()),
@@ -19,7 +19,7 @@ fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     }
 }
 
-/// An all_reduce that one worker does not enter.
+/// Enters an all-reduce on all workers except one.
 fn all_reduce_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     let tensor = ctx.empty(disco::DType::F32, [4])?;
     match ctx.worker() == worker.into() {
@@ -28,7 +28,7 @@ fn all_reduce_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()>
     }
 }
 
-/// An all_reduce, in place of which one worker fails, when the others have had time to wait in it.
+/// Enters an all-reduce; one worker fails instead, after a delay.
 fn all_reduce_or_fail(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     if ctx.worker() == worker.into() {
         std::thread::sleep(Duration::from_millis(50));
@@ -38,14 +38,14 @@ fn all_reduce_or_fail(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()>
     ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)
 }
 
-/// Tensors that do not fit together.
+/// Calls an all-reduce with tensors of different sizes.
 fn differ(ctx: &mut WorkerContext) -> disco::Result<()> {
     let len = 4 + i64::from(ctx.worker().index() == 1);
     let tensor: Tensor = ctx.empty(disco::DType::F32, [len])?;
     ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)
 }
 
-/// A copy to the host of what never comes, and one of what does.
+/// Copies a result that never completes to the host, and one that does.
 fn copy_behind(ctx: &mut WorkerContext) -> disco::Result<()> {
     let tensor = ctx.empty(disco::DType::F32, [2])?;
     let host = Tensor::from_slice(&[7.0f32, 7.0], [2])?;
@@ -62,7 +62,8 @@ fn copy_behind(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.queue().synchronize(deadline)
 }
 
-/// Communicators that another thread aborts while this one waits: what waits comes back when the library has ended them.
+/// Another thread aborts the communicator while this one waits; the wait returns once the library has ended the
+/// communicator.
 fn abort_from_outside(ctx: &mut WorkerContext) -> disco::Result<()> {
     let tensor = ctx.empty(disco::DType::F32, [4])?;
     let mut seen = 0;
@@ -74,7 +75,7 @@ fn abort_from_outside(ctx: &mut WorkerContext) -> disco::Result<()> {
         let ended = comm.synchronize();
         let after = counts().comms;
         aborts.join().unwrap();
-        // Else it came too early or too late.
+        // Otherwise the abort was too early or too late.
         if matches!(ended, Err(disco::Error::Aborted { .. })) {
             assert_eq!(after, before - 1, "the library has it still");
             seen += 1;
@@ -84,7 +85,8 @@ fn abort_from_outside(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// Ranks abort one after the other. The first drops its tensor, and has another one while the last is still in the collective.
+/// Ranks abort one after the other. The first drops its tensor and allocates another while the last is still in the
+/// collective.
 fn abort_one_after_the_other(ctx: &mut WorkerContext) -> disco::Result<()> {
     let Some(mut comm) = ctx.comm()?.split(Some(0), 0)? else { panic!() };
     let (rank, aborter) = (comm.rank().index(), comm.aborter());
@@ -100,7 +102,7 @@ fn abort_one_after_the_other(ctx: &mut WorkerContext) -> disco::Result<()> {
     let sevens = Tensor::from_slice(&[7.0f32; 1000], [1000])?;
     let (tensor, found) = (ctx.empty(disco::DType::F32, [1000])?, Tensor::from_slice(&[0.0f32; 1000], [1000])?);
     ctx.queue().copy_in(&tensor, &sevens)?;
-    // By now the last one has aborted.
+    // By now the last rank has aborted.
     std::thread::sleep(Duration::from_millis(300));
     ctx.queue().copy_out(&found, &tensor)?;
     let deadline = ctx.deadline();
@@ -117,16 +119,20 @@ disco::register_function!("tests.nccl.all_reduce_without", all_reduce_without);
 disco::register_function!("tests.nccl.all_reduce_or_fail", all_reduce_or_fail);
 disco::register_function!("tests.nccl.differ", differ);
 
-on_the_double!(a_failing_collective_is_told_in_the_library_s_words, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=1"], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
-    let error = text(block_on(sum(&session)));
-    assert!(error.contains("worker 1: disco.all_reduce (command "), "{error}");
-    assert!(error.contains("nccl: ncclAllReduce returned 1: unhandled cuda error"), "{error}");
-    works_again(&session);
-});
+on_the_double!(
+    a_failing_collective_is_reported_with_the_library_s_message,
+    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=1"],
+    {
+        let session = session(2);
+        block_on(session.init_ccl("nccl", &[])).unwrap();
+        let error = text(block_on(sum(&session)));
+        assert!(error.contains("worker 1: disco.all_reduce (command "), "{error}");
+        assert!(error.contains("nccl: ncclAllReduce returned 1: unhandled cuda error"), "{error}");
+        works_again(&session);
+    }
+);
 
-on_the_double!(an_error_on_the_way_ends_what_waits, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=async:6"], {
+on_the_double!(an_asynchronous_error_ends_a_wait, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=async:6"], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     let error = text(block_on(sum(&session)));
@@ -134,7 +140,7 @@ on_the_double!(an_error_on_the_way_ends_what_waits, ["GPU_DOUBLE_FAULTS" = "nccl
     works_again(&session);
 });
 
-on_the_double!(work_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"], {
+on_the_double!(work_that_never_completes_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     let error = text(block_on(sum(&session)));
@@ -142,7 +148,7 @@ on_the_double!(work_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" =
     works_again(&session);
 });
 
-on_the_double!(deadlines_of_the_longest_duration_are_none, [], {
+on_the_double!(deadlines_of_the_maximum_duration_never_expire, [], {
     let longest = Duration::MAX;
     let session = Builder::threads(2).collective_deadline(longest).connect_deadline(longest).start().unwrap();
     works_again(&session);
@@ -150,7 +156,7 @@ on_the_double!(deadlines_of_the_longest_duration_are_none, [], {
     check_nothing_is_left();
 });
 
-on_the_double!(what_is_aborted_from_outside_is_over_when_its_rank_says_so, ["GPU_DOUBLE_DELAY_US" = "2000"], {
+on_the_double!(an_abort_by_another_thread_completes_before_the_rank_returns, ["GPU_DOUBLE_DELAY_US" = "2000"], {
     let session = session(1);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -160,7 +166,7 @@ on_the_double!(what_is_aborted_from_outside_is_over_when_its_rank_says_so, ["GPU
     });
 });
 
-on_the_double!(memory_is_not_used_again_while_peers_may_write_to_it, [], {
+on_the_double!(memory_is_not_reused_while_peers_may_write_to_it, [], {
     let session = session(3);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -171,9 +177,9 @@ on_the_double!(memory_is_not_used_again_while_peers_may_write_to_it, [], {
     works_again(&session);
 });
 
-on_the_double!(whoever_does_not_come_is_named_by_calls_that_wait, [], { whoever_does_not_come_is_named() });
+on_the_double!(a_missing_rank_is_named_by_blocking_calls, [], { assert_a_missing_rank_is_named() });
 
-fn whoever_does_not_come_is_named() {
+fn assert_a_missing_rank_is_named() {
     let session = session(3);
     block_on(async {
         for function in ["tests.nccl.barrier_without", "tests.nccl.all_reduce_without"] {
@@ -187,7 +193,7 @@ fn whoever_does_not_come_is_named() {
     works_again(&session);
 }
 
-on_the_double!(whoever_does_not_come_to_connect_is_named, ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang"], {
+on_the_double!(the_connect_deadline_names_a_missing_rank, ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang"], {
     let session = session(2);
     let error = text(block_on(session.init_ccl("nccl", &[])));
     let expected =
@@ -196,12 +202,16 @@ on_the_double!(whoever_does_not_come_to_connect_is_named, ["GPU_DOUBLE_FAULTS" =
     works_again(&session);
 });
 
-on_the_double!(a_rank_that_fails_to_connect_ends_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:1:1=2"], {
-    let session = session(3);
-    let error = text(block_on(session.init_ccl("nccl", &[])));
-    assert!(error.contains("worker 1: ") && error.contains("ncclCommInitRankConfig returned 2: "), "{error}");
-    works_again(&session);
-});
+on_the_double!(
+    a_rank_that_fails_to_connect_aborts_the_others,
+    ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:1:1=2"],
+    {
+        let session = session(3);
+        let error = text(block_on(session.init_ccl("nccl", &[])));
+        assert!(error.contains("worker 1: ") && error.contains("ncclCommInitRankConfig returned 2: "), "{error}");
+        works_again(&session);
+    }
+);
 
 on_the_double!(a_call_that_does_not_return_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block"], {
     let session = session(2);
@@ -236,16 +246,16 @@ on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
     check_nothing_is_left();
 });
 
-on_the_double!(whoever_does_not_come_is_named_where_each_launch_goes_on_by_itself, ["DISCO_CCL_BLOCKING" = "0"], {
-    whoever_does_not_come_is_named()
+on_the_double!(a_missing_rank_is_named_with_non_blocking_communicators, ["DISCO_CCL_BLOCKING" = "0"], {
+    assert_a_missing_rank_is_named()
 });
 
-on_the_double!(whoever_does_not_come_is_named_where_launches_return_at_once, ["GPU_DOUBLE_NCCL_VERSION" = "22105"], {
-    whoever_does_not_come_is_named()
+on_the_double!(a_missing_rank_is_named_if_launches_return_at_once, ["GPU_DOUBLE_NCCL_VERSION" = "22105"], {
+    assert_a_missing_rank_is_named()
 });
 
 on_the_double!(
-    a_call_that_does_not_return_keeps_the_controller_from_nothing,
+    a_library_call_that_never_returns_does_not_block_the_controller,
     ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block", "DISCO_CCL_BLOCKING" = "0"],
     {
         use disco::Deadlines;
@@ -261,7 +271,7 @@ on_the_double!(
     }
 );
 
-on_the_double!(ranks_that_call_different_things_hear_what, [], {
+on_the_double!(ranks_with_different_calls_get_an_error_with_both, [], {
     let session = disco::Builder::threads(2).check(true).start().unwrap();
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -282,7 +292,7 @@ on_the_double!(a_program_may_end_with_a_live_communicator, [], {
 });
 
 on_the_double!(
-    a_communicator_that_can_t_be_left_is_left_to_itself,
+    a_communicator_that_can_not_be_destroyed_is_leaked,
     ["GPU_DOUBLE_FAULTS" = "ncclCommFinalize:*:1=hang"],
     {
         let session = session(2);
@@ -291,56 +301,60 @@ on_the_double!(
     }
 );
 
-/// A session in two groups, which are split off the world.
+/// A session of two groups, whose communicators are split off the world's.
 fn in_groups() -> disco::LaneSession {
     let limit = Duration::from_millis(500);
     disco::Builder::threads(4).groups(2).collective_deadline(limit).connect_deadline(limit).start().unwrap()
 }
 
-on_the_double!(a_split_that_fails_on_one_rank_ends_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:1=2"], {
+on_the_double!(a_split_that_fails_on_one_rank_aborts_the_others, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:1:1=2"], {
     let session = in_groups();
     let error = text(block_on(session.init_ccl("nccl", &[])));
     assert!(error.contains("worker 1: ") && error.contains("ncclCommSplit returned 2: "), "{error}");
     works_again(&session);
 });
 
-on_the_double!(a_split_that_never_ends_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang"], {
-    a_split_without_end_is_named("split: no end after 500ms: ");
+on_the_double!(a_split_that_never_completes_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang"], {
+    assert_init_ccl_fails_with("split: no end after 500ms: ");
 });
 
 on_the_double!(
-    a_split_that_is_asked_for_and_never_ends_ends_at_the_deadline,
+    a_polled_split_that_never_completes_ends_at_the_deadline,
     ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang", "DISCO_CCL_BLOCKING" = "0"],
-    { a_split_without_end_is_named("split: no end after 500ms: ") }
+    { assert_init_ccl_fails_with("split: no end after 500ms: ") }
 );
 
 on_the_double!(
-    a_rank_that_does_not_come_to_connect_is_named_where_nothing_waits_inside,
+    a_connect_that_never_completes_ends_at_the_deadline_with_non_blocking_communicators,
     ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang", "DISCO_CCL_BLOCKING" = "0"],
-    { a_split_without_end_is_named("ncclCommInitRankConfig: no end after 500ms: ") }
+    { assert_init_ccl_fails_with("ncclCommInitRankConfig: no end after 500ms: ") }
 );
 
-fn a_split_without_end_is_named(expected: &str) {
+fn assert_init_ccl_fails_with(expected: &str) {
     let session = in_groups();
     let error = text(block_on(session.init_ccl("nccl", &[])));
     assert!(error.contains(expected), "{error}");
     works_again(&session);
 }
 
-on_the_double!(copies_of_what_never_comes_end_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"], {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.copy_behind").await.unwrap();
-        session.call(&function, ()).await.unwrap();
-        let error = text(session.sync_all().await);
-        assert!(error.contains("synchronize: no end after 500ms: work on cuda:"), "{error}");
-    });
-    works_again(&session);
-});
+on_the_double!(
+    copies_behind_work_that_never_completes_end_at_the_deadline,
+    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"],
+    {
+        let session = session(2);
+        block_on(async {
+            session.init_ccl("nccl", &[]).await.unwrap();
+            let function = session.function("tests.nccl.copy_behind").await.unwrap();
+            session.call(&function, ()).await.unwrap();
+            let error = text(session.sync_all().await);
+            assert!(error.contains("synchronize: no end after 500ms: work on cuda:"), "{error}");
+        });
+        works_again(&session);
+    }
+);
 
 on_the_double!(
-    an_old_library_that_does_not_return_is_left_on_its_thread,
+    a_call_of_an_old_library_that_never_returns_stays_on_its_thread,
     [
         "LD_LIBRARY_PATH" = &crate::alone::old(),
         "GPU_DOUBLE_NCCL_VERSION" = "2804",
@@ -359,13 +373,17 @@ on_the_double!(
 mod rccl {
     use super::*;
 
-    on_the_double!(ranks_that_are_not_connected_hear_so, ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang"], {
-        let session = session(2);
-        let error = text(block_on(session.init_ccl("rccl", &[])));
-        assert!(error.contains("ncclCommInitRankConfig: no end after 500ms: "), "{error}");
-        block_on(async {
-            session.init_ccl("rccl", &[]).await.unwrap();
-            assert_eq!(sum(&session).await.unwrap(), 3.0);
-        });
-    });
+    on_the_double!(
+        ranks_that_are_not_connected_get_an_error,
+        ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang"],
+        {
+            let session = session(2);
+            let error = text(block_on(session.init_ccl("rccl", &[])));
+            assert!(error.contains("ncclCommInitRankConfig: no end after 500ms: "), "{error}");
+            block_on(async {
+                session.init_ccl("rccl", &[]).await.unwrap();
+                assert_eq!(sum(&session).await.unwrap(), 3.0);
+            });
+        }
+    );
 }

@@ -1,4 +1,4 @@
-//! How graphs end: with their communicators, in whatever order, and while a launch waits for a peer.
+//! The end of graphs: with their communicators, in any order, and while a launch waits for a peer.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use crate::on_the_double;
 use crate::p2p::{call, patient};
 
 thread_local! {
-    /// The graph of a worker, with its tensor.
+    /// A worker's graph and its tensor.
     static KEPT: RefCell<Option<(Graph, Tensor)>> = const { RefCell::new(None) };
-    /// A graph of the program's own.
+    /// A graph that the program captured itself.
     static OWN: Cell<sys::CUgraph> = const { Cell::new(std::ptr::null_mut()) };
 }
 
@@ -41,7 +41,7 @@ fn launch_but(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
     ctx.comm()?.synchronize()
 }
 
-/// Launches the graph on all workers, on `late` so late that the other workers announce their wait.
+/// Launches the graph on all workers, on `late` with a delay, so that the other workers report that they wait.
 fn launch_late(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
     if ctx.worker() == late.into() {
         std::thread::sleep(ctx.deadline() / 2);
@@ -57,7 +57,7 @@ fn fail_but_launch(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
     launch_but(ctx, but)
 }
 
-/// Captures until the operations of an aborted communicator are refused; `but` fails meanwhile.
+/// Captures until operations fail because the communicator is aborted; `but` fails meanwhile.
 fn capture_until_aborted(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
     if ctx.worker() == but.into() {
         return Err(Error::invalid("no capture today"));
@@ -95,12 +95,12 @@ fn two_communicators(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.comm()?.barrier()
 }
 
-/// Captures the worker's stream by the driver's own calls.
+/// Captures the worker's stream with driver calls.
 #[allow(unsafe_code, reason = "the driver's own calls")]
 fn keep_own_graph(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (stream, x): (sys::CUstream, _) = (ctx.queue().raw().cast(), tensor(ctx, LEN)?);
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    // SAFETY: the stream is there.
+    // SAFETY: the stream is alive.
     unsafe { result::stream::begin_capture(stream, mode) }.map_err(failed)?;
     ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
     // SAFETY: the capture began above.
@@ -136,11 +136,11 @@ disco::register_function!("tests.graphs.two_communicators", two_communicators);
 disco::register_function!("tests.graphs.keep_own_graph", keep_own_graph);
 disco::register_function!("tests.graphs.destroy_own_graph", destroy_own_graph);
 
-/// That all graphs were destroyed, soon.
+/// Asserts that all graphs are destroyed soon.
 pub(crate) fn check_no_graph_is_left() {
     #![allow(unsafe_code, reason = "a function of the double's")]
     let library = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).unwrap();
-    // SAFETY: this is its type.
+    // SAFETY: this is the signature of the function.
     let live: extern "C" fn() -> u64 = unsafe { library.function(c"gpu_double_graphs") }.unwrap();
     let start = Instant::now();
     while live() > 0 && start.elapsed().as_secs() < 10 {
@@ -157,13 +157,13 @@ fn launch_says(session: &LaneSession) -> String {
     })
 }
 
-/// Backends whose communicators have graphs: the second one with kernels, where there is NVRTC.
+/// Backends whose communicators support graphs: `nccl`, and with NVRTC `cuda_p2p`.
 fn backends() -> Vec<&'static str> {
     if crate::alone::has_nvrtc() { vec!["nccl", "cuda_p2p"] } else { vec!["nccl"] }
 }
 
 on_the_double!(
-    a_communicator_that_is_dropped_ends_its_graphs,
+    dropping_a_communicator_ends_its_graphs,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         for backend in backends() {
@@ -176,7 +176,7 @@ on_the_double!(
             check_no_graph_is_left();
             let dropped = "launch of a graph: the communicator is broken since: the communicator was dropped";
             assert_eq!(launch_says(&session), dropped, "{backend}");
-            // The graph goes before its communicator.
+            // The graph is dropped before its communicator.
             block_on(async {
                 call(&session, "tests.graphs.keep", ()).await.unwrap();
                 call(&session, "tests.graphs.forget", ()).await.unwrap();
@@ -188,7 +188,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    a_session_that_is_shut_down_ends_its_graphs,
+    shutdown_of_a_session_ends_its_graphs,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         for backend in backends() {
@@ -205,7 +205,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    a_launch_that_a_peer_does_not_join_ends_at_the_deadline,
+    a_graph_launch_without_a_peer_ends_at_the_deadline,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         for backend in backends() {
@@ -285,7 +285,7 @@ on_the_double!(a_communicator_ends_when_the_program_has_destroyed_its_own_graph,
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
         call(&session, "tests.graphs.keep_own_graph", ()).await.unwrap();
-        // The workers wait for a while, and leave the communicators to threads of their own.
+        // The workers wait for a while, and then leave the communicators to background threads.
         session.init_ccl("nccl", &[]).await.unwrap();
         assert_eq!(sum(&session).await.unwrap(), 3.0);
         assert_ne!(threads("disco-ccl-end"), 0, "the graphs hold the communicators");

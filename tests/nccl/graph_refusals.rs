@@ -1,4 +1,4 @@
-//! Operations that a capture refuses, and captures that fail.
+//! Operations that a capture rejects, and captures that fail.
 
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::result;
@@ -14,7 +14,7 @@ use crate::graphs::{LEN, read, tensor, two_graphs, write};
 use crate::on_the_double;
 use crate::p2p::{call, patient};
 
-/// The texts of all refusals. Capture and communicator work afterwards.
+/// The texts of all rejections. Capture and communicator work afterwards.
 fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
     let (x, large) = (tensor(ctx, LEN)?, tensor(ctx, 2 * LEN)?);
     let shifted = large.window(1, [LEN as i64])?;
@@ -65,7 +65,7 @@ fn failed_captures(ctx: &mut WorkerContext) -> disco::Result<()> {
     assert_eq!(text(on_purpose), "on purpose");
     let panics = std::panic::AssertUnwindSafe(|| capture(ctx, |_| panic!("on purpose, too")));
     assert!(std::panic::catch_unwind(panics).is_err());
-    // The driver refuses a call of the program.
+    // The driver rejects a call of the program.
     let ended = capture(ctx, |ctx| {
         ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
         // SAFETY: the memory is not used.
@@ -78,7 +78,7 @@ fn failed_captures(ctx: &mut WorkerContext) -> disco::Result<()> {
     two_graphs(ctx)
 }
 
-/// Shared memory of peers is dropped while the stream is busy: its background thread polls the stream during a capture.
+/// Drops peers' shared memory while the stream is busy, so that a background thread polls the stream during a capture.
 fn capture_beside_an_end(ctx: &mut WorkerContext) -> disco::Result<()> {
     for _ in 0..3 {
         let x = tensor(ctx, LEN)?;
@@ -97,7 +97,7 @@ disco::register_function!("tests.graphs.refusals", refusals);
 disco::register_function!("tests.graphs.failed_captures", failed_captures);
 disco::register_function!("tests.graphs.capture_beside_an_end", capture_beside_an_end);
 
-/// The refusals of both backends, one a line.
+/// The rejections of both backends, one per line.
 const REFUSED: [&str; 13] = [
     "barrier: the stream is being captured; a barrier makes the host wait, and a graph runs only after the capture",
     "synchronize: the stream is being captured; captured work runs when its graph is launched: synchronize after that",
@@ -121,7 +121,7 @@ fn refused(session: &LaneSession) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-on_the_double!(refused_operations_leave_the_capture_and_the_communicator_whole, [], {
+on_the_double!(capture_and_communicator_work_after_a_rejected_operation, [], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     assert_eq!(refused(&session), REFUSED);
@@ -153,7 +153,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    a_driver_without_graphs_says_which_function_it_lacks,
+    capture_with_a_driver_without_graphs_is_an_error_with_the_missing_function,
     ["LD_LIBRARY_PATH" = &without("cuGraphLaunch")],
     {
         let session = session(1);
@@ -184,7 +184,7 @@ on_the_double!(
     }
 );
 
-on_the_double!(a_failed_capture_leaves_stream_and_communicator_whole, [], {
+on_the_double!(stream_and_communicator_work_after_a_failed_capture, [], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     block_on(call(&session, "tests.graphs.failed_captures", ())).unwrap();

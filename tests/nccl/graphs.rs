@@ -1,4 +1,4 @@
-//! Operations that are captured once and launched many times, by Disco's call and by the program's own capture.
+//! Operations that are captured once and launched many times, by Disco's capture and by the program's own capture.
 
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::{result, sys};
@@ -14,10 +14,10 @@ use crate::kernels::number;
 use crate::p2p::{call, patient};
 use crate::{on_the_double, on_the_double_or_a_gpu};
 
-/// Elements of a block.
+/// Number of elements of a block.
 pub(crate) const LEN: usize = 64;
 
-/// Whole numbers of a rank, by round.
+/// The inputs of a rank in a round: whole numbers.
 fn inputs(rank: usize, len: usize, round: usize) -> Vec<f32> {
     (0..len).map(|at| number(rank, at, 5 * round)).collect()
 }
@@ -39,13 +39,13 @@ pub(crate) fn tensor(ctx: &mut WorkerContext, len: usize) -> disco::Result<Tenso
     ctx.empty(DType::F32, [len as i64])
 }
 
-/// As numbers of 32 bits, of sums that were made in 64.
+/// Converts sums computed in `f64` to `f32`.
 fn sums(values: impl Iterator<Item = f64>) -> Vec<f32> {
     values.map(|value| value as f32).collect()
 }
 
-/// Several collectives, of which one needs another's result, replayed with other inputs each time and with other operations in
-/// between, against plain loops. On any kind of device.
+/// Captures several collectives, one of which needs another's result, and replays them with new inputs and with other
+/// operations in between. Compares the results with plain loops. Works on any kind of device.
 fn sequence(ctx: &mut WorkerContext, rounds: u32, is_scaled: bool) -> disco::Result<()> {
     let (ranks, own) = (ctx.world().size(), ctx.worker().index());
     let (next, previous) = ((own + 1) % ranks, (own + ranks - 1) % ranks);
@@ -99,7 +99,7 @@ fn sequence(ctx: &mut WorkerContext, rounds: u32, is_scaled: bool) -> disco::Res
     Ok(())
 }
 
-/// Two graphs take turns, with the operation of one eager in between.
+/// Launches two graphs alternately, with an eager operation in between.
 pub(crate) fn two_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     let ranks = ctx.world().size() as f32;
     let (a, b) = (tensor(ctx, LEN)?, tensor(ctx, LEN)?);
@@ -133,7 +133,7 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     let stream: sys::CUstream = ctx.queue().raw().cast();
     let copy = |to: &Tensor, from: &Tensor| {
         let (to, from) = (to.data() as sys::CUdeviceptr, from.data() as sys::CUdeviceptr);
-        // SAFETY: both have so many bytes, which the graph keeps.
+        // SAFETY: both tensors have at least this size, and the graph keeps them alive.
         unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, 4 * LEN, stream) }.result().map_err(failed)
     };
     let graph = capture(ctx, |ctx| {
@@ -160,7 +160,7 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
     };
     let before = in_use(ctx)?;
     graph.launch()?;
-    // Behind the launch.
+    // Ordered after the launch.
     drop(graph);
     assert_eq!(before - in_use(ctx)?, 3 * 4 * LEN);
     assert_eq!(read(ctx, &dst)?, [3.0 * ranks; LEN]);
@@ -186,13 +186,13 @@ fn copies_to_a_peer(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// The program captures the worker's stream itself.
+/// Captures the worker's stream with the program's own calls.
 #[allow(unsafe_code, reason = "the driver's own calls")]
 fn own_capture(ctx: &mut WorkerContext) -> disco::Result<()> {
     let stream: sys::CUstream = ctx.queue().raw().cast();
     let (x, mut other) = (tensor(ctx, LEN)?, Some(tensor(ctx, LEN)?));
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    // SAFETY: the stream is there.
+    // SAFETY: the stream is alive.
     unsafe { result::stream::begin_capture(stream, mode) }.map_err(failed)?;
     ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
     let error = text(ctx.comm()?.barrier());
@@ -249,7 +249,7 @@ on_the_double_or_a_gpu!(one_rank_captures_and_launches, [], {
     check_nothing_is_left();
 });
 
-on_the_double!(captured_operations_that_are_in_progress_at_first_are_waited_for, ["GPU_DOUBLE_CONNECT" = "2"], {
+on_the_double!(a_capture_waits_for_operations_that_return_in_progress, ["GPU_DOUBLE_CONNECT" = "2"], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     block_on(call(&session, "tests.graphs.sequence", (3, false))).unwrap();
@@ -280,7 +280,7 @@ on_the_double!(
     }
 );
 
-on_the_double!(collectives_are_captured_on_amd_s_devices, [], {
+on_the_double!(collectives_are_captured_on_amd_devices, [], {
     let session = session(2);
     block_on(session.init_ccl("rccl", &[])).unwrap();
     block_on(call(&session, "tests.graphs.sequence", (10, true))).unwrap();

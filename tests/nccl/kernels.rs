@@ -1,5 +1,5 @@
-//! Sums by kernels over memory that ranks share: what the double makes of them (real NVRTC's machine code is loaded there, and
-//! what it stands for is done by the host).
+//! Sums by kernels over memory that ranks share. The double loads the machine code of the real NVRTC, but runs the
+//! kernels' work on the host.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::costs::counts;
 use crate::on_the_double;
 use crate::p2p::{call, patient, reason, sharing};
 
-/// Whole numbers of a rank that any dtype here sums exactly.
+/// The input of a rank: whole numbers that each dtype here sums exactly.
 pub(crate) fn number(rank: usize, at: usize, seed: usize) -> f32 {
     ((rank * 7 + at * 3 + seed) % 13) as f32 - 6.0
 }
@@ -37,7 +37,7 @@ pub(crate) fn decode(tensor: &Tensor) -> Vec<f32> {
     }
 }
 
-/// Sums of so many elements from one element on, in place or not, against loops over f64.
+/// Sums `len` elements from element `offset` on, in place or not, and compares with loops over `f64`.
 fn check_sum(ctx: &mut WorkerContext, dtype: DType, len: usize, offset: usize, in_place: bool) -> disco::Result<()> {
     let (ranks, own, seed) = (ctx.world().size(), ctx.worker().index(), len);
     let mine: Vec<f32> = (0..len).map(|at| number(own, at, seed)).collect();
@@ -63,7 +63,7 @@ fn check_sum(ctx: &mut WorkerContext, dtype: DType, len: usize, offset: usize, i
 
 pub(crate) const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Sums of each dtype, of so many vectors of 16 bytes.
+/// Sums of each dtype; `vectors` lists sizes in vectors of 16 bytes.
 fn sums(ctx: &mut WorkerContext, vectors: String) -> disco::Result<()> {
     for dtype in DTYPES {
         for (index, vectors) in vectors.split(' ').enumerate() {
@@ -74,7 +74,7 @@ fn sums(ctx: &mut WorkerContext, vectors: String) -> disco::Result<()> {
     Ok(())
 }
 
-/// Nobody is through before all have come.
+/// No rank leaves a barrier before all ranks have entered it.
 fn barriers(ctx: &mut WorkerContext) -> disco::Result<()> {
     static COME: AtomicUsize = AtomicUsize::new(0);
     for round in 1..=20 {
@@ -86,7 +86,7 @@ fn barriers(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// Where tensors start is each rank's own.
+/// Tensors start at a different offset on each rank.
 fn anywhere(ctx: &mut WorkerContext) -> disco::Result<()> {
     let own = ctx.worker().index();
     for in_place in [false, true] {
@@ -96,7 +96,7 @@ fn anywhere(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// What no kernel is for.
+/// Operations without a kernel, which NCCL runs.
 fn others(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (short, odd) = (ctx.empty(DType::F32, [4])?, ctx.empty(DType::F32, [5])?);
     let another = ctx.empty(DType::F32, [4])?;
@@ -108,12 +108,12 @@ fn others(ctx: &mut WorkerContext) -> disco::Result<()> {
     comm.enqueue(&[all(&whole, Reduction::Sum)])?;
     comm.enqueue(&[all(&large, Reduction::Sum)])?;
     comm.enqueue(&[Op::Broadcast { src: None, dst: short.clone(), root: 0.into() }])?;
-    // Together they are one of the library's.
+    // The group is one group of the library.
     comm.enqueue(&[all(&short, Reduction::Sum), all(&another, Reduction::Sum)])?;
     comm.synchronize()
 }
 
-/// A sum that worker 1 skips.
+/// Runs a sum that worker 1 skips.
 fn skip(ctx: &mut WorkerContext) -> disco::Result<()> {
     let tensor = ctx.empty(DType::F32, [64])?;
     match ctx.worker().index() {
@@ -126,7 +126,7 @@ fn skip(ctx: &mut WorkerContext) -> disco::Result<()> {
     }
 }
 
-/// A sum that worker 1 skips, and whose result the others want to copy.
+/// Runs a sum that worker 1 skips, and copies its result on the others.
 fn copy_what_failed(ctx: &mut WorkerContext) -> disco::Result<()> {
     if ctx.worker().index() == 1 {
         return Ok(());
@@ -137,7 +137,7 @@ fn copy_what_failed(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.queue().synchronize(Duration::from_secs(20))
 }
 
-/// Users' memory is none of the kernels'.
+/// Kernels do not write to the user's other memory.
 fn leave_alone(ctx: &mut WorkerContext) -> disco::Result<()> {
     let shared = disco::nccl::extension(ctx.comm()?)?.shortcut()?.workspace()?.clone();
     let mine: Vec<f32> = (0..shared.bytes() / 4).map(|at| at as f32).collect();
@@ -154,7 +154,7 @@ fn leave_alone(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// A sum that worker 1 comes to with a panic.
+/// Runs a sum; worker 1 panics instead.
 fn panics(ctx: &mut WorkerContext) -> disco::Result<()> {
     assert!(ctx.worker().index() != 1, "worker 1 has had enough");
     skip(ctx)
@@ -169,7 +169,7 @@ disco::register_function!("tests.kernels.panics", panics);
 disco::register_function!("tests.kernels.copy_what_failed", copy_what_failed);
 disco::register_function!("tests.kernels.leave_alone", leave_alone);
 
-/// NVRTC, or nothing where it was not fetched.
+/// NVRTC, or `None` if it was not fetched.
 macro_rules! with_nvrtc {
     () => {
         if !crate::alone::has_nvrtc() {
@@ -178,7 +178,7 @@ macro_rules! with_nvrtc {
     };
 }
 
-/// Calls to NCCL that a function makes on all workers.
+/// Number of NCCL calls that a function makes on all workers.
 fn calls(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> u64 {
     let before = counts().calls;
     block_on(call(session, name, args)).unwrap();
@@ -207,7 +207,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    nvrtc_13_compiles_beside_the_driver_that_it_opens,
+    nvrtc_13_compiles_kernels_with_the_driver_it_opens,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_13()],
     {
         with_nvrtc!();
@@ -239,7 +239,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    tensors_may_start_anywhere_and_barriers_need_none,
+    kernels_take_tensors_at_any_offset_and_run_barriers,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
@@ -250,7 +250,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    kernels_leave_users_memory_alone,
+    kernels_do_not_touch_other_memory_of_the_user,
     [
         "DISCO_P2P_TOPOLOGY" = "fully_connected",
         "DISCO_P2P_BUFFER" = "16400",
@@ -264,7 +264,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    what_no_kernel_is_for_goes_by_nccl,
+    nccl_runs_operations_without_a_kernel,
     [
         "DISCO_P2P_TOPOLOGY" = "fully_connected",
         "DISCO_P2P_BUFFER" = "4096",
@@ -277,20 +277,20 @@ on_the_double!(
 );
 
 on_the_double!(
-    a_rank_that_skips_a_sum_is_named,
+    the_deadline_names_a_rank_that_skips_a_sum,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
         let session = sharing(3);
         let error = text(block_on(call(&session, "tests.kernels.skip", ())));
-        // The kernel says so, or the roll of ranks, whichever comes first.
+        // The kernel's report or the attendance check names the rank, whichever is first.
         let expected = "no end after 500ms: rank 1 has not come";
         assert!(error.contains(expected) && error.contains("all_reduce"), "{error}");
         for _ in 0..2 {
             block_on(session.recover()).unwrap();
             block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
             assert_eq!(calls(&session, "tests.kernels.sums", ("8 64",)), 0);
-            // Whoever waits for the stream hears of it, too.
+            // A wait for the stream returns the error, too.
             let error = text(block_on(call(&session, "tests.kernels.copy_what_failed", ())));
             assert!(error.contains("rank 1 has not come in time to the leading handshake"), "{error}");
         }
@@ -298,7 +298,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    a_panic_ends_the_sums_of_others,
+    a_panic_on_one_worker_aborts_the_sums_of_others,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
@@ -313,7 +313,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    kernels_leave_nothing_on_the_devices,
+    kernels_free_all_device_resources,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
     {
         with_nvrtc!();
@@ -330,7 +330,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    without_nvrtc_sums_go_by_nccl,
+    without_nvrtc_nccl_runs_sums,
     ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = "/nowhere/libnvrtc.so"],
     {
         let session = sharing(2);
@@ -341,7 +341,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    machine_code_that_the_driver_refuses_leaves_sums_to_nccl,
+    if_the_driver_rejects_the_machine_code_nccl_runs_sums,
     [
         "DISCO_P2P_TOPOLOGY" = "fully_connected",
         "GPU_DOUBLE_FAULTS" = "cuModuleLoadData:1:1=209",

@@ -1,10 +1,10 @@
-//! The backend `nccl` on a test double of NCCL and of the CUDA driver, through the loaders that programs use. What the double can't
-//! show stands in its documentation: nothing here has met a GPU.
+//! The backends `nccl`, `rccl` and `cuda_p2p` on a test double of the libraries, which the programs' own loaders load.
+//! The documentation of the double lists what it can't show.
 //!
-//! Each test runs in a process of its own, whose environment says what the double does: [`on_the_double!`] writes two of a test, one
-//! that starts the process, and one that runs in it. With `DISCO_TEST_GPU=1` the tests of [`on_the_double_or_a_gpu!`], and those of
-//! `processes` that plan no fault of the double, run on this machine's GPUs, of which one is enough. The others say that they are
-//! skipped, and why (`--nocapture` shows it).
+//! Each test runs in its own process, whose environment configures the double: [`on_the_double!`] expands to two tests,
+//! one that starts the process and one that runs in it. With `DISCO_TEST_GPU=1`, the tests of
+//! [`on_the_double_or_a_gpu!`], and those of `processes` that need no fault of the double, run on this machine's GPUs;
+//! one is enough. The other tests are skipped and print why (see with `--nocapture`).
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
@@ -27,8 +27,8 @@ mod p2p;
 mod processes;
 mod waits;
 
-/// A test that runs in a process of its own, with these variables. `DISCO_TEST_GPU=1` skips it: it asks for what only the double
-/// does.
+/// A test that runs in its own process with these variables. `DISCO_TEST_GPU=1` skips it, because only the double can
+/// show it.
 macro_rules! on_the_double {
     ($(#[$doc:meta])* $name:ident, [$($variable:literal = $value:expr),* $(,)?], $body:block) => {
         $crate::in_its_own_process! { $crate::alone::On::Double, $(#[$doc])* $name, [$($variable = $value),*], $body }
@@ -36,7 +36,7 @@ macro_rules! on_the_double {
 }
 pub(crate) use on_the_double;
 
-/// The same of a test that one GPU can show, too: `DISCO_TEST_GPU=1` runs it on that.
+/// A test that runs in its own process with these variables, on the double, or with `DISCO_TEST_GPU=1` on a GPU.
 macro_rules! on_the_double_or_a_gpu {
     ($(#[$doc:meta])* $name:ident, [$($variable:literal = $value:expr),* $(,)?], $body:block) => {
         $crate::in_its_own_process! { $crate::alone::On::Either, $(#[$doc])* $name, [$($variable = $value),*], $body }
@@ -61,7 +61,7 @@ macro_rules! in_its_own_process {
 
             $(#[$doc])*
             #[test]
-            #[ignore = "run by its neighbour"]
+            #[ignore = "run by the test beside it in another process"]
             fn inside() $body
         }
     };

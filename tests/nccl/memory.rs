@@ -1,4 +1,4 @@
-//! Memory that is freed while a peer's collective waits for this rank.
+//! Memory freed while a peer's collective waits for this rank.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use crate::costs::{check_nothing_is_left, counts, threads};
 use crate::on_the_double;
 
 const MIB: usize = 1 << 20;
-/// The thread that frees memory when the device is done with it.
+/// Name of the thread that frees memory after the device has finished with it.
 const REAPER: &str = "disco-ccl-reap";
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Sums on two ranks, of which the first does something while the other's collective waits for it.
+/// All-reduces on two ranks; the first runs `work` while the other's collective waits for it.
 fn sum_late(ctx: &mut WorkerContext, work: fn(&mut WorkerContext) -> disco::Result<()>) -> disco::Result<()> {
     let tensor = ctx.empty(DType::F32, [8])?;
     if ctx.worker().index() == 0 {
-        // The peer is in its collective.
+        // The peer is inside its collective.
         thread::sleep(Duration::from_millis(300));
         work(ctx)?;
     }
@@ -31,7 +31,7 @@ fn sum_late(ctx: &mut WorkerContext, work: fn(&mut WorkerContext) -> disco::Resu
     ctx.comm()?.synchronize()
 }
 
-/// Device memory, more of it than is kept for later.
+/// Frees more device memory than the cache keeps.
 fn free_tensors(ctx: &mut WorkerContext) -> disco::Result<()> {
     sum_late(ctx, |ctx| {
         for at in 0..5 {
@@ -41,7 +41,7 @@ fn free_tensors(ctx: &mut WorkerContext) -> disco::Result<()> {
     })
 }
 
-/// Copies that need much pinned memory.
+/// Runs copies that need much pinned memory.
 fn copy_much(ctx: &mut WorkerContext) -> disco::Result<()> {
     sum_late(ctx, |ctx| {
         let device = ctx.empty(DType::U8, [(40 * MIB) as i64])?;
@@ -52,7 +52,7 @@ fn copy_much(ctx: &mut WorkerContext) -> disco::Result<()> {
     })
 }
 
-/// A stream of its own, with its tensors and its pinned memory, that ends.
+/// Drops a queue with its stream, tensors and pinned memory.
 fn drop_a_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
     sum_late(ctx, |ctx| {
         let mut queue = Cuda.bind(ctx.queue().device())?;
@@ -62,14 +62,14 @@ fn drop_a_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
     })
 }
 
-/// Many blocks of the library's memory, freed while the stream waits for the peer's part of a collective.
+/// Frees many blocks of the library's memory while the stream waits for the peer in a collective.
 fn free_blocks(ctx: &mut WorkerContext) -> disco::Result<()> {
     let tensor = ctx.empty(DType::F32, [8])?;
     // Connects the ranks: the next launch returns at once.
     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
     ctx.comm()?.synchronize()?;
     if ctx.worker().index() == 0 {
-        // The peer frees its blocks in the meantime.
+        // The peer frees its blocks meanwhile.
         thread::sleep(Duration::from_millis(500));
         ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
         return ctx.comm()?.synchronize();
@@ -89,7 +89,7 @@ disco::register_function!("tests.nccl.free_tensors", free_tensors);
 disco::register_function!("tests.nccl.copy_much", copy_much);
 disco::register_function!("tests.nccl.drop_a_queue", drop_a_queue);
 
-/// A function on two workers, whose collectives may take 5 s.
+/// Calls a function on two workers with a collective deadline of 5 s.
 pub(crate) fn run_on_two(function: &str) {
     let session = Builder::threads(2).collective_deadline(Duration::from_secs(5)).start().unwrap();
     block_on(async {
@@ -114,7 +114,7 @@ on_the_double!(a_dropped_queue_does_not_wait_for_a_peer_that_waits_for_this_rank
     run_on_two("tests.nccl.drop_a_queue");
 });
 
-on_the_double!(one_thread_frees_the_blocks_that_wait_for_a_stream_and_ends, [], {
+on_the_double!(one_background_thread_frees_blocks_after_their_stream_and_ends, [], {
     run_on_two("tests.nccl.free_blocks");
     let start = Instant::now();
     while threads(REAPER) > 0 && start.elapsed() < LIMIT {
@@ -123,7 +123,7 @@ on_the_double!(one_thread_frees_the_blocks_that_wait_for_a_stream_and_ends, [], 
     assert_eq!(threads(REAPER), 0);
 });
 
-/// Sizes that differ little, one after the other, and what a program reads of them.
+/// Allocates tensors of similar sizes one after the other, and checks their contents.
 fn allocate_many(ctx: &mut WorkerContext) -> disco::Result<()> {
     // The double counts allocations of the process.
     if ctx.worker().index() != 0 {
@@ -143,7 +143,7 @@ fn allocate_many(ctx: &mut WorkerContext) -> disco::Result<()> {
     assert_eq!(live, u64::from(!then.has_pool), "one block is kept where the driver has no pool");
     runtime.trim(0)?;
     assert_eq!(runtime.memory().reserved, runtime.memory().in_use);
-    // A tensor of what was kept.
+    // A tensor from the cache.
     let large = ctx.empty(DType::U8, [(600 * MIB) as i64])?;
     drop(large);
     drop(ctx.empty(DType::U8, [(700 * MIB) as i64])?);
@@ -154,12 +154,12 @@ fn allocate_many(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 disco::register_function!("tests.nccl.allocate_many", allocate_many);
 
-on_the_double!(one_block_serves_sizes_that_differ_little, [], {
+on_the_double!(allocations_of_similar_sizes_reuse_one_block, [], {
     run_on_two("tests.nccl.allocate_many");
 });
 
 on_the_double!(
-    one_block_serves_sizes_that_differ_little_without_pools,
+    allocations_of_similar_sizes_reuse_one_block_without_pools,
     ["LD_LIBRARY_PATH" = &without("cuMemAllocFromPoolAsync")],
     {
         run_on_two("tests.nccl.allocate_many");

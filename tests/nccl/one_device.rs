@@ -1,5 +1,5 @@
-//! Ranks that share one device, each with a stream of its own: what one GPU can show. They run on the double, and on a GPU with
-//! `DISCO_TEST_GPU=1`.
+//! Ranks that share one device, each with its own stream. These tests run on the double, or with `DISCO_TEST_GPU=1` on
+//! a GPU.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +15,7 @@ use crate::kernels::{DTYPES, SIZES, decode, encode, number};
 use crate::on_the_double_or_a_gpu;
 use crate::processes::Seat;
 
-/// The memory that a rank shares, and the kernels over it.
+/// The shared memory of a rank, and the kernels over it.
 pub(crate) fn start(seat: &Seat, patience: Duration) -> (Workspace, Box<dyn Kernels>) {
     let met = match seat.meet().unwrap() {
         Found::Together(met) => met,
@@ -30,7 +30,7 @@ pub(crate) fn start(seat: &Seat, patience: Duration) -> (Workspace, Box<dyn Kern
 /// Every kernel of the topology, dtype and size, against sums in f64; all ranks get the same bits.
 pub(crate) fn sums(seat: &mut Seat) {
     let (shared, kernels) = start(seat, Duration::from_secs(20));
-    // No kernel spins while a peer's is not loaded.
+    // No kernel spins while a peer's kernel is still being loaded.
     shared.main().barrier().unwrap();
     seat.queue.synchronize(Duration::from_secs(30)).unwrap();
     for dtype in DTYPES {
@@ -59,7 +59,7 @@ fn copy_in(seat: &mut Seat, dtype: DType, numbers: &[f32]) -> Tensor {
     tensor
 }
 
-/// Does something on so many ranks of one device, each on a thread.
+/// Runs `work` on `size` ranks of one device, each on a thread.
 fn ranks(size: usize, work: fn(&mut Seat)) {
     let store = Arc::new(View::default());
     let rank = |rank| {
@@ -99,18 +99,18 @@ on_the_double_or_a_gpu!(
     }
 );
 
-/// The stream waits for a signal, and nobody has the memory any more.
+/// Drops the shared memory while the stream waits for a signal in it.
 fn drop_early(seat: &mut Seat) {
     let Found::Together(met) = seat.meet().unwrap() else { panic!("apart") };
     if seat.rank == 0 {
         met.workspace.main().wait(1.into(), 0).unwrap();
     }
     drop(met);
-    // Freed after the deadline of the meeting, by this rank itself.
+    // This rank frees the memory after the deadline of the rendezvous.
     seat.queue.synchronize(Duration::from_secs(30)).unwrap();
 }
 
-on_the_double_or_a_gpu!(a_wait_does_not_outlive_its_memory_for_long, ["GPU_DOUBLE_DEVICES" = "1"], {
+on_the_double_or_a_gpu!(a_wait_ends_soon_after_its_memory_is_dropped, ["GPU_DOUBLE_DEVICES" = "1"], {
     ranks(3, drop_early);
     crate::costs::check_nothing_is_left();
 });

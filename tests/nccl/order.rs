@@ -1,4 +1,4 @@
-//! What is in order although the library's groups are not.
+//! Dependent operations of a group run in order, although the library does not order operations of a group.
 
 use disco::{DType, DataPlane, Op, Reduction, Session, SessionExt, Tensor, WorkerContext, block_on};
 
@@ -88,7 +88,7 @@ fn scaled(ctx: &mut WorkerContext) -> disco::Result<()> {
 disco::register_function!("tests.nccl.scaled", scaled);
 disco::register_function!("tests.nccl.chain", chain);
 
-on_the_double!(collectives_that_need_each_other_run_in_order, ["GPU_DOUBLE_DELAY_US" = "200"], {
+on_the_double!(dependent_collectives_of_a_group_run_in_order, ["GPU_DOUBLE_DELAY_US" = "200"], {
     let session = session(2);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
@@ -101,13 +101,13 @@ on_the_double!(collectives_that_need_each_other_run_in_order, ["GPU_DOUBLE_DELAY
     });
 });
 
-on_the_double!(inputs_are_multiplied_before_they_are_summed, [], { scaled_sums_are_right_and_nccl_s_alone() });
+on_the_double!(scaled_sums_multiply_inputs_before_the_sum, [], { assert_scaled_sums_are_right_and_run_by_nccl() });
 
-on_the_double!(inputs_are_multiplied_where_each_launch_goes_on_by_itself, ["DISCO_CCL_BLOCKING" = "0"], {
-    scaled_sums_are_right_and_nccl_s_alone()
+on_the_double!(scaled_sums_work_with_non_blocking_communicators, ["DISCO_CCL_BLOCKING" = "0"], {
+    assert_scaled_sums_are_right_and_run_by_nccl()
 });
 
-fn scaled_sums_are_right_and_nccl_s_alone() {
+fn assert_scaled_sums_are_right_and_run_by_nccl() {
     let session = session(3);
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();

@@ -1,4 +1,4 @@
-//! The example of that name, whose blocks come and go while others are multiplied.
+//! The example `overlap`, which communicates blocks while it multiplies others.
 
 #[path = "../../examples/overlap/overlap.rs"]
 mod example;
@@ -9,7 +9,7 @@ use crate::on_the_double;
 use crate::p2p::{call, sharing};
 
 on_the_double!(
-    products_with_communication_at_their_side_are_those_without,
+    overlapped_products_equal_those_without_overlap,
     ["GPU_DOUBLE_DEVICES" = "8", "GPU_DOUBLE_DELAY_US" = "200"],
     {
         for workers in [2, 3, 8] {

@@ -21,14 +21,14 @@ fn rank(index: usize) -> Rank {
     Rank::new(index as u32)
 }
 
-/// A tensor of this worker's device, full of a number.
+/// A tensor on this worker's device, filled with a number.
 fn full(ctx: &mut WorkerContext, number: f32) -> disco::Result<Tensor> {
     let tensor = ctx.empty(DType::F32, [LEN as i64])?;
     ctx.queue().copy_in(&tensor, &Tensor::from_slice(&[number; LEN], [LEN as i64])?)?;
     Ok(tensor)
 }
 
-/// That a tensor is full of a number, once the stream has got there.
+/// Checks that all elements of a tensor equal a number, after synchronizing the stream.
 fn check_full(ctx: &mut WorkerContext, tensor: &Tensor, number: f32) -> disco::Result<()> {
     let host = Tensor::zeros(DType::F32, tensor.shape().clone())?;
     ctx.queue().copy_out(&host, tensor)?;
@@ -39,7 +39,8 @@ fn check_full(ctx: &mut WorkerContext, tensor: &Tensor, number: f32) -> disco::R
     Ok(())
 }
 
-/// Numbers go around the ring of ranks: each is put into the next one's buffer, which hears of it and says when it has taken it.
+/// Passes numbers around the ring of ranks: each rank puts its number into the next rank's buffer and signals it; the
+/// next rank signals back when it has read it.
 fn around(ctx: &mut WorkerContext, rounds: u32) -> disco::Result<()> {
     const OFFSET: usize = 512;
     let (shared, own) = (workspace(ctx)?, ctx.worker().index());
@@ -61,7 +62,7 @@ fn around(ctx: &mut WorkerContext, rounds: u32) -> disco::Result<()> {
     check_full(ctx, &tensor, from as f32)
 }
 
-/// Each rank reads what each has, on the side, while the worker's stream does something else.
+/// Each rank reads all ranks' buffers on the side stream, while the worker's stream runs other work.
 fn at_the_side(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (shared, own) = (workspace(ctx)?, ctx.worker().index());
     let tensor = full(ctx, 10.0 + own as f32)?;
@@ -78,7 +79,7 @@ fn at_the_side(ctx: &mut WorkerContext) -> disco::Result<()> {
     for (peer, tensor) in all.iter().enumerate() {
         check_full(ctx, tensor, 10.0 + peer as f32)?;
     }
-    // Nobody writes its own buffer before all have read it.
+    // No rank writes its buffer before all ranks have read it.
     shared.main().barrier()?;
     let tensor = full(ctx, 20.0)?;
     ctx.queue().copy_within(&shared.p2p_buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
@@ -86,7 +87,7 @@ fn at_the_side(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.queue().synchronize(deadline)
 }
 
-/// What can't be asked for, in the words that users get.
+/// The error texts of invalid copies and signals.
 fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
     let (shared, tensor) = (workspace(ctx)?, full(ctx, 1.0)?);
     let host = Tensor::zeros(DType::F32, [4])?;
@@ -105,7 +106,7 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
     Ok(all.into_iter().map(|result| result.err().map_or("fine".to_owned(), |error| error.to_string()) + "\n").collect())
 }
 
-/// A wait for a signal that never comes, on the worker's stream or at its side.
+/// Waits for a signal that never arrives, on the worker's stream or on the side stream.
 fn wait_for_nothing(ctx: &mut WorkerContext, at_the_side: bool) -> disco::Result<()> {
     let shared = workspace(ctx)?;
     match (ctx.worker().index(), at_the_side) {
@@ -116,7 +117,7 @@ fn wait_for_nothing(ctx: &mut WorkerContext, at_the_side: bool) -> disco::Result
     ctx.comm()?.synchronize()
 }
 
-/// A wait that the worker's queue is asked about.
+/// Waits for a signal that never arrives, and synchronizes the worker's queue.
 fn wait_by_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
     let shared = workspace(ctx)?;
     if ctx.worker().index() == 0 {
@@ -126,13 +127,13 @@ fn wait_by_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.queue().synchronize(deadline)
 }
 
-/// One slot is signalled by both lanes: whoever sees the first finds what was put before it.
+/// Both streams signal one slot. A rank that sees the first signal also sees the data put before it.
 fn by_both_lanes(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (shared, own) = (workspace(ctx)?, ctx.worker().index());
     let other = rank(1 - own);
     let (first, second) = (full(ctx, 1.0 + own as f32)?, full(ctx, 3.0 + own as f32)?);
     let (bytes, side) = (first.byte_len(), shared.side()?);
-    // It takes its time.
+    // A slow copy.
     let scratch = full(ctx, 0.0)?;
     side.after(&shared.main())?;
     (0..20).try_for_each(|_| side.get(&scratch, other, 4 * bytes))?;
@@ -155,7 +156,7 @@ fn why_not(ctx: &mut WorkerContext) -> disco::Result<String> {
     Ok(nccl::extension(ctx.comm()?)?.shortcut()?.why_not().unwrap_or("kernels are launched").to_owned())
 }
 
-/// The communicators go, and one worker's buffer is used once more.
+/// Drops the communicators; one worker uses its buffer once more.
 fn use_late(ctx: &mut WorkerContext) -> disco::Result<Tensor> {
     let shared = workspace(ctx)?;
     let mine = full(ctx, 5.0)?;
@@ -168,7 +169,7 @@ fn look_late(ctx: &mut WorkerContext, buffer: Tensor) -> disco::Result<()> {
     check_full(ctx, &buffer, 5.0)
 }
 
-/// Groups have communicators of their own, and so memory.
+/// Each group has its own communicators, and so its own shared memory.
 fn in_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
     let shared = nccl::extension(ctx.group_comm()?)?.shortcut()?.workspace()?.clone();
     assert_eq!((shared.size(), workspace(ctx)?.size()), (2, 4));
@@ -199,20 +200,20 @@ pub(crate) fn sharing(workers: usize) -> LaneSession {
     session
 }
 
-/// A session whose collectives end soon, and whose meetings have time for a compiler.
+/// A session with a short collective deadline, and a connect deadline that leaves time for compiling kernels.
 pub(crate) fn patient(workers: usize) -> LaneSession {
     let limits = (Duration::from_millis(500), Duration::from_secs(50));
     Builder::threads(workers).collective_deadline(limits.0).connect_deadline(limits.1).start().unwrap()
 }
 
-/// Calls a function on all workers, and waits for it.
+/// Calls a function on all workers and waits for it.
 pub(crate) async fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
     let function = session.function(name).await?;
     let answer = session.call(&function, args).await?;
     session.sync_all().await.map(|()| answer)
 }
 
-/// Why no kernels are launched.
+/// The reason why no kernels are launched.
 pub(crate) fn reason(session: &LaneSession) -> String {
     block_on(async {
         let answer = call(session, "tests.p2p.why_not", ()).await.unwrap();
@@ -223,21 +224,21 @@ pub(crate) fn reason(session: &LaneSession) -> String {
     })
 }
 
-on_the_double!(numbers_go_around_by_copies_and_signals, ["GPU_DOUBLE_DEVICES" = "8"], {
+on_the_double!(copies_and_signals_pass_numbers_around_the_ring_of_ranks, ["GPU_DOUBLE_DEVICES" = "8"], {
     for workers in [2, 3, 8] {
         let session = sharing(workers);
         block_on(call(&session, "tests.p2p.around", (2 * workers as i64 + 1,))).unwrap();
     }
 });
 
-on_the_double!(copies_at_the_side_are_ordered_with_the_worker_s_stream, ["GPU_DOUBLE_DELAY_US" = "300"], {
+on_the_double!(copies_on_the_side_stream_are_ordered_with_the_worker_s_stream, ["GPU_DOUBLE_DELAY_US" = "300"], {
     let session = sharing(4);
     for _ in 0..3 {
         block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
     }
 });
 
-on_the_double!(signals_of_two_lanes_come_in_order, ["GPU_DOUBLE_DELAY_US" = "500"], {
+on_the_double!(signals_of_two_streams_to_one_slot_arrive_in_order, ["GPU_DOUBLE_DELAY_US" = "500"], {
     let session = sharing(2);
     for _ in 0..3 {
         block_on(call(&session, "tests.p2p.by_both_lanes", ())).unwrap();
@@ -245,7 +246,7 @@ on_the_double!(signals_of_two_lanes_come_in_order, ["GPU_DOUBLE_DELAY_US" = "500
 });
 
 on_the_double!(
-    a_word_that_does_not_come_leaves_all_to_nccl,
+    if_a_peer_s_write_is_not_visible_nccl_runs_all_operations,
     ["GPU_DOUBLE_FAULTS" = "cuStreamWriteValue32_v2:1:1=801"],
     {
         let session = sharing(2);
@@ -255,18 +256,18 @@ on_the_double!(
 );
 
 on_the_double!(
-    a_wait_that_the_host_can_t_end_leaves_all_to_nccl,
+    if_the_host_can_not_end_a_wait_nccl_runs_all_operations,
     ["GPU_DOUBLE_FAULTS" = "cuStreamWriteValue32_v2:1:2=801"],
     {
         let session = sharing(2);
         let why = reason(&session);
         assert!(why.starts_with("rank 1: cuda: cuStreamWriteValue32 returned 801: "), "{why}");
-        // Its peer has ended the wait: the device is waited for where memory is freed.
+        // The peer has ended the wait: freeing memory waits for the device.
         works_again(&session);
     }
 );
 
-on_the_double!(what_does_not_fit_is_refused, ["DISCO_P2P_BUFFER" = "4096"], {
+on_the_double!(invalid_copies_and_signals_are_rejected, ["DISCO_P2P_BUFFER" = "4096"], {
     let session = sharing(2);
     let answer = block_on(call(&session, "tests.p2p.refusals", ())).unwrap();
     let text: String = block_on(session.get_as(&answer, 0.into())).unwrap();
@@ -286,7 +287,7 @@ on_the_double!(what_does_not_fit_is_refused, ["DISCO_P2P_BUFFER" = "4096"], {
     );
 });
 
-on_the_double!(a_signal_that_never_comes_is_named_and_the_stream_goes_on, [], {
+on_the_double!(a_wait_for_a_missing_signal_names_its_rank_and_the_stream_continues, [], {
     let session = sharing(2);
     for at_the_side in [false, true] {
         let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", (at_the_side,))));
@@ -296,7 +297,7 @@ on_the_double!(a_signal_that_never_comes_is_named_and_the_stream_goes_on, [], {
     }
     let error = text(block_on(call(&session, "tests.p2p.wait_by_queue", ())));
     assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 6"), "{error}");
-    // The device is waited for where memory is freed: it has nothing more to wait for.
+    // Freeing memory waits for the device, which has no pending wait.
     works_again(&session);
     block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
     block_on(call(&session, "tests.p2p.around", (3,))).unwrap();
@@ -311,7 +312,7 @@ on_the_double!(buffers_outlive_their_communicators, [], {
     });
 });
 
-on_the_double!(users_may_want_none, ["DISCO_P2P" = "0"], {
+on_the_double!(a_variable_disables_kernels, ["DISCO_P2P" = "0"], {
     let session = sharing(2);
     assert_eq!(reason(&session), "rank 0: DISCO_P2P=0");
     let error = text(block_on(call(&session, "tests.p2p.around", (3,))));
@@ -319,43 +320,43 @@ on_the_double!(users_may_want_none, ["DISCO_P2P" = "0"], {
     assert_eq!(block_on(sum(&sharing(2))).unwrap(), 3.0);
 });
 
-on_the_double!(nccl_alone_has_none, [], {
+on_the_double!(the_backend_nccl_has_no_shared_memory, [], {
     let session = session(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     let error = text(block_on(call(&session, "tests.p2p.around", (3,))));
     assert!(error.contains("this backend has no peer-to-peer memory: cuda_p2p has"), "{error}");
 });
 
-on_the_double!(a_buffer_that_is_too_large_leaves_all_to_nccl, ["DISCO_P2P_BUFFER" = "2000000000"], {
+on_the_double!(a_buffer_that_is_too_large_makes_nccl_run_all_operations, ["DISCO_P2P_BUFFER" = "2000000000"], {
     let session = sharing(2);
     assert_eq!(reason(&session), "rank 0: no room for 2000000000 bytes on cuda:0");
     assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
 });
 
-on_the_double!(a_buffer_of_no_number_is_an_error, ["DISCO_P2P_BUFFER" = "much"], {
+on_the_double!(a_buffer_size_that_is_not_a_number_is_an_error, ["DISCO_P2P_BUFFER" = "much"], {
     let error = text(block_on(session(2).init_ccl("cuda_p2p", &[])));
     assert!(error.contains("DISCO_P2P_BUFFER=much: that is no number of bytes"), "{error}");
 });
 
-on_the_double!(a_threshold_of_no_number_is_an_error, ["DISCO_P2P_TWO_SHOT" = "10M"], {
+on_the_double!(a_threshold_that_is_not_a_number_is_an_error, ["DISCO_P2P_TWO_SHOT" = "10M"], {
     let error = text(block_on(session(2).init_ccl("cuda_p2p", &[])));
     assert!(error.contains("DISCO_P2P_TWO_SHOT=10M: that is no number of bytes"), "{error}");
 });
 
-on_the_double!(nine_ranks_are_too_many, ["GPU_DOUBLE_DEVICES" = "9"], {
+on_the_double!(with_nine_ranks_nccl_runs_all_operations, ["GPU_DOUBLE_DEVICES" = "9"], {
     let session = sharing(9);
     assert_eq!(reason(&session), "9 ranks, where 2 to 8 can");
     assert_eq!(block_on(sum(&session)).unwrap(), 45.0);
 });
 
-on_the_double!(devices_without_access_leave_all_to_nccl, ["GPU_DOUBLE_PEER_ACCESS" = "0"], {
+on_the_double!(without_peer_access_nccl_runs_all_operations, ["GPU_DOUBLE_PEER_ACCESS" = "0"], {
     let session = sharing(2);
     assert_eq!(reason(&session), "rank 0: the memory of rank 1: cuda:0 can't access the memory of cuda:1");
     assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
 });
 
 on_the_double!(
-    a_driver_without_the_functions_leaves_all_to_nccl,
+    without_the_driver_functions_nccl_runs_all_operations,
     ["LD_LIBRARY_PATH" = &without("cuStreamWaitValue32_v2")],
     {
         let session = sharing(2);
@@ -364,7 +365,7 @@ on_the_double!(
     }
 );
 
-on_the_double!(links_without_a_shape_leave_sums_to_nccl, [], {
+on_the_double!(with_an_unknown_topology_nccl_runs_sums, [], {
     let session = sharing(2);
     let why = "devices 0 and 1 have no link; it is no hybrid cube mesh: there are 2 devices, not 8";
     assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
@@ -372,7 +373,7 @@ on_the_double!(links_without_a_shape_leave_sums_to_nccl, [], {
     block_on(call(&session, "tests.p2p.around", (3,))).unwrap();
 });
 
-on_the_double!(without_nvml_sums_go_by_nccl_and_memory_is_shared, ["LD_LIBRARY_PATH" = &without_nvml()], {
+on_the_double!(without_nvml_memory_is_shared_and_nccl_runs_sums, ["LD_LIBRARY_PATH" = &without_nvml()], {
     let session = sharing(2);
     let why = reason(&session);
     assert!(why.starts_with("rank 0: topology unknown: the links are not known: NVML is not available; "), "{why}");
@@ -380,7 +381,7 @@ on_the_double!(without_nvml_sums_go_by_nccl_and_memory_is_shared, ["LD_LIBRARY_P
     block_on(call(&session, "tests.p2p.around", (3,))).unwrap();
 });
 
-on_the_double!(groups_share_memory_of_their_own, [], {
+on_the_double!(each_group_has_its_own_shared_memory, [], {
     let session = disco::Builder::threads(4).groups(2).start().unwrap();
     block_on(async {
         session.init_ccl("cuda_p2p", &[]).await.unwrap();
@@ -388,7 +389,7 @@ on_the_double!(groups_share_memory_of_their_own, [], {
     });
 });
 
-on_the_double!(amd_s_devices_share_memory_too_and_sums_go_by_rccl, ["GPU_DOUBLE_DELAY_US" = "100"], {
+on_the_double!(amd_devices_share_memory_and_rccl_runs_sums, ["GPU_DOUBLE_DELAY_US" = "100"], {
     let session = patient(3);
     block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
     let why = "the links are not known: nobody looks for links between AMD's devices";

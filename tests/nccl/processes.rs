@@ -1,4 +1,5 @@
-//! Ranks that are processes: each meets the others through a store of files, and opens their memory by its vendor's handles.
+//! Ranks that are processes: they rendezvous through a store of files, and open each other's memory by the vendor's IPC
+//! handles.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,10 +15,10 @@ use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Op, Queue, Rank, R
 
 use crate::alone::{On, can_run, find_the_double, on_gpus, repeat_skips};
 
-/// Reached by what hangs.
+/// Time limit that only a hang reaches.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// How long ranks wait for each other. Processes of one GPU start their contexts one after the other.
+/// Time that ranks wait for each other. Processes on one GPU create their contexts one after the other.
 fn limit() -> Duration {
     Duration::from_secs(if on_gpus() { 20 } else { 5 })
 }
@@ -25,12 +26,12 @@ fn limit() -> Duration {
 const RANK: &str = "DISCO_TEST_RANK";
 const SIZE: &str = "DISCO_TEST_SIZE";
 const FOLDER: &str = "DISCO_TEST_FOLDER";
-/// When rank 1 dies.
+/// Environment variable with the point where rank 1 dies.
 const DIES: &str = "DISCO_TEST_DIES";
-/// Whether all ranks are on one device.
+/// Environment variable that puts all ranks on one device.
 const SHARED: &str = "DISCO_TEST_SHARED";
 
-/// A store whose values are files: what ranks of no session have. This rank may die where it tells something.
+/// A store whose values are files, for ranks outside of a session. This rank may die at a `set`.
 #[derive(Debug)]
 struct Files(PathBuf);
 
@@ -45,7 +46,7 @@ impl Files {
         fs::rename(own, self.path(key))
     }
 
-    /// Does something that no other rank does meanwhile.
+    /// Runs `work` under a lock that all ranks share.
     fn alone<T>(&self, work: impl FnOnce() -> io::Result<T>) -> disco::Result<T> {
         let done = File::create(self.0.join("lock")).and_then(|lock| {
             lock.lock()?;
@@ -107,14 +108,14 @@ fn number(variable: &str) -> usize {
     env::var(variable).unwrap().parse().unwrap()
 }
 
-/// Ends this process at once, if it is rank 1 and that is to be.
+/// Exits this process at once if it is rank 1 and is configured to die at `at`.
 fn may_die(at: &str) {
     if number(RANK) == 1 && env::var(DIES).is_ok_and(|dies| dies == at) {
         process::abort();
     }
 }
 
-/// A rank, which has a device of its own, or the one that all have.
+/// A rank, with its own device or the one that all ranks share.
 pub(crate) struct Seat {
     pub(crate) queue: Box<dyn Queue>,
     pub(crate) runtime: Arc<Runtime>,
@@ -170,11 +171,11 @@ impl Seat {
     }
 }
 
-/// A process for each rank of a test, and what comes of them.
+/// Starts a process per rank of a test; returns whether each succeeded, and its output.
 fn ranks(test: &str, size: usize, variables: &[(&str, &str)]) -> Vec<(bool, String)> {
     let folder = env::temp_dir().join(format!("disco-{}-{}", test.replace(':', "-"), process::id()));
     fs::create_dir_all(&folder).unwrap();
-    // On GPUs as many as there are, or one for all ranks.
+    // On GPUs: each rank has its own if there are enough, else all share one.
     let devices = if on_gpus() { Cuda.count().unwrap() } else { size };
     let children: Vec<Child> = (0..size)
         .map(|rank| {
@@ -219,7 +220,7 @@ fn processes_read_and_write_each_other_s_memory() {
 }
 
 #[test]
-#[ignore = "a rank of its neighbour"]
+#[ignore = "a rank that the test above it starts as a process"]
 fn go_around() {
     let mut seat = Seat::take();
     let (shared, own) = (seat.together(), seat.rank);
@@ -240,15 +241,15 @@ fn go_around() {
     shared.main().barrier().unwrap();
     let theirs = shared.p2p_buffer(next, 4096, [100], DType::F32).unwrap();
     assert_eq!(seat.read(&theirs), [(own * 100 + 49) as f32; 100]);
-    // The last to leave is another each time; nobody's reads fail.
+    // Another rank is the last to leave each time; no read fails.
     shared.main().barrier().unwrap();
     seat.queue.synchronize(limit()).unwrap();
     thread::sleep(Duration::from_millis(20 * own as u64));
 }
 
 #[test]
-fn memory_that_can_t_be_opened_is_a_reason_on_all_ranks() {
-    if !can_run("memory_that_can_t_be_opened_is_a_reason_on_all_ranks", On::Double) {
+fn memory_that_can_not_be_opened_is_the_reason_on_all_ranks() {
+    if !can_run("memory_that_can_not_be_opened_is_the_reason_on_all_ranks", On::Double) {
         return;
     }
     let fault = [("GPU_DOUBLE_FAULTS", "cuIpcOpenMemHandle_v2:1:1=201")];
@@ -264,7 +265,7 @@ fn memory_that_can_t_be_opened_is_a_reason_on_all_ranks() {
 }
 
 #[test]
-fn ranks_that_see_other_links_stay_apart() {
+fn ranks_that_see_different_links_do_not_share_memory() {
     for (rank, (_, text)) in ranks("processes::see_otherwise", 3, &[]).into_iter().enumerate() {
         let whys = ["apart: rank 0 sees fully_connected by [", ", and rank 1 unknown by ["];
         assert!(whys.iter().all(|why| text.contains(why)) && text.contains("1 passed"), "rank {rank}:\n{text}");
@@ -272,7 +273,7 @@ fn ranks_that_see_other_links_stay_apart() {
 }
 
 #[test]
-#[ignore = "a rank of its neighbour"]
+#[ignore = "a rank that the test above it starts as a process"]
 fn stay_apart() {
     let seat = Seat::take();
     match seat.meet().unwrap() {
@@ -282,7 +283,7 @@ fn stay_apart() {
 }
 
 #[test]
-#[ignore = "a rank of its neighbour"]
+#[ignore = "a rank that the test above it starts as a process"]
 fn see_otherwise() {
     let seat = Seat::take();
     let shape = if seat.rank == 1 { "unknown" } else { "fully_connected" };
@@ -298,7 +299,7 @@ fn see_otherwise() {
 }
 
 #[test]
-fn a_rank_that_dies_on_the_way_is_named() {
+fn a_rank_that_dies_during_the_rendezvous_is_named() {
     for at in ["introduction", "offer", "written", "found"].map(|step| format!("before {step}")) {
         let results = ranks("processes::miss_one", 3, &[(DIES, &at)]);
         for rank in [0, 2] {
@@ -311,14 +312,14 @@ fn a_rank_that_dies_on_the_way_is_named() {
 }
 
 #[test]
-#[ignore = "a rank of its neighbour"]
+#[ignore = "a rank that the test above it starts as a process"]
 fn miss_one() {
     let seat = Seat::take();
     eprintln!("{}", seat.meet().unwrap_err());
 }
 
 #[test]
-fn a_rank_that_dies_later_is_named_and_streams_go_on() {
+fn a_rank_that_dies_after_the_rendezvous_is_named_and_streams_continue() {
     let results = ranks("processes::lose_one", 3, &[(DIES, "with all")]);
     for rank in [0, 2] {
         let (_, text) = &results[rank];
@@ -330,7 +331,7 @@ fn a_rank_that_dies_later_is_named_and_streams_go_on() {
 }
 
 #[test]
-#[ignore = "a rank of its neighbour"]
+#[ignore = "a rank that the test above it starts as a process"]
 fn lose_one() {
     let mut seat = Seat::take();
     let shared = seat.together();
@@ -341,7 +342,7 @@ fn lose_one() {
     let error = seat.queue.synchronize(Duration::from_millis(300)).unwrap_err();
     eprintln!("{error}: {}", shared.stuck().unwrap());
     shared.abort(&"it is over".into());
-    // The stream has nothing more to wait for.
+    // The stream has no pending wait any more.
     seat.queue.synchronize(limit()).unwrap();
     let refused = shared.main().barrier().unwrap_err().to_string();
     assert!(refused.contains("it is over"), "{refused}");
@@ -360,13 +361,13 @@ fn processes_sum_by_kernels() {
 }
 
 #[test]
-#[ignore = "a rank of its neighbour"]
+#[ignore = "a rank that the test above it starts as a process"]
 fn sum() {
     crate::one_device::sums(&mut Seat::take());
 }
 
 #[test]
-fn a_process_that_dies_before_a_sum_is_named() {
+fn the_deadline_names_a_process_that_died_before_a_sum() {
     let nvrtc = crate::alone::nvrtc_of_the_double();
     if nvrtc.is_empty() {
         println!("skipped: NVRTC is not there");
@@ -382,12 +383,12 @@ fn a_process_that_dies_before_a_sum_is_named() {
 }
 
 #[test]
-#[ignore = "a rank of its neighbour"]
+#[ignore = "a rank that the test above it starts as a process"]
 fn sum_without_one() {
     let mut seat = Seat::take();
     let (shared, kernels) = crate::one_device::start(&seat, Duration::from_millis(300));
     let tensor = seat.tensor(&[1.0; 64]);
-    // A compiler takes its time, on each rank another.
+    // Compiling takes a different time on each rank.
     shared.main().barrier().unwrap();
     seat.queue.synchronize(HANGS).unwrap();
     may_die("with all");
@@ -398,7 +399,7 @@ fn sum_without_one() {
 }
 
 #[test]
-fn a_store_of_files_is_one() {
+fn the_file_store_behaves_like_a_store() {
     let folder = env::temp_dir().join(format!("disco-store-{}", process::id()));
     fs::create_dir_all(&folder).unwrap();
     let store = Files(folder.clone());

@@ -1,4 +1,4 @@
-//! Waits for words of peers, where streams share hardware queues, and where HIP takes words in some memory alone.
+//! Waits for flags of peers if streams share hardware queues, and if HIP waits for flags in some kinds of memory only.
 
 use disco::{DataPlane, LaneSession, Session, WorkerContext, block_on};
 
@@ -6,7 +6,7 @@ use crate::alone::{hip_without, sum, text, works_again};
 use crate::on_the_double;
 use crate::p2p::{call, patient, reason, sharing};
 
-/// A wait without an end, on each of two streams, is ended at the deadline, and the streams go on.
+/// Asserts that an endless wait on each of two streams is ended at the deadline, and that the streams continue.
 fn waits_end_at_the_deadline(session: &LaneSession, backend: &str) {
     for at_the_side in [false, true] {
         let error = text(block_on(call(session, "tests.p2p.wait_for_nothing", (at_the_side,))));
@@ -28,7 +28,7 @@ on_the_double!(a_wait_on_an_amd_device_ends_where_all_ordinary_streams_share_its
     waits_end_at_the_deadline(&session, "rocm_p2p");
 });
 
-/// Makes streams, and destroys none.
+/// Creates streams and leaks them.
 fn make_streams(ctx: &mut WorkerContext, count: i64) -> disco::Result<()> {
     let stream = disco::nccl::cuda::stream(ctx.queue())?;
     (0..count).for_each(|_| std::mem::forget(stream.context().new_stream().unwrap()));
@@ -38,13 +38,13 @@ fn make_streams(ctx: &mut WorkerContext, count: i64) -> disco::Result<()> {
 disco::register_function!("tests.waits.make_streams", make_streams);
 
 on_the_double!(
-    another_stream_ends_a_wait_where_the_first_shares_its_queue,
+    a_wait_is_ended_by_another_stream_if_the_first_shares_its_hardware_queue,
     ["GPU_DOUBLE_PRIORITIES" = "0", "CUDA_DEVICE_MAX_CONNECTIONS" = "3"],
     {
         let session = patient(2);
         block_on(session.init_ccl("nccl", &[])).unwrap();
-        // Of three queues, the worker's stream has the first, and so does the fourth stream, which is made for ends of waits. The fifth
-        // is the stream at the side, and the sixth has the last queue.
+        // Of three queues, the worker's stream has the first, and so does the fourth stream, which is made for ends of
+        // waits. The fifth is the stream at the side, and the sixth has the last queue.
         block_on(call(&session, "tests.waits.make_streams", (2,))).unwrap();
         block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
         let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", (false,))));
@@ -54,7 +54,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    waits_that_no_stream_ends_leave_all_to_nccl,
+    if_no_stream_can_end_a_wait_nccl_runs_all_operations,
     ["GPU_DOUBLE_PRIORITIES" = "0", "CUDA_DEVICE_MAX_CONNECTIONS" = "1"],
     {
         let session = sharing(2);
@@ -68,7 +68,7 @@ on_the_double!(
     }
 );
 
-on_the_double!(words_are_in_signal_memory_where_hip_waits_in_no_other, ["GPU_STREAMOPS_CP_WAIT" = "1"], {
+on_the_double!(flags_are_in_signal_memory_if_hip_waits_only_there, ["GPU_STREAMOPS_CP_WAIT" = "1"], {
     let session = patient(3);
     block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
     let why = "the links are not known: nobody looks for links between AMD's devices";
@@ -81,7 +81,7 @@ on_the_double!(words_are_in_signal_memory_where_hip_waits_in_no_other, ["GPU_STR
 });
 
 on_the_double!(
-    words_that_hip_does_not_wait_for_leave_all_to_rccl,
+    if_hip_can_not_wait_for_flags_rccl_runs_all_operations,
     ["GPU_STREAMOPS_CP_WAIT" = "1", "LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
     {
         let session = patient(2);
@@ -93,7 +93,7 @@ on_the_double!(
 );
 
 on_the_double!(
-    memory_in_which_peers_do_not_see_words_leaves_all_to_rccl,
+    if_peers_do_not_see_writes_to_the_memory_rccl_runs_all_operations,
     ["LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
     {
         let session = patient(2);

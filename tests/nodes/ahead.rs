@@ -1,4 +1,4 @@
-//! Large tensors that go to a node ahead of their command, over a slow link.
+//! Large tensors that are sent to a node ahead of their command, over a slow link.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,19 +7,22 @@ use disco::{DRef, DType, Deadlines, LaneSession, Session, SessionExt, SessionKin
 use futures_lite::future;
 
 use crate::link::{Proxy, behind};
-use crate::programs::{PATIENCE, builder, complaint, end};
+use crate::programs::{TEST_TIMEOUT, builder, complaint, end};
 
 crate::tests!(
     small_commands_overtake_a_large_set_to_the_same_node,
     small_commands_overtake_a_large_argument,
-    a_dropped_set_is_taken_back_and_the_next_one_goes,
+    a_dropped_large_set_is_cancelled_and_the_next_one_succeeds,
     concurrent_large_sets_arrive_intact,
-    a_link_that_is_cut_in_a_transfer_is_named,
-    a_transfer_that_stands_still_ends_with_the_bytes_that_went,
+    a_large_set_that_is_not_polled_does_not_stop_the_next_one,
+    a_large_set_beside_another_one_meets_its_deadline,
+    a_link_cut_during_a_transfer_is_the_loss_of_its_node,
+    a_stalled_transfer_fails_with_the_number_of_bytes_sent,
 );
 
-/// Bytes that go to the node in a second, and bytes of a tensor that takes 3 s.
+/// Rate of the link, in bytes per second.
 const RATE: usize = 8 << 20;
+/// Size in bytes of a tensor whose transfer takes 3 s.
 const LARGE: usize = 3 * RATE;
 
 fn large(first: u64) -> Tensor {
@@ -30,16 +33,16 @@ fn is_same(one: &Tensor, other: &Tensor) -> bool {
     *one.bytes().unwrap() == *other.bytes().unwrap()
 }
 
-/// Waits until so many bytes more have gone to the node.
-fn wait_for(proxy: &Proxy, bytes: usize) {
+/// Waits until `bytes` more bytes have been sent to the node.
+fn wait_for_bytes(proxy: &Proxy, bytes: usize) {
     let (begun, start) = (proxy.passed(), Instant::now());
     while proxy.passed() < begun + bytes {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TEST_TIMEOUT);
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Syncs, gets and calls of workers 2 and 3, which are on the node.
+/// Runs syncs, gets and calls on workers 2 and 3, which are on the node.
 async fn small_commands(session: &LaneSession, register: &DRef) {
     let length = session.function("tests.length").await.unwrap();
     for _ in 0..3 {
@@ -63,7 +66,7 @@ fn small_commands_overtake_a_large_set_to_the_same_node() {
         block_on(session.sync_all()).unwrap();
         thread::scope(|scope| {
             let set = scope.spawn(|| block_on(session.set(&register, worker, tensor.clone().into())));
-            wait_for(&proxy, 1 << 20);
+            wait_for_bytes(&proxy, 1 << 20);
             block_on(small_commands(&session, &small));
             assert!(!set.is_finished());
             set.join().unwrap().unwrap();
@@ -83,7 +86,7 @@ fn small_commands_overtake_a_large_argument() {
     block_on(session.sync_all()).unwrap();
     thread::scope(|scope| {
         let call = scope.spawn(|| block_on(session.call(&sum, (&tensor, &tensor.slice(0..1000).unwrap()))));
-        wait_for(&proxy, 1 << 20);
+        wait_for_bytes(&proxy, 1 << 20);
         block_on(small_commands(&session, &small));
         assert!(!call.is_finished());
         let sums = block_on(session.get_all_as::<u64>(&call.join().unwrap().unwrap())).unwrap();
@@ -94,8 +97,8 @@ fn small_commands_overtake_a_large_argument() {
     assert!(end(node).status.success());
 }
 
-fn a_dropped_set_is_taken_back_and_the_next_one_goes() {
-    // Two of the tensors together are above the limit.
+fn a_dropped_large_set_is_cancelled_and_the_next_one_succeeds() {
+    // The limit admits one of the tensors, but not two.
     let builder = builder(2, 2).node_workers(SessionKind::Threads).value_limit(LARGE + LARGE / 2);
     let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
     let worker = WorkerId::new(2);
@@ -103,26 +106,31 @@ fn a_dropped_set_is_taken_back_and_the_next_one_goes() {
     block_on(session.sync_all()).unwrap();
     for first in 0..3 {
         let set = session.set(&register, worker, large(first).into());
+        let (begun, start) = (proxy.passed(), Instant::now());
         let wait = async {
-            wait_for(&proxy, 1 << 20);
+            while proxy.passed() < begun + (1 << 20) {
+                assert!(start.elapsed() < TEST_TIMEOUT);
+                thread::sleep(Duration::from_millis(1));
+                future::yield_now().await;
+            }
             Ok(())
         };
-        // The set is polled first, and dropped when some bytes have gone.
+        // `or` polls the set until some bytes have been sent, and drops it then.
         block_on(future::or(set, wait)).unwrap();
     }
     let got: i64 = block_on(session.get_as(&register, worker)).unwrap();
-    assert_eq!(got, 4, "no command has gone");
+    assert_eq!(got, 4, "no command was sent");
     let tensor = large(9);
     block_on(session.set(&register, worker, tensor.clone().into())).unwrap();
     let back: Tensor = block_on(session.get_as(&register, worker)).unwrap();
     assert!(is_same(&back, &tensor));
-    assert!(proxy.passed() < 2 * LARGE, "{} bytes have gone", proxy.passed());
+    assert!(proxy.passed() < 2 * LARGE, "{} bytes were sent", proxy.passed());
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());
 }
 
 fn concurrent_large_sets_arrive_intact() {
-    // One waits for the other: both together are above the limit.
+    // With the first limit, one set waits for the other.
     for limit in [LARGE, 4 * LARGE] {
         let builder = builder(2, 2).node_workers(SessionKind::Processes).value_limit(limit);
         let (session, _proxy, node) = behind(builder, |address| Proxy::throttled(address, 4 * RATE));
@@ -142,39 +150,79 @@ fn concurrent_large_sets_arrive_intact() {
     }
 }
 
-fn a_link_that_is_cut_in_a_transfer_is_named() {
+fn a_large_set_that_is_not_polled_does_not_stop_the_next_one() {
+    // Both together are above the limit.
+    let builder = builder(2, 2).node_workers(SessionKind::Threads).value_limit(LARGE + LARGE / 2);
+    let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, 4 * RATE));
+    let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
+    block_on(session.sync_all()).unwrap();
+    let mut first = session.set(&register, WorkerId::new(2), large(1).into());
+    block_on(async {
+        assert!(future::poll_once(&mut first).await.is_none());
+    });
+    // Most of it goes without another poll.
+    wait_for_bytes(&proxy, LARGE / 2);
+    let second = session.set(&register, WorkerId::new(3), large(2).into());
+    block_on(second).unwrap();
+    block_on(first).unwrap();
+    for (worker, begin) in [(2, 1), (3, 2)] {
+        let back: Tensor = block_on(session.get_as(&register, WorkerId::new(worker))).unwrap();
+        assert!(is_same(&back, &large(begin)), "worker {worker}");
+    }
+    block_on(session.shutdown()).unwrap();
+    assert!(end(node).status.success());
+}
+
+fn a_large_set_beside_another_one_meets_its_deadline() {
+    // Each takes three times as long.
+    let limits = Deadlines::default().with_stall(Duration::from_secs(1));
+    let builder = builder(2, 2).deadlines(limits).value_limit(4 * LARGE);
+    let (session, _proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
+    let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
+    block_on(session.sync_all()).unwrap();
+    thread::scope(|scope| {
+        for worker in [2, 3] {
+            let set = session.set(&register, WorkerId::new(worker), large(worker.into()).into());
+            scope.spawn(|| block_on(set).unwrap());
+        }
+    });
+    block_on(session.shutdown()).unwrap();
+    assert!(end(node).status.success());
+}
+
+fn a_link_cut_during_a_transfer_is_the_loss_of_its_node() {
     let (session, proxy, node) = behind(builder(2, 1), |address| Proxy::throttled(address, RATE));
     let (worker, tensor) = (WorkerId::new(1), large(0));
     let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
     block_on(session.sync_all()).unwrap();
     thread::scope(|scope| {
         let set = scope.spawn(|| block_on(session.set(&register, worker, tensor.clone().into())));
-        wait_for(&proxy, 1 << 20);
+        wait_for_bytes(&proxy, 1 << 20);
         proxy.cut();
         let error = set.join().unwrap().unwrap_err().to_string();
         assert!(error.starts_with("node 1 (") && error.ends_with("its connection was closed"), "{error}");
     });
-    // The session reads the tensor no more.
+    // The session no longer reads the tensor.
     tensor.bytes_mut().unwrap().fill(1);
     block_on(session.shutdown()).unwrap();
     complaint(node);
 }
 
-fn a_transfer_that_stands_still_ends_with_the_bytes_that_went() {
+fn a_stalled_transfer_fails_with_the_number_of_bytes_sent() {
     let limits = Deadlines::default().with_stall(Duration::from_secs(1));
-    let builder = builder(2, 1).deadlines(limits).silence(PATIENCE);
+    let builder = builder(2, 1).deadlines(limits).silence(TEST_TIMEOUT);
     let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
     let worker = WorkerId::new(1);
     let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
     block_on(session.sync_all()).unwrap();
-    proxy.go_deaf();
-    // More than the system takes for itself.
+    proxy.stop_forwarding();
+    // Larger than the socket buffers.
     let tensor = Tensor::zeros(DType::U8, [64 << 20]).unwrap();
     let error = block_on(session.set(&register, worker, tensor.into())).unwrap_err().to_string();
     assert!(error.starts_with("set: no end after 1s: worker 1 took "), "{error}");
     assert!(error.ends_with(" bytes of tensors of 67108864 bytes, and then nothing more"), "{error}");
     proxy.cut();
-    // The session knows of the loss by now, or not.
+    // Fails if the loss is already known.
     _ = block_on(session.shutdown());
     complaint(node);
 }

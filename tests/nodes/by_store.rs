@@ -1,4 +1,4 @@
-//! A test double of a data plane between machines: barriers over the session's store.
+//! A test backend that reaches several machines: its communicators have only barriers, which use the session's store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ static BY_STORE: ByStore = ByStore;
 
 disco_core::register_backend!(BY_STORE);
 
-/// One rank.
+/// The communicator of one rank.
 #[derive(Debug)]
-struct Barriers {
+struct StoreCommunicator {
     rank: Rank,
     size: usize,
     store: Arc<dyn Store>,
@@ -26,10 +26,10 @@ struct Barriers {
     done: u64,
 }
 
-/// The store hears of aborts by itself.
-struct Nothing;
+/// An abort that does nothing: waits in the store are aborted by the session.
+struct NoAbort;
 
-impl Abort for Nothing {
+impl Abort for NoAbort {
     fn abort(&self, _: &Arc<str>) {}
 }
 
@@ -48,11 +48,11 @@ impl Backend for ByStore {
 
     fn connect(&self, seat: Seat<'_>, _: &Rendezvous) -> Result<Box<dyn Communicator>> {
         let (store, size) = (seat.link.store(), seat.world.size());
-        Ok(Box::new(Barriers { rank: seat.rank, size, store, deadline: seat.deadline, done: 0 }))
+        Ok(Box::new(StoreCommunicator { rank: seat.rank, size, store, deadline: seat.deadline, done: 0 }))
     }
 }
 
-impl Communicator for Barriers {
+impl Communicator for StoreCommunicator {
     fn rank(&self) -> Rank {
         self.rank
     }
@@ -86,6 +86,6 @@ impl Communicator for Barriers {
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
-        Arc::new(Nothing)
+        Arc::new(NoAbort)
     }
 }

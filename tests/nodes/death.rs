@@ -1,4 +1,4 @@
-//! Nodes, workers and controllers that die or freeze.
+//! Nodes, workers and controllers that die or stop.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -14,42 +14,43 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::programs::{self, ask, builder, complaint, end, pair, wait_for_end_of};
 
 crate::tests!(
-    a_node_killed_inside_a_collective_is_named_and_the_others_are_aborted,
-    a_frozen_node_is_named,
-    a_worker_killed_on_a_node_is_named_with_its_node,
-    a_killed_controller_takes_its_nodes_and_their_workers_along,
-    a_frozen_controller_is_given_up,
-    workers_of_a_node_that_do_not_leave_are_named,
-    a_frozen_node_that_the_session_started_is_killed,
-    a_node_that_the_session_started_has_ended_when_shutdown_returns,
+    a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted,
+    a_stopped_node_is_lost_after_the_silence_limit,
+    a_worker_killed_on_a_node_is_lost_with_its_node_in_the_error,
+    nodes_and_their_workers_end_when_their_controller_is_killed,
+    nodes_and_their_workers_end_when_their_controller_is_stopped,
+    shutdown_names_a_stuck_worker_of_a_node,
+    a_stopped_node_that_the_session_started_is_killed,
+    shutdown_returns_after_the_nodes_that_the_session_started_have_ended,
 );
 
 fn signal(pid: i64, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
-/// The error of a session whose other node or worker gets a signal while all but worker 3 are in a collective.
-fn after(session: &LaneSession, pid: i64, what: Signal) -> Error {
+/// Sends a signal to the process `pid` while all workers except worker 3 are in a collective; returns the session's
+/// error.
+fn error_after_signal(session: &LaneSession, pid: i64, what: Signal) -> Error {
     block_on(async {
         session.init_ccl("by-store", &[]).await.unwrap();
         session.call(&session.function("tests.barriers").await.unwrap(), (1, 3, 1000.0)).await.unwrap();
         thread::sleep(Duration::from_millis(200));
         signal(pid, what);
         let error = session.sync_all().await.unwrap_err();
-        // Worker 1 was in the collective, and has left it.
-        let deadlines = Duration::from_secs(10);
+        // Worker 1 was in the collective, and the abort has ended it.
+        let limit = Duration::from_secs(10);
         let start = std::time::Instant::now();
         session.shutdown().await.unwrap();
-        assert!(start.elapsed() < deadlines, "nobody waits for it");
+        assert!(start.elapsed() < limit, "shutdown waited for the lost worker");
         error
     })
 }
 
-fn a_node_killed_inside_a_collective_is_named_and_the_others_are_aborted() {
+fn a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let (session, node) = pair(builder(2, 2).node_workers(kind));
         let workers = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
-        let loss = after(&session, node.id().into(), Signal::KILL);
+        let loss = error_after_signal(&session, node.id().into(), Signal::KILL);
         let error = loss.to_string();
         assert!(
             error.starts_with("node 1 (") && error.ends_with(") with workers 2 to 3 lost: its connection was closed"),
@@ -63,17 +64,17 @@ fn a_node_killed_inside_a_collective_is_named_and_the_others_are_aborted() {
     }
 }
 
-fn a_frozen_node_is_named() {
+fn a_stopped_node_is_lost_after_the_silence_limit() {
     let (session, mut node) = pair(builder(2, 2).silence(Duration::from_millis(500)));
-    let error = after(&session, node.id().into(), Signal::STOP).to_string();
+    let error = error_after_signal(&session, node.id().into(), Signal::STOP).to_string();
     assert!(error.starts_with("node 1 (") && error.ends_with("lost: it has said nothing for 500ms"), "{error}");
     node.kill().unwrap();
     node.wait().unwrap();
 }
 
-fn a_worker_killed_on_a_node_is_named_with_its_node() {
+fn a_worker_killed_on_a_node_is_lost_with_its_node_in_the_error() {
     let (session, node) = pair(builder(2, 2).node_workers(SessionKind::Processes));
-    let loss = after(&session, ask(&session, "tests.pid", 3), Signal::KILL);
+    let loss = error_after_signal(&session, ask(&session, "tests.pid", 3), Signal::KILL);
     let error = loss.to_string();
     assert!(error.starts_with("worker 3 lost: on node 1 ("), "{error}");
     assert!(error.ends_with("): its process ended: signal: 9 (SIGKILL)"), "{error}");
@@ -85,7 +86,7 @@ fn a_worker_killed_on_a_node_is_named_with_its_node() {
     end(node);
 }
 
-fn a_killed_controller_takes_its_nodes_and_their_workers_along() {
+fn nodes_and_their_workers_end_when_their_controller_is_killed() {
     let mut controller = programs::command("controller").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut pids = Vec::new();
     for line in BufReader::new(controller.stdout.take().unwrap()).lines() {
@@ -101,12 +102,12 @@ fn a_killed_controller_takes_its_nodes_and_their_workers_along() {
     pids.into_iter().for_each(wait_for_end_of);
 }
 
-fn a_frozen_controller_is_given_up() {
+fn nodes_and_their_workers_end_when_their_controller_is_stopped() {
     let mut controller = programs::command("controller").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(controller.stdout.take().unwrap()).lines();
     let lines: Vec<String> = lines.map(Result::unwrap).take_while(|line| line != "ready").collect();
     signal(controller.id().into(), Signal::STOP);
-    // After 5 s of silence; some have the controller's as their parent, and wait as its children.
+    // They end after the silence limit of 5 s. Some are children of the stopped controller and stay zombies.
     for pid in lines.iter().flat_map(|line| line.split(' ')) {
         wait_for_end_of(pid.parse().unwrap());
     }
@@ -114,7 +115,7 @@ fn a_frozen_controller_is_given_up() {
     controller.wait().unwrap();
 }
 
-fn workers_of_a_node_that_do_not_leave_are_named() {
+fn shutdown_names_a_stuck_worker_of_a_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
         let (session, node) = pair(builder(2, 2).node_workers(kind).deadlines(deadlines));
@@ -131,7 +132,7 @@ fn workers_of_a_node_that_do_not_leave_are_named() {
     }
 }
 
-fn a_frozen_node_that_the_session_started_is_killed() {
+fn a_stopped_node_that_the_session_started_is_killed() {
     let silence = Duration::from_secs(2);
     let start = || {
         let session = Builder::nodes(2, 1).node_workers(SessionKind::Threads).silence(silence).start().unwrap();
@@ -139,19 +140,19 @@ fn a_frozen_node_that_the_session_started_is_killed() {
         signal(pid, Signal::STOP);
         (session, pid)
     };
-    // Once it is seen to be silent.
+    // Killed after the silence limit.
     let (session, pid) = start();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
     assert!(error.ends_with("it has said nothing for 2s"), "{error}");
     wait_for_end_of(pid);
     block_on(session.shutdown()).unwrap();
-    // Before that.
+    // Killed when the session is dropped before the silence limit.
     let (session, pid) = start();
     drop(session);
     wait_for_end_of(pid);
 }
 
-fn a_node_that_the_session_started_has_ended_when_shutdown_returns() {
+fn shutdown_returns_after_the_nodes_that_the_session_started_have_ended() {
     let session = Builder::nodes(3, 1).start().unwrap();
     let nodes = [1, 2].map(|worker| ask(&session, "tests.parent", worker));
     block_on(session.shutdown()).unwrap();

@@ -1,4 +1,4 @@
-//! What workers do in these tests.
+//! Worker functions of these tests.
 
 use std::time::Duration;
 use std::{process, thread};
@@ -31,7 +31,7 @@ fn is_me(ctx: &WorkerContext, worker: u32) -> bool {
 }
 
 fn print(ctx: &mut WorkerContext) -> disco::Result<()> {
-    // Worker 0 is the program itself.
+    // Worker 0 is a thread of the program, so its output has no prefix.
     if !is_me(ctx, 0) {
         print!("output of {}\nlast", ctx.worker());
         eprintln!("error of {}", ctx.worker());
@@ -39,7 +39,7 @@ fn print(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// Changes the colour and the title of a terminal, and rings its bell.
+/// Prints escape sequences that change the color and the title of a terminal, and ring its bell.
 fn paint(ctx: &mut WorkerContext) -> disco::Result<()> {
     if !is_me(ctx, 0) {
         println!("\x1b[31mred\u{9b}0m \x1b]0;title\x07");
@@ -75,7 +75,7 @@ fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> disco::Result<()
     Ok(())
 }
 
-/// All workers meet in the store, while the command runs; returns who was first.
+/// Synchronizes all workers through the store, and returns the worker that was elected leader.
 fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
     let (store, deadline) = (ctx.store(), Duration::from_secs(20));
     let key = |what: &str| format!("{what} {number}");
@@ -90,7 +90,7 @@ fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
     Ok(leader[0].into())
 }
 
-/// Meets the others again and again; one worker comes late.
+/// Enters `times` barriers; worker `late` sleeps for `seconds` first.
 fn barriers(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<()> {
     sleep(ctx, late, seconds)?;
     (0..times).try_for_each(|_| ctx.comm()?.barrier())

@@ -1,4 +1,4 @@
-//! Sessions of nodes that end well.
+//! Sessions of nodes without loss: values, store, recovery, output, shutdown.
 
 use std::time::Duration;
 use std::{fs, thread};
@@ -10,19 +10,19 @@ use crate::terminal;
 
 crate::tests!(
     nodes_have_workers_that_are_processes_or_threads,
-    values_of_all_sizes_reach_workers_of_nodes_and_come_back,
-    what_one_worker_gets_is_not_what_others_get,
-    the_store_is_one_for_the_workers_of_all_nodes,
-    a_failure_on_a_node_is_reported_and_recovered_from,
-    output_of_workers_comes_back_with_node_and_worker,
-    control_characters_of_nodes_are_shown_on_a_terminal,
-    nodes_end_with_their_session,
-    a_dropped_session_ends_its_nodes,
-    what_is_on_its_way_when_a_session_ends_harms_no_node,
-    secrets_and_invitations_do_not_reach_workers,
-    a_backend_of_one_machine_says_which_reach_further,
-    a_session_of_one_node_needs_no_other,
-    large_frames_hold_up_no_heartbeat,
+    values_of_all_sizes_make_a_round_trip_to_workers_of_nodes,
+    set_on_one_worker_does_not_change_the_value_of_others,
+    workers_of_all_nodes_share_one_store,
+    a_session_recovers_from_a_worker_failure_on_a_node,
+    output_of_workers_is_forwarded_with_node_and_worker,
+    control_characters_of_nodes_are_escaped_on_a_terminal,
+    a_node_exits_silently_after_a_shutdown,
+    nodes_and_workers_end_when_their_session_is_dropped,
+    commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node,
+    token_address_and_invitation_are_removed_from_the_environment_of_workers,
+    a_backend_of_one_machine_is_rejected_with_the_backends_that_reach_others,
+    a_session_of_one_node_starts_without_other_machines,
+    a_node_that_receives_large_frames_is_not_lost,
     large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them,
 );
 
@@ -49,7 +49,7 @@ fn nodes_have_workers_that_are_processes_or_threads() {
     }
 }
 
-fn values_of_all_sizes_reach_workers_of_nodes_and_come_back() {
+fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
         block_on(async {
@@ -59,7 +59,7 @@ fn values_of_all_sizes_reach_workers_of_nodes_and_come_back() {
                 for worker in session.world().workers() {
                     assert_eq!(session.get(&handle, worker).await.unwrap(), Value::Int(size as i64));
                 }
-                // Bytes go both ways without a data plane.
+                // `set` and `get` of bytes need no data plane.
                 let bytes = Value::from((0..size).map(|at| at as u8).collect::<Vec<u8>>());
                 session.set(&handle, WorkerId::new(3), bytes.clone()).await.unwrap();
                 assert!(session.get(&handle, WorkerId::new(3)).await.unwrap() == bytes);
@@ -74,7 +74,7 @@ fn values_of_all_sizes_reach_workers_of_nodes_and_come_back() {
     }
 }
 
-fn what_one_worker_gets_is_not_what_others_get() {
+fn set_on_one_worker_does_not_change_the_value_of_others() {
     let session = Builder::nodes(3, 1).start().unwrap();
     block_on(async {
         let handle = session.call(&session.function("tests.length").await.unwrap(), ("four",)).await.unwrap();
@@ -87,7 +87,7 @@ fn what_one_worker_gets_is_not_what_others_get() {
     });
 }
 
-fn the_store_is_one_for_the_workers_of_all_nodes() {
+fn workers_of_all_nodes_share_one_store() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
         block_on(async {
@@ -104,7 +104,7 @@ fn the_store_is_one_for_the_workers_of_all_nodes() {
     }
 }
 
-fn a_failure_on_a_node_is_reported_and_recovered_from() {
+fn a_session_recovers_from_a_worker_failure_on_a_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
         block_on(async {
@@ -113,7 +113,7 @@ fn a_failure_on_a_node_is_reported_and_recovered_from() {
                 let [panic, barriers] =
                     [session.function("tests.panic").await, session.function("tests.barriers").await];
                 session.call(&panic.unwrap(), (3,)).await.unwrap();
-                // Refused already, perhaps.
+                // Fails if the failure is already known.
                 _ = session.call(&barriers.unwrap(), (1, 9, 0.0)).await;
                 let error = session.sync_all().await.unwrap_err().to_string();
                 assert!(error.starts_with("worker 3: tests.panic ") && error.contains("on purpose"), "{error}");
@@ -126,7 +126,7 @@ fn a_failure_on_a_node_is_reported_and_recovered_from() {
     }
 }
 
-fn output_of_workers_comes_back_with_node_and_worker() {
+fn output_of_workers_is_forwarded_with_node_and_worker() {
     let output = end(programs::command("printer")
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
@@ -151,20 +151,20 @@ fn output_of_workers_comes_back_with_node_and_worker() {
     assert_eq!(sorted(output.stderr), err);
 }
 
-fn control_characters_of_nodes_are_shown_on_a_terminal() {
+fn control_characters_of_nodes_are_escaped_on_a_terminal() {
     let said = terminal::output(programs::command("painter"));
     assert!(!said.contains(['\x1b', '\x07', '\u{9b}']), "{said:?}");
     assert!(said.contains("[node 1 worker 2] \\x1b[31mred\\u{9b}0m \\x1b]0;title\\x07\r\n"), "{said:?}");
 }
 
-fn nodes_end_with_their_session() {
+fn a_node_exits_silently_after_a_shutdown() {
     let (session, node) = pair(builder(2, 2));
     block_on(session.shutdown()).unwrap();
     let output = end(node);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
-fn a_dropped_session_ends_its_nodes() {
+fn nodes_and_workers_end_when_their_session_is_dropped() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let (session, node) = pair(builder(2, 2).node_workers(kind));
         let pids = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
@@ -174,7 +174,7 @@ fn a_dropped_session_ends_its_nodes() {
     }
 }
 
-fn what_is_on_its_way_when_a_session_ends_harms_no_node() {
+fn commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let (session, node) = pair(builder(2, 2).node_workers(kind));
         block_on(async {
@@ -190,7 +190,7 @@ fn what_is_on_its_way_when_a_session_ends_harms_no_node() {
     }
 }
 
-fn secrets_and_invitations_do_not_reach_workers() {
+fn token_address_and_invitation_are_removed_from_the_environment_of_workers() {
     let (session, node) = pair(builder(2, 1).node_workers(SessionKind::Processes));
     block_on(async {
         let function = session.function("tests.variable").await.unwrap();
@@ -203,7 +203,7 @@ fn secrets_and_invitations_do_not_reach_workers() {
     assert!(end(node).status.success());
 }
 
-fn a_backend_of_one_machine_says_which_reach_further() {
+fn a_backend_of_one_machine_is_rejected_with_the_backends_that_reach_others() {
     let session = Builder::nodes(2, 1).start().unwrap();
     let error = block_on(session.init_ccl("local", &[])).unwrap_err().to_string();
     let others = error.strip_prefix(
@@ -213,7 +213,7 @@ fn a_backend_of_one_machine_says_which_reach_further() {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_session_of_one_node_needs_no_other() {
+fn a_session_of_one_node_starts_without_other_machines() {
     let session = Builder::nodes(1, 2).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
@@ -222,7 +222,7 @@ fn a_session_of_one_node_needs_no_other() {
     });
 }
 
-fn large_frames_hold_up_no_heartbeat() {
+fn a_node_that_receives_large_frames_is_not_lost() {
     let (session, node) = pair(builder(2, 1).silence(Duration::from_secs(2)));
     block_on(async {
         let length = session.function("tests.length").await.unwrap();
@@ -236,7 +236,7 @@ fn large_frames_hold_up_no_heartbeat() {
     assert!(end(node).status.success());
 }
 
-/// The most resident memory that a process has had, in bytes.
+/// Peak resident memory of a process, in bytes.
 fn peak(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -254,7 +254,7 @@ fn large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them() {
             assert!(bytes.len() == size && bytes.ends_with(&[7; 1000]));
         };
         thread::scope(|scope| (0..gets).for_each(|_| drop(scope.spawn(get))));
-        // The value, its encoding and the reply under way are of this size, and a little more may wait.
+        // The value, its encoding and the reply in flight have this size each; a little more may be queued.
         let peak = peak(node.id());
         assert!(peak < 6 * size as u64, "the node had {peak} bytes");
         block_on(session.shutdown()).unwrap();

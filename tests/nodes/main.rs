@@ -1,6 +1,6 @@
-//! Sessions of nodes: how they start, who is let in, what users see when a node, a link or the controller is gone.
+//! Sessions of nodes: start, handshake, and the errors after the loss of a node, a link or the controller.
 //!
-//! This program is its own nodes and workers, and some other programs that its tests need: see `programs`.
+//! Tests execute this program again as nodes and workers, and as other programs (see `programs`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -8,8 +8,8 @@
 mod ahead;
 mod by_store;
 mod death;
-mod door;
 mod functions;
+mod handshake;
 mod life;
 mod link;
 mod programs;
@@ -27,9 +27,9 @@ fn main() -> ExitCode {
     }
     disco::init();
     let mut arguments = Arguments::from_args();
-    // They wait most of the time, for what comes in time only if there are not too many.
+    // Few at a time: tests mostly wait, but under more load nodes would miss their deadlines.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
-    let tests = [life::tests(), start::tests(), door::tests(), link::tests(), ahead::tests(), death::tests()];
+    let tests = [life::tests(), start::tests(), handshake::tests(), link::tests(), ahead::tests(), death::tests()];
     let tests = tests.into_iter().flatten();
     let trials = tests.map(|(name, test)| {
         let run = move || {

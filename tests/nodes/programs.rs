@@ -1,4 +1,4 @@
-//! Nodes and other programs that tests start: this one again, with a variable that says which.
+//! Nodes and other programs that tests start: this executable, with the name of the program in an environment variable.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -9,24 +9,25 @@ use std::{env, thread};
 
 use disco::{Builder, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
 
-/// Says which program this is.
+/// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
 
-/// The token of these sessions, and another.
+/// The token of the sessions of these tests.
 pub(crate) const TOKEN: &str = "what only the nodes of these tests know";
-pub(crate) const OTHER: &str = "what the nodes of another session know";
+/// A token that no session of these tests accepts.
+pub(crate) const OTHER_TOKEN: &str = "what the nodes of another session know";
 
-/// How long something may take that is under way.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Time that a step of a test may take before the test fails.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// This program as another one.
+/// A command that runs this executable as `program`.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.env(PROGRAM, program).stdin(Stdio::null());
     command
 }
 
-/// A node that joins at an address.
+/// A command that runs this executable as a node that joins at `address`.
 pub(crate) fn node(address: impl ToString) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.env("DISCO_CONNECT", address.to_string()).env("DISCO_TOKEN", TOKEN);
@@ -34,13 +35,13 @@ pub(crate) fn node(address: impl ToString) -> Command {
     command
 }
 
-/// What a process says and returns, in time; one that does not end is killed.
+/// Waits for the end of a process and returns its output. Kills it and panics if it does not end in time.
 pub(crate) fn end(mut child: Child) -> Output {
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TEST_TIMEOUT {
             child.kill().unwrap();
-            panic!("it does not end: {:?}", child.wait_with_output().unwrap());
+            panic!("the process did not end: {:?}", child.wait_with_output().unwrap());
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -54,13 +55,13 @@ pub(crate) fn complaint(child: Child) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A session of nodes with the token, whose workers are threads, that gives up soon.
+/// A builder of a session of nodes with the token, whose workers are threads.
 pub(crate) fn builder(nodes: usize, per_node: usize) -> Builder {
     let builder = Builder::nodes(nodes, per_node).node_workers(SessionKind::Threads).token(Token::new(TOKEN).unwrap());
-    builder.start_deadline(PATIENCE)
+    builder.start_deadline(TEST_TIMEOUT)
 }
 
-/// Starts the session, and calls `join` with where it listens while it waits.
+/// Starts the session, and meanwhile calls `join` with the address where it listens.
 pub(crate) fn with<T>(builder: Builder, join: impl FnOnce(SocketAddr) -> T + Send) -> (disco::Result<LaneSession>, T)
 where
     T: Send,
@@ -77,7 +78,7 @@ where
     })
 }
 
-/// A session with one other node, which is this program as it is.
+/// A session with one other node, which is this executable.
 pub(crate) fn pair(builder: Builder) -> (LaneSession, Child) {
     let (session, child) = with(builder, |address| node(address).spawn().unwrap());
     (session.unwrap(), child)
@@ -91,23 +92,23 @@ pub(crate) fn ask(session: &LaneSession, function: &str, worker: u32) -> i64 {
     })
 }
 
-/// Waits until a process is gone, whoever is its parent.
+/// Waits until a process has ended. It need not be a child of this process.
 pub(crate) fn wait_for_end_of(pid: i64) {
     let start = Instant::now();
     let is_there = || match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // Ended, and nobody has asked how.
+        // A zombie has ended.
         Ok(stat) => !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'),
         Err(_) => false,
     };
     while is_there() {
-        assert!(start.elapsed() < PATIENCE, "process {pid} does not end");
+        assert!(start.elapsed() < TEST_TIMEOUT, "process {pid} does not end");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Runs the program that the environment names.
 pub(crate) fn run() -> Option<ExitCode> {
-    // Nodes and workers of a program are started with its variables.
+    // Nodes and workers inherit the environment of their program, so they reach this function, too.
     match env::var(PROGRAM).ok()?.as_str() {
         "printer" => printer("tests.print"),
         "painter" => printer("tests.paint"),
@@ -118,7 +119,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Prints through the workers of a node.
+/// Calls a function that prints, on the workers of a node.
 fn printer(function: &str) {
     disco::init();
     let session = Builder::nodes(2, 2).start().unwrap();
@@ -128,7 +129,7 @@ fn printer(function: &str) {
     });
 }
 
-/// Prints why it has no session: its node comes too late.
+/// Prints the start error of a session whose node joins too late.
 fn late() {
     if env::var_os("DISCO_CONNECT").is_some() {
         thread::sleep(Duration::from_millis(1500));
@@ -137,7 +138,7 @@ fn late() {
     println!("{}", Builder::nodes(2, 1).start_deadline(Duration::from_secs(1)).start().unwrap_err());
 }
 
-/// Prints the processes of its nodes and their workers, and waits to be killed.
+/// Prints the process ids of its workers and of their parents, the nodes, and waits to be killed.
 fn controller() {
     disco::init();
     let session = Builder::nodes(3, 2).start().unwrap();
@@ -145,7 +146,7 @@ fn controller() {
         println!("{} {}", ask(&session, "tests.pid", worker), ask(&session, "tests.parent", worker));
     }
     block_on(async {
-        // One worker is idle, one in a function.
+        // Worker 3 is inside a function, the others are idle.
         session.call(&session.function("tests.sleep").await.unwrap(), (3, 1000.0)).await.unwrap();
     });
     println!("ready");

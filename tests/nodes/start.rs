@@ -1,4 +1,4 @@
-//! Starting, and everything that can be wrong with it but the secret.
+//! Start of sessions of nodes, and its errors, except those of the handshake.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -9,36 +9,36 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Builder, Session, SessionKind, Token, block_on};
-use disco_channel::handshake::{ANSWER, Host, VERDICT};
+use disco_channel::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 
 use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
 
 crate::tests!(
-    an_address_in_use_is_named,
-    a_listener_without_a_token_refuses_to_start,
-    nodes_join_an_address_of_all_interfaces_with_the_token,
+    listening_on_an_address_in_use_is_an_error_with_the_address,
+    a_session_that_listens_without_a_token_does_not_start,
+    a_node_joins_a_controller_that_listens_on_all_interfaces,
     a_node_without_a_token_does_not_connect,
-    nodes_that_do_not_come_are_named_at_the_deadline,
-    a_node_that_waits_for_others_says_so,
-    nodes_of_a_session_that_does_not_start_end_soon,
-    a_node_waits_for_its_controller_and_says_so,
-    a_controller_that_does_not_come_is_an_error,
-    a_name_that_does_not_resolve_is_an_error,
-    what_is_no_controller_is_an_error,
-    a_controller_of_another_version_is_named,
-    a_controller_that_says_nothing_is_given_up_at_the_limit,
-    a_refusal_without_proof_does_not_send_a_node_away,
-    nodes_are_who_they_say_whoever_comes_first,
-    a_node_too_many_finds_nobody,
-    nodes_too_many_at_once_keep_nobody_out,
-    heartbeats_that_are_too_rare_are_refused,
-    a_node_of_another_size_is_refused_on_both_ends,
-    all_nodes_that_were_refused_are_listed,
-    a_node_whose_workers_can_t_start_is_named,
-    a_node_s_environment_is_checked,
+    missing_nodes_are_named_at_the_start_deadline,
+    a_node_that_waits_for_other_nodes_prints_it,
+    nodes_end_when_the_start_of_their_session_fails,
+    a_node_retries_until_its_controller_listens_and_prints_it,
+    a_node_without_a_controller_fails_after_its_join_time,
+    a_host_name_that_does_not_resolve_is_an_error,
+    a_server_that_is_no_controller_is_an_error,
+    a_controller_of_another_version_is_an_error_with_both_versions,
+    a_node_gives_up_a_silent_controller_after_its_join_time,
+    a_node_retries_after_a_rejection_without_proof_of_the_token,
+    nodes_get_the_ids_they_ask_for_in_any_order_of_joining,
+    a_node_that_joins_a_full_session_finds_no_listener,
+    a_session_starts_although_more_nodes_join_than_it_has,
+    heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected,
+    a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_ends,
+    the_start_error_lists_all_rejected_nodes,
+    a_node_whose_workers_can_not_start_is_lost_with_the_reason,
+    a_node_with_an_invalid_environment_fails_with_the_variable,
 );
 
-fn an_address_in_use_is_named() {
+fn listening_on_an_address_in_use_is_an_error_with_the_address() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let error = builder(2, 1).listen(address.to_string()).start().unwrap_err().to_string();
@@ -49,7 +49,7 @@ const NO_TOKEN: &str = "a session whose nodes are started elsewhere needs a toke
                         one by `disco token FILE`, copy the file to the other machines, and set DISCO_TOKEN_FILE=FILE, or pass \
                         `--token-file FILE` to `disco run` and `disco worker`";
 
-fn a_listener_without_a_token_refuses_to_start() {
+fn a_session_that_listens_without_a_token_does_not_start() {
     let builders =
         [Builder::nodes(2, 1), Builder::nodes(2, 1).listen("127.0.0.1:0"), Builder::nodes(2, 1).listen("0.0.0.0:0")];
     for builder in builders {
@@ -64,7 +64,7 @@ fn a_listener_without_a_token_refuses_to_start() {
     }
 }
 
-fn nodes_join_an_address_of_all_interfaces_with_the_token() {
+fn a_node_joins_a_controller_that_listens_on_all_interfaces() {
     let session = Builder::nodes(2, 1).token(Token::new(TOKEN).unwrap()).listen("0.0.0.0:0");
     let (session, node) = with(session, |address| node(format!("127.0.0.1:{}", address.port())).spawn().unwrap());
     block_on(session.unwrap().shutdown()).unwrap();
@@ -79,7 +79,7 @@ fn a_node_without_a_token_does_not_connect() {
     assert!(listener.accept().is_err());
 }
 
-fn nodes_that_do_not_come_are_named_at_the_deadline() {
+fn missing_nodes_are_named_at_the_start_deadline() {
     let start = |id: Option<u32>| {
         let session = builder(4, 1).start_deadline(Duration::from_millis(1500));
         let (session, node) = with(session, |address| {
@@ -96,7 +96,7 @@ fn nodes_that_do_not_come_are_named_at_the_deadline() {
     assert_eq!(start(None).0, "start: no end after 1.5s: 2 of node 1, node 2, node 3 did not join");
 }
 
-fn a_node_that_waits_for_others_says_so() {
+fn a_node_that_waits_for_other_nodes_prints_it() {
     let session = builder(3, 1);
     let (session, nodes) = with(session, |address| {
         let first = node(address).spawn().unwrap();
@@ -109,10 +109,10 @@ fn a_node_that_waits_for_others_says_so() {
     assert!(first.ends_with(", waiting for other nodes\n") && second.is_empty(), "{first}{second}");
 }
 
-fn nodes_of_a_session_that_does_not_start_end_soon() {
+fn nodes_end_when_the_start_of_their_session_fails() {
     let start = Instant::now();
     let late = command("late").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // With all that has its standard error.
+    // Returns when all processes that inherited the standard error have ended.
     let output = end(late);
     let [said, told] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     assert_eq!(said, "start: no end after 1s: node 1 did not join\n");
@@ -120,8 +120,8 @@ fn nodes_of_a_session_that_does_not_start_end_soon() {
     assert!(start.elapsed() < Duration::from_secs(15), "after {:?}", start.elapsed());
 }
 
-fn a_node_waits_for_its_controller_and_says_so() {
-    let address = free();
+fn a_node_retries_until_its_controller_listens_and_prints_it() {
+    let address = free_address();
     let waits = node(address).spawn().unwrap();
     thread::sleep(Duration::from_millis(700));
     let session = builder(2, 1).listen(address.to_string()).start().unwrap();
@@ -134,28 +134,28 @@ fn a_node_waits_for_its_controller_and_says_so() {
     assert!(output.status.success());
 }
 
-fn a_controller_that_does_not_come_is_an_error() {
-    let address = free();
+fn a_node_without_a_controller_fails_after_its_join_time() {
+    let address = free_address();
     let told = complaint(node(address).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap());
     let last =
         format!("disco: joining the controller at {address}: no end after 1s: Connection refused (os error 111)\n");
     assert!(told.ends_with(&last), "{told}");
 }
 
-fn a_name_that_does_not_resolve_is_an_error() {
+fn a_host_name_that_does_not_resolve_is_an_error() {
     let told = complaint(node("no-such-host.invalid:4000").env("DISCO_JOIN_SECONDS", "1").spawn().unwrap());
     assert!(
         told.contains(
-            "disco: joining the controller at no-such-host.invalid:4000: no end after 1s: its name does not resolve"
+            "disco: joining the controller at no-such-host.invalid:4000: no end after 1s: the name does not resolve"
         ),
         "{told}"
     );
     let told = complaint(node("no port").env("DISCO_JOIN_SECONDS", "1").spawn().unwrap());
-    assert!(told.contains("its name does not resolve: invalid socket address"), "{told}");
+    assert!(told.contains("the name does not resolve: invalid socket address"), "{told}");
 }
 
-/// What a node says to somebody who listens and does `answer`.
-fn meets(answer: impl FnOnce(std::net::TcpStream) + Send) -> String {
+/// The standard error of a node whose controller's address is a listener that runs `answer` on the connection.
+fn node_error_with(answer: impl FnOnce(std::net::TcpStream) + Send) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     thread::scope(|scope| {
         let node = node(listener.local_addr().unwrap()).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap();
@@ -164,22 +164,25 @@ fn meets(answer: impl FnOnce(std::net::TcpStream) + Send) -> String {
     })
 }
 
-fn what_is_no_controller_is_an_error() {
-    let told = meets(|mut stream| {
+fn a_server_that_is_no_controller_is_an_error() {
+    let told = node_error_with(|mut stream| {
         stream.write_all(&[b'H'; 100]).unwrap();
         _ = stream.read_to_end(&mut Vec::new());
     });
-    assert!(told.contains(": no end after 1s: ") && told.ends_with("it is no controller of Disco\n"), "{told}");
-    // Less than a greeting, and open until the node leaves.
-    let told = meets(|mut stream| {
+    assert!(
+        told.contains(": no end after 1s: ") && told.ends_with("the listener is not a Disco controller\n"),
+        "{told}"
+    );
+    // Sends less than a greeting, and keeps the connection open until the node closes it.
+    let told = node_error_with(|mut stream| {
         stream.write_all(b"SSH-2.0-OpenSSH\r\n").unwrap();
         _ = stream.read_to_end(&mut Vec::new());
     });
-    assert!(told.ends_with("it is no controller of Disco\n"), "{told}");
+    assert!(told.ends_with("the listener is not a Disco controller\n"), "{told}");
 }
 
-fn a_controller_of_another_version_is_named() {
-    let told = meets(|mut stream| {
+fn a_controller_of_another_version_is_an_error_with_both_versions() {
+    let told = node_error_with(|mut stream| {
         stream.write_all(b"discnode\x63\0\0\0").unwrap();
         stream.write_all(&[0; 32]).unwrap();
         _ = stream.read_to_end(&mut Vec::new());
@@ -188,25 +191,25 @@ fn a_controller_of_another_version_is_named() {
     assert!(told.contains(": no end after 1s: ") && told.ends_with(text), "{told}");
 }
 
-fn a_controller_that_says_nothing_is_given_up_at_the_limit() {
+fn a_node_gives_up_a_silent_controller_after_its_join_time() {
     let start = Instant::now();
-    let told = meets(|mut stream| {
+    let told = node_error_with(|mut stream| {
         _ = stream.read_to_end(&mut Vec::new());
     });
     assert!(told.contains(": no end after 1s: it sent no complete answer within "), "{told}");
     assert!(start.elapsed() < Duration::from_secs(4), "after {:?}", start.elapsed());
 }
 
-fn a_refusal_without_proof_does_not_send_a_node_away() {
+fn a_node_retries_after_a_rejection_without_proof_of_the_token() {
     let impostor = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = impostor.local_addr().unwrap();
     let node = node(address).spawn().unwrap();
     let (mut stream, _) = impostor.accept().unwrap();
     drop(impostor);
-    stream.write_all(Host::new([1; 32]).greeting()).unwrap();
-    stream.read_exact(&mut [0; ANSWER]).unwrap();
-    // The status of a wrong token.
-    let mut verdict = [0; VERDICT];
+    stream.write_all(ControllerHandshake::new([1; 32]).greeting()).unwrap();
+    stream.read_exact(&mut [0; ANSWER_BYTES]).unwrap();
+    // Status 1: wrong token.
+    let mut verdict = [0; VERDICT_BYTES];
     verdict[0] = 1;
     stream.write_all(&verdict).unwrap();
     drop(stream);
@@ -215,10 +218,10 @@ fn a_refusal_without_proof_does_not_send_a_node_away() {
     block_on(session.shutdown()).unwrap();
     let output = end(node);
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && told.contains("s more: it has another token"), "{told}");
+    assert!(output.status.success() && told.contains("s more: the controller has another token"), "{told}");
 }
 
-fn nodes_are_who_they_say_whoever_comes_first() {
+fn nodes_get_the_ids_they_ask_for_in_any_order_of_joining() {
     let session = builder(4, 1);
     let (session, nodes) = with(session, |address| {
         [Some(3), None, Some(1)].map(|id| {
@@ -237,7 +240,7 @@ fn nodes_are_who_they_say_whoever_comes_first() {
     nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
 }
 
-fn a_node_too_many_finds_nobody() {
+fn a_node_that_joins_a_full_session_finds_no_listener() {
     let (session, (node, late)) = with(builder(2, 1), |address| {
         let first = node(address).spawn().unwrap();
         thread::sleep(Duration::from_millis(500));
@@ -251,47 +254,47 @@ fn a_node_too_many_finds_nobody() {
     assert!(end(node).status.success());
 }
 
-fn nodes_too_many_at_once_keep_nobody_out() {
-    let address = free();
+fn a_session_starts_although_more_nodes_join_than_it_has() {
+    let address = free_address();
     let waiting = || node(address).env("DISCO_JOIN_SECONDS", "3").spawn().unwrap();
     let nodes: Vec<_> = (0..4).map(|_| waiting()).collect();
     thread::sleep(Duration::from_millis(300));
     let session = builder(3, 1).listen(address.to_string()).start().unwrap();
     let pids = [1, 2].map(|worker| ask(&session, "tests.pid", worker));
     for node in nodes {
-        // Those that are left are told so, or find nobody later.
+        // Nodes that did not get in are rejected, or find no listener.
         let is_in = pids.contains(&i64::from(node.id()));
         if is_in {
             continue;
         }
         let told = complaint(node);
-        assert!(told.contains("all nodes are here") || told.contains("joining the controller at "), "{told}");
+        assert!(told.contains("all nodes have joined") || told.contains("joining the controller at "), "{told}");
     }
     block_on(session.shutdown()).unwrap();
 }
 
-fn heartbeats_that_are_too_rare_are_refused() {
+fn heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected() {
     let start = |heartbeat| builder(2, 1).heartbeat(heartbeat).start().unwrap_err().to_string();
-    let text = "a heartbeat every 3s where 5s of silence are allowed: it is to come at least twice";
+    let text = "the heartbeat interval 3s must be above 0 and at most half of the silence limit 5s";
     assert_eq!(start(Duration::from_secs(3)), text);
-    assert!(start(Duration::ZERO).starts_with("a heartbeat every 0ns "));
-    assert!(start(Duration::MAX).starts_with("a heartbeat every 18446744073709551615.999999999s "));
-    // Threads have none.
+    assert!(start(Duration::ZERO).starts_with("the heartbeat interval 0ns must be above 0 "));
+    assert!(start(Duration::MAX).starts_with("the heartbeat interval 18446744073709551615.999999999s must be "));
+    // Threads have no heartbeat.
     let session = Builder::threads(2).heartbeat(Duration::MAX).start().unwrap();
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_node_of_another_size_is_refused_on_both_ends() {
+fn a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_ends() {
     let larger = |address| node(address).env("DISCO_WORKERS_PER_NODE", "3").spawn().unwrap();
-    let why = "it was told to have 3 workers, and nodes here have 2";
+    let why = "it was started with 3 workers, and nodes of this session have 2";
     let refusal = format!("disco: the controller lost: it refuses this node: {why}\n");
     let (session, told) =
         with(builder(2, 2).start_deadline(Duration::from_millis(1500)), |address| complaint(larger(address)));
     let error = session.unwrap_err().to_string();
-    let start = "start: no end after 1.5s: node 1 did not join; sent away: ";
+    let start = "start: no end after 1.5s: node 1 did not join; refused: ";
     assert!(error.starts_with(start) && error.contains(" at 127.0.0.1:"), "{error}");
     assert!(error.ends_with(&format!(": {why}")) && told == refusal, "{error}; {told}");
-    // The session takes the next node.
+    // The session accepts the next node.
     let (session, (told, good)) =
         with(builder(2, 2), |address| (complaint(larger(address)), node(address).spawn().unwrap()));
     let session = session.unwrap();
@@ -300,7 +303,7 @@ fn a_node_of_another_size_is_refused_on_both_ends() {
     assert!(end(good).status.success());
 }
 
-fn all_nodes_that_were_refused_are_listed() {
+fn the_start_error_lists_all_rejected_nodes() {
     let larger = |address, workers: usize| {
         let mut node = node(address);
         node.env("DISCO_WORKERS_PER_NODE", workers.to_string()).spawn().unwrap()
@@ -311,12 +314,15 @@ fn all_nodes_that_were_refused_are_listed() {
     });
     let error = session.unwrap_err().to_string();
     for workers in 3..8 {
-        assert!(error.contains(&format!(": it was told to have {workers} workers, and nodes here have 2")), "{error}");
+        assert!(
+            error.contains(&format!(": it was started with {workers} workers, and nodes of this session have 2")),
+            "{error}"
+        );
     }
 }
 
-fn a_node_whose_workers_can_t_start_is_named() {
-    // Its workers are processes, for which there are no descriptors.
+fn a_node_whose_workers_can_not_start_is_lost_with_the_reason() {
+    // The node has too few descriptors for the processes of its workers.
     let session = builder(2, 4).node_workers(SessionKind::Processes);
     let (session, node) = with(session, |address| {
         let mut shell = std::process::Command::new("sh");
@@ -331,17 +337,17 @@ fn a_node_whose_workers_can_t_start_is_named() {
     assert!(told.contains("Too many open files"), "{told}");
 }
 
-fn a_node_s_environment_is_checked() {
+fn a_node_with_an_invalid_environment_fails_with_the_variable() {
     let told = complaint(node("127.0.0.1:1").env("DISCO_NODE_ID", "first").spawn().unwrap());
     assert_eq!(told, "disco: DISCO_NODE_ID=`first` is no number\n");
     let told = complaint(node("127.0.0.1:1").env("DISCO_TOKEN", "short").spawn().unwrap());
-    assert_eq!(told, "disco: DISCO_TOKEN: a token has 16 to 4096 bytes, and this one 5\n");
+    assert_eq!(told, "disco: DISCO_TOKEN: a token must have 16 to 4096 bytes, and this one has 5\n");
     let told =
         complaint(node("127.0.0.1:1").env_remove("DISCO_TOKEN").env("DISCO_TOKEN_FILE", "/nowhere").spawn().unwrap());
     assert_eq!(told, "disco: token file /nowhere: No such file or directory (os error 2)\n");
 }
 
-/// An address where nobody listens, for now.
-fn free() -> SocketAddr {
+/// A free address, on which nothing listens yet.
+fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Tensors that peers can't reach: made by workers without an arena, whose data plane is that of processes.
+//! The backend `local` with tensors in private memory, which peers can't reach, as between processes.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use disco_conformance::{Harness, Wish};
 use disco_core::shared_memory::Arena;
 use disco_core::{Link, Seat, backend::Rendezvous};
 
-/// `local` for tensors that the other ranks can't reach.
+/// The harness of the backend `local-private`.
 #[derive(Debug)]
 pub(crate) struct Private;
 
-/// The backend for it: workers make their tensors without an arena, and connect with one.
+/// The backend: workers allocate tensors without an arena, and connect with one.
 #[derive(Debug)]
-struct Local;
+struct LocalPrivate;
 
-static LOCAL: Local = Local;
+static LOCAL_PRIVATE: LocalPrivate = LocalPrivate;
 
-disco_core::register_backend!(LOCAL);
+disco_core::register_backend!(LOCAL_PRIVATE);
 
 impl Harness for Private {
     fn name(&self) -> &str {
@@ -25,7 +25,7 @@ impl Harness for Private {
     }
 
     fn backend(&self) -> &str {
-        LOCAL.name()
+        LOCAL_PRIVATE.name()
     }
 
     fn worlds(&self) -> Vec<World> {
@@ -46,7 +46,7 @@ impl Harness for Private {
     }
 }
 
-impl Backend for Local {
+impl Backend for LocalPrivate {
     fn name(&self) -> &'static str {
         "local-private"
     }

@@ -1,4 +1,4 @@
-//! Workers and controllers that die, freeze or go mad, and what the user sees of it.
+//! Workers and controllers that die, stop or misbehave, and the resulting errors.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -22,31 +22,32 @@ use crate::functions::resident;
 use crate::{life, programs};
 
 crate::tests!(
-    a_killed_worker_is_named_at_once,
-    a_worker_killed_inside_a_function_is_named_at_once,
-    a_worker_killed_before_a_collective_is_named_at_once,
-    a_worker_killed_while_others_wait_for_it_in_a_collective_is_named_at_once,
-    a_worker_killed_in_the_middle_of_a_collective_is_named_at_once_and_leaks_no_memory,
-    a_worker_killed_after_a_collective_takes_no_result_with_it,
-    a_worker_stopped_in_the_middle_of_a_collective_is_named_after_the_silence,
-    a_worker_that_exits_in_a_function_is_named_with_its_status,
-    a_stack_overflow_is_a_lost_worker_and_its_message_is_passed_on,
-    a_panic_is_a_failure_and_nobody_is_lost,
-    a_stopped_worker_is_named_after_the_silence_and_killed,
-    a_busy_worker_is_not_silent,
-    a_worker_that_writes_over_the_ring_is_named,
-    a_worker_that_says_what_none_would_is_named,
-    a_panic_of_the_service_thread_is_the_loss_of_its_workers,
-    a_stuck_worker_is_named_and_killed_at_shutdown,
+    a_killed_worker_is_lost_before_the_silence_limit,
+    a_worker_killed_inside_a_function_is_lost_before_the_silence_limit,
+    a_worker_killed_before_a_collective_is_lost_before_the_silence_limit,
+    a_worker_killed_while_peers_wait_for_it_in_a_collective_is_lost_before_the_silence_limit,
+    a_worker_killed_during_a_collective_is_lost_and_leaks_no_memory,
+    results_of_a_collective_stay_available_until_the_loss_of_a_worker,
+    a_worker_stopped_during_a_collective_is_lost_after_the_silence_limit,
+    a_worker_that_exits_in_a_function_is_lost_with_its_status,
+    a_stack_overflow_is_the_loss_of_its_worker,
+    a_panic_is_a_worker_failure_and_the_session_recovers,
+    a_stopped_worker_is_lost_after_the_silence_limit_and_killed,
+    a_worker_inside_a_function_is_not_lost_after_the_silence_limit,
+    a_worker_that_corrupts_its_cursor_in_the_ring_is_lost,
+    a_worker_that_sends_invalid_messages_is_lost,
+    a_panic_of_the_service_thread_is_the_loss_of_the_lane_s_workers,
+    shutdown_names_and_kills_a_stuck_worker,
     workers_end_when_their_controller_is_killed,
-    a_worker_that_dies_after_shutdown_was_sent_is_lost_all_the_same,
-    a_million_calls_wait_for_room_behind_a_stuck_worker,
-    large_calls_wait_for_room_behind_a_stuck_worker,
+    a_worker_that_dies_after_shutdown_was_sent_is_lost,
+    a_million_calls_behind_a_stuck_worker_meet_back_pressure_and_fail_at_the_stall_deadline,
+    large_calls_behind_a_stuck_worker_meet_back_pressure_and_fail_at_the_stall_deadline,
 );
 
+/// A silence limit that no test reaches.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Calls a function for its effect.
+/// Calls a function by name.
 fn call<A: disco::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
     block_on(async { session.call(&session.function(name).await?, args).await })
 }
@@ -57,13 +58,14 @@ fn pid_of(session: &LaneSession, worker: u32) -> Pid {
     Pid::from_raw(pid as i32).unwrap()
 }
 
-/// Whether a process is there and not a zombie.
+/// Whether a process exists and is not a zombie.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-fn ends_within(limit: Duration, condition: impl Fn() -> bool) -> bool {
+/// Polls `condition` until it holds or `limit` has passed.
+fn becomes_true_within(limit: Duration, condition: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while start.elapsed() < limit {
         if condition() {
@@ -74,23 +76,23 @@ fn ends_within(limit: Duration, condition: impl Fn() -> bool) -> bool {
     condition()
 }
 
-/// The error that a session ends with, whose shutdown is clean all the same.
+/// The loss that a session reports, from every later operation, too. The shutdown succeeds.
 fn lost(session: LaneSession) -> String {
     let error = block_on(session.sync_all()).unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     let again = block_on(session.sync_worker(WorkerId::new(0))).unwrap_err();
-    assert_eq!(again.to_string(), error.to_string(), "from then on");
+    assert_eq!(again.to_string(), error.to_string(), "a later operation has the same error");
     block_on(session.shutdown()).unwrap();
     error.to_string()
 }
 
-fn a_killed_worker_is_named_at_once() {
+fn a_killed_worker_is_lost_before_the_silence_limit() {
     let session = Builder::processes(3).silence(LONG).start().unwrap();
     kill_process(pid_of(&session, 2), Signal::KILL).unwrap();
     assert_eq!(lost(session), "worker 2 lost: its process ended: signal: 9 (SIGKILL)");
 }
 
-fn a_worker_killed_inside_a_function_is_named_at_once() {
+fn a_worker_killed_inside_a_function_is_lost_before_the_silence_limit() {
     let session = Builder::processes(3).silence(LONG).start().unwrap();
     let pid = pid_of(&session, 1);
     call(&session, "tests.sleep", (1, 1000.0)).unwrap();
@@ -99,7 +101,7 @@ fn a_worker_killed_inside_a_function_is_named_at_once() {
     assert_eq!(lost(session), "worker 1 lost: its process ended: signal: 9 (SIGKILL)");
 }
 
-/// A session with communicators, and the process of one of its workers.
+/// A session with communicators, and the process id of worker `victim`.
 fn connected(victim: u32, silence: Duration) -> (LaneSession, Pid) {
     let session = Builder::processes(3).silence(silence).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
@@ -109,15 +111,15 @@ fn connected(victim: u32, silence: Duration) -> (LaneSession, Pid) {
 
 const KILLED: &str = "worker 2 lost: its process ended: signal: 9 (SIGKILL)";
 
-fn a_worker_killed_before_a_collective_is_named_at_once() {
+fn a_worker_killed_before_a_collective_is_lost_before_the_silence_limit() {
     let (session, pid) = connected(2, LONG);
     kill_process(pid, Signal::KILL).unwrap();
-    // Refused already, or aborted: others may be in it.
+    // Fails if the loss is already known.
     _ = call(&session, "tests.reduce", (1000, 1, 0, 0.0));
     assert_eq!(lost(session), KILLED);
 }
 
-fn a_worker_killed_while_others_wait_for_it_in_a_collective_is_named_at_once() {
+fn a_worker_killed_while_peers_wait_for_it_in_a_collective_is_lost_before_the_silence_limit() {
     let (session, pid) = connected(2, LONG);
     call(&session, "tests.reduce", (1 << 20, 1, 2, 1000.0)).unwrap();
     thread::sleep(Duration::from_millis(50));
@@ -125,9 +127,9 @@ fn a_worker_killed_while_others_wait_for_it_in_a_collective_is_named_at_once() {
     assert_eq!(lost(session), KILLED);
 }
 
-fn a_worker_killed_in_the_middle_of_a_collective_is_named_at_once_and_leaks_no_memory() {
-    let before = life::steady_possessions();
-    // At several moments of it.
+fn a_worker_killed_during_a_collective_is_lost_and_leaks_no_memory() {
+    let before = life::steady_resources();
+    // Kills at several moments of the collective.
     for round in 0..8 {
         let (session, pid) = connected(2, LONG);
         call(&session, "tests.reduce", (4 << 20, 1_000_000, 0, 0.0)).unwrap();
@@ -136,13 +138,13 @@ fn a_worker_killed_in_the_middle_of_a_collective_is_named_at_once_and_leaks_no_m
         assert_eq!(lost(session), KILLED);
     }
     assert!(
-        ends_within(Duration::from_secs(5), || life::possessions() == before),
+        becomes_true_within(Duration::from_secs(5), || life::resources() == before),
         "{before:?} before, now {:?}",
-        life::possessions()
+        life::resources()
     );
 }
 
-fn a_worker_killed_after_a_collective_takes_no_result_with_it() {
+fn results_of_a_collective_stay_available_until_the_loss_of_a_worker() {
     let (session, pid) = connected(2, LONG);
     let sum = call(&session, "tests.reduce", (1 << 20, 2, 0, 0.0)).unwrap();
     block_on(session.sync_all()).unwrap();
@@ -151,7 +153,7 @@ fn a_worker_killed_after_a_collective_takes_no_result_with_it() {
     assert_eq!(lost(session), KILLED);
 }
 
-fn a_worker_stopped_in_the_middle_of_a_collective_is_named_after_the_silence() {
+fn a_worker_stopped_during_a_collective_is_lost_after_the_silence_limit() {
     let (session, pid) = connected(2, Duration::from_millis(700));
     call(&session, "tests.reduce", (4 << 20, 1_000_000, 0, 0.0)).unwrap();
     thread::sleep(Duration::from_millis(100));
@@ -159,13 +161,13 @@ fn a_worker_stopped_in_the_middle_of_a_collective_is_named_after_the_silence() {
     assert_eq!(lost(session), "worker 2 lost: it has said nothing for 700ms");
 }
 
-fn a_worker_that_exits_in_a_function_is_named_with_its_status() {
+fn a_worker_that_exits_in_a_function_is_lost_with_its_status() {
     let session = Builder::processes(3).start().unwrap();
     call(&session, "tests.exit", (1, 3)).unwrap();
     assert_eq!(lost(session), "worker 1 lost: its process ended: exit status: 3");
 }
 
-fn a_stack_overflow_is_a_lost_worker_and_its_message_is_passed_on() {
+fn a_stack_overflow_is_the_loss_of_its_worker() {
     let session = Builder::processes(2).start().unwrap();
     call(&session, "tests.overflow", (1,)).unwrap();
     assert_eq!(
@@ -175,13 +177,13 @@ fn a_stack_overflow_is_a_lost_worker_and_its_message_is_passed_on() {
     );
 }
 
-/// Whether a process that aborts says that it has dumped core.
+/// Whether the status of an aborted process says that it dumped core.
 fn core_dumps() -> bool {
     let status = std::process::Command::new("/bin/sh").args(["-c", "kill -ABRT $$"]).status().unwrap();
     status.to_string().contains("core dumped")
 }
 
-fn a_panic_is_a_failure_and_nobody_is_lost() {
+fn a_panic_is_a_worker_failure_and_the_session_recovers() {
     let session = Builder::processes(3).start().unwrap();
     call(&session, "tests.panic", (2,)).unwrap();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
@@ -194,7 +196,7 @@ fn a_panic_is_a_failure_and_nobody_is_lost() {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_stopped_worker_is_named_after_the_silence_and_killed() {
+fn a_stopped_worker_is_lost_after_the_silence_limit_and_killed() {
     let session = Builder::processes(3).silence(Duration::from_millis(500)).start().unwrap();
     let pid = pid_of(&session, 1);
     kill_process(pid, Signal::STOP).unwrap();
@@ -202,18 +204,18 @@ fn a_stopped_worker_is_named_after_the_silence_and_killed() {
     assert!(!is_alive(pid.as_raw_nonzero().get() as u32));
 }
 
-fn a_busy_worker_is_not_silent() {
+fn a_worker_inside_a_function_is_not_lost_after_the_silence_limit() {
     let session = Builder::processes(2).silence(Duration::from_millis(500)).start().unwrap();
     call(&session, "tests.sleep", (1, 1.5)).unwrap();
     block_on(session.sync_all()).unwrap();
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_worker_that_writes_over_the_ring_is_named() {
+fn a_worker_that_corrupts_its_cursor_in_the_ring_is_lost() {
     let session = Builder::processes(3).start().unwrap();
     call(&session, "tests.scribble", (2,)).unwrap();
     let nop = block_on(session.function("tests.take_4")).unwrap();
-    // The ring is looked at when it is full.
+    // The controller reads the cursors when the ring is full.
     let error = loop {
         if let Err(error) = block_on(session.call(&nop, (1, 2.0, "text", true))) {
             break error;
@@ -223,14 +225,14 @@ fn a_worker_that_writes_over_the_ring_is_named() {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_worker_that_says_what_none_would_is_named() {
+fn a_worker_that_sends_invalid_messages_is_lost() {
     let cases = [
-        ("ahead of its epoch", "a question in epoch 5, which nobody has begun"),
+        ("ahead of its epoch", "a request in epoch 5, which has not begun"),
         ("in another's name", "another worker's name of a descriptor: 0x700000000"),
     ];
     for (program, why) in cases {
         let (folder, path) = programs::script(program);
-        // It comes, and what it says then is heard before or after the start.
+        // The invalid message arrives before or after the end of the start.
         let error = match Builder::processes(2).program(path).start() {
             Ok(session) => lost(session),
             Err(error) => error.to_string(),
@@ -240,11 +242,11 @@ fn a_worker_that_says_what_none_would_is_named() {
     }
 }
 
-/// An inbox with a defect.
+/// An inbox that panics on a reply.
 #[derive(Debug)]
-struct Defect(mpsc::Sender<String>);
+struct PanickingInbox(mpsc::Sender<String>);
 
-impl Inbox for Defect {
+impl Inbox for PanickingInbox {
     fn reply(&self, _: WorkerId, _: u64, _: Reply) {
         panic!("a defect, on purpose");
     }
@@ -260,20 +262,20 @@ impl Inbox for Defect {
     }
 }
 
-fn a_panic_of_the_service_thread_is_the_loss_of_its_workers() {
+fn a_panic_of_the_service_thread_is_the_loss_of_the_lane_s_workers() {
     let options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
     let lane = ProcessLane::new(WorkerRange::new(1..3), Arc::default(), options);
     let (tell, told) = mpsc::channel();
-    lane.start(Arc::new(Defect(tell))).unwrap();
+    lane.start(Arc::new(PanickingInbox(tell))).unwrap();
     lane.send(&Arc::new(Frame::new(1, [], Command::SyncAll))).unwrap();
     for worker in 1..3 {
-        let why = "the service thread of its lane panicked";
+        let why = "the service thread of the lane panicked";
         assert_eq!(told.recv_timeout(LONG).unwrap(), format!("worker {worker}: worker {worker} lost: {why}"));
     }
     lane.close(LONG).unwrap();
 }
 
-fn a_stuck_worker_is_named_and_killed_at_shutdown() {
+fn shutdown_names_and_kills_a_stuck_worker() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
     let pid = pid_of(&session, 2);
@@ -291,10 +293,10 @@ fn workers_end_when_their_controller_is_killed() {
     assert!(pids.len() == 3 && pids.iter().all(|pid| is_alive(*pid)), "{pids:?}");
     controller.kill().unwrap();
     controller.wait().unwrap();
-    assert!(ends_within(Duration::from_secs(5), || !pids.iter().any(|pid| is_alive(*pid))), "{pids:?}");
+    assert!(becomes_true_within(Duration::from_secs(5), || !pids.iter().any(|pid| is_alive(*pid))), "{pids:?}");
 }
 
-fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
+fn a_million_calls_behind_a_stuck_worker_meet_back_pressure_and_fail_at_the_stall_deadline() {
     let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
     let deadlines = Deadlines::default().with_stall(stall).with_close(close);
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
@@ -309,7 +311,7 @@ fn a_million_calls_wait_for_room_behind_a_stuck_worker() {
     assert!(block_on(session.shutdown()).unwrap_err().to_string().starts_with("not stopped after 100ms: worker 1 ("));
 }
 
-fn large_calls_wait_for_room_behind_a_stuck_worker() {
+fn large_calls_behind_a_stuck_worker_meet_back_pressure_and_fail_at_the_stall_deadline() {
     let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
     let deadlines = Deadlines::default().with_stall(stall).with_close(close);
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
@@ -323,12 +325,12 @@ fn large_calls_wait_for_room_behind_a_stuck_worker() {
     assert!(block_on(session.shutdown()).is_err());
 }
 
-fn a_worker_that_dies_after_shutdown_was_sent_is_lost_all_the_same() {
+fn a_worker_that_dies_after_shutdown_was_sent_is_lost() {
     let session = Builder::processes(3).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     call(&session, "tests.sleep", (1, 0.2)).unwrap();
     call(&session, "tests.exit", (1, 3)).unwrap();
-    // The others wait for it.
+    // The other workers wait for worker 1 in the collective.
     call(&session, "tests.reduce", (1000, 1, 0, 0.0)).unwrap();
     let error = block_on(session.shutdown()).unwrap_err();
     assert_eq!(error.to_string(), "worker 1 lost: its process ended: exit status: 3");

@@ -1,4 +1,4 @@
-//! What workers do in these tests.
+//! Worker functions of these tests.
 
 use std::hint::black_box;
 use std::io::{Seek, SeekFrom, Write};
@@ -64,7 +64,7 @@ fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> disco::Result<()
 }
 
 fn print(ctx: &mut WorkerContext, text: String) -> disco::Result<()> {
-    // Worker 0 is the program itself.
+    // Worker 0 is a thread of the program, so its output has no prefix.
     if !is_me(ctx, 0) {
         print!("{text} of {}\nlast", ctx.worker());
         eprintln!("error of {}", ctx.worker());
@@ -81,7 +81,7 @@ fn variable(_: &mut WorkerContext, name: String) -> disco::Result<Option<String>
     Ok(std::env::var(name).ok())
 }
 
-/// A worker that makes a session of processes itself.
+/// Starts a session of processes on each worker but worker 0; returns the error.
 fn session(ctx: &mut WorkerContext) -> disco::Result<String> {
     if is_me(ctx, 0) {
         return Ok(String::new());
@@ -96,7 +96,7 @@ fn session(ctx: &mut WorkerContext) -> disco::Result<String> {
 fn scribble(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     if is_me(ctx, worker) {
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        // The ring is the smaller of the two segments.
+        // The ring is the smaller of two segments.
         let segments = maps.lines().filter(|line| line.contains("/memfd:disco"));
         let ranges = segments.map(|line| {
             let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
@@ -104,10 +104,10 @@ fn scribble(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
         });
         let (start, _) = ranges.min_by_key(|(start, end)| end - start).unwrap();
         let mut memory = fs::File::options().read(true).write(true).open("/proc/self/mem").unwrap();
-        // Cursors stand after four pairs of cache lines, one on each further pair.
+        // Cursors follow four pairs of cache lines; each cursor has its own pair.
         memory.seek(SeekFrom::Start(start + 128 * (4 + u64::from(worker) - 1))).unwrap();
         memory.write_all(&u64::MAX.to_ne_bytes()).unwrap();
-        // The reader would write over it.
+        // Sleeps, because the reader would overwrite the cursor.
         thread::sleep(Duration::from_secs(1000));
     }
     Ok(())
@@ -125,14 +125,14 @@ fn bytes(_: &mut WorkerContext, count: i64) -> disco::Result<Vec<u8>> {
     Ok(vec![7; count as usize])
 }
 
-/// The most resident memory that this process has had, in bytes.
+/// Peak resident memory of this process, in bytes.
 fn peak(_: &mut WorkerContext) -> disco::Result<i64> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     Ok(line.trim().strip_suffix(" kB").unwrap().parse::<i64>().unwrap() << 10)
 }
 
-/// All workers meet in the store, while the command runs.
+/// Synchronizes all workers through the store, and returns the worker that was elected leader.
 fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
     let store = ctx.store();
     let (workers, deadline) = (ctx.world().size() as i64, Duration::from_secs(20));
@@ -154,7 +154,7 @@ fn opaque(_: &mut WorkerContext) -> disco::Result<disco::Opaque> {
     Ok(disco::Opaque::new(process::id()))
 }
 
-/// Sums ones over all workers, again and again; one worker comes late.
+/// All-reduces ones, `times` times; worker `late` sleeps for `seconds` first.
 fn reduce(ctx: &mut WorkerContext, elements: i64, times: i64, late: u32, seconds: f64) -> disco::Result<f64> {
     sleep(ctx, late, seconds)?;
     let (x, y) = (ctx.empty(DType::F32, [elements])?, ctx.empty(DType::F32, [elements])?);
@@ -165,7 +165,7 @@ fn reduce(ctx: &mut WorkerContext, elements: i64, times: i64, late: u32, seconds
     Ok(y.view::<f32>()?.iter().map(|y| f64::from(*y)).sum())
 }
 
-/// Worker 1 sends less than worker 0 expects.
+/// Worker 1 sends 2 elements, worker 0 receives 4.
 fn unequal(ctx: &mut WorkerContext) -> disco::Result<()> {
     let [two, four] = [2, 4].map(|elements| Tensor::zeros(DType::F32, [elements]));
     match ctx.worker().index() {
@@ -185,7 +185,7 @@ fn resident_here(_: &mut WorkerContext) -> disco::Result<i64> {
     Ok(resident())
 }
 
-/// More than a pipe holds.
+/// Prints more than the capacity of a pipe.
 fn noise(ctx: &mut WorkerContext) -> disco::Result<()> {
     if is_me(ctx, 1) {
         (0..20_000).for_each(|line| println!("line {line} of something that nobody reads"));

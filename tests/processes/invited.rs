@@ -1,4 +1,4 @@
-//! Workers that somebody else starts, as `mpiexec` does.
+//! Workers that are started by another launcher, as `mpiexec` does, with an invitation.
 
 use std::process::Child;
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::programs;
 
 crate::tests!(
-    whoever_has_an_invitation_is_a_worker,
-    a_worker_of_somebody_else_that_dies_is_named,
-    a_worker_of_somebody_else_that_is_stopped_is_killed,
-    whoever_does_not_come_is_named_at_the_deadline,
-    an_invitation_that_can_t_be_passed_on_ends_the_start,
+    a_process_with_an_invitation_serves_as_its_worker,
+    an_invited_worker_that_dies_is_lost,
+    an_invited_worker_that_is_stopped_is_lost_and_killed,
+    invited_workers_that_do_not_connect_are_named_at_the_start_deadline,
+    an_error_of_invite_fails_the_start,
 );
 
-/// A session of three workers, two of them processes that its lane did not start.
+/// Starts a session of three workers, two of which are processes that this function starts.
 fn start() -> (LaneSession, Vec<Child>) {
     let children = Arc::new(Mutex::new(Vec::new()));
     let builder = Builder::processes(3).silence(Duration::from_millis(700)).invite({
@@ -32,7 +32,7 @@ fn start() -> (LaneSession, Vec<Child>) {
     (session, children)
 }
 
-fn whoever_has_an_invitation_is_a_worker() {
+fn a_process_with_an_invitation_serves_as_its_worker() {
     let (session, mut children) = start();
     block_on(async {
         let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
@@ -44,7 +44,7 @@ fn whoever_has_an_invitation_is_a_worker() {
     assert!(children.iter_mut().all(|child| child.wait().unwrap().success()));
 }
 
-fn a_worker_of_somebody_else_that_dies_is_named() {
+fn an_invited_worker_that_dies_is_lost() {
     let (session, mut children) = start();
     children[1].kill().unwrap();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
@@ -54,7 +54,7 @@ fn a_worker_of_somebody_else_that_dies_is_named() {
     children[1].wait().unwrap();
 }
 
-fn a_worker_of_somebody_else_that_is_stopped_is_killed() {
+fn an_invited_worker_that_is_stopped_is_lost_and_killed() {
     let (session, mut children) = start();
     kill_process(Pid::from_child(&children[0]), Signal::STOP).unwrap();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
@@ -64,13 +64,13 @@ fn a_worker_of_somebody_else_that_is_stopped_is_killed() {
     children[1].wait().unwrap();
 }
 
-fn whoever_does_not_come_is_named_at_the_deadline() {
+fn invited_workers_that_do_not_connect_are_named_at_the_start_deadline() {
     let builder = Builder::processes(3).invite(|_| Ok(())).start_deadline(Duration::from_millis(300));
     let error = builder.start().unwrap_err().to_string();
     assert_eq!(error, "start: no end after 300ms: worker 1, worker 2 did not connect");
 }
 
-fn an_invitation_that_can_t_be_passed_on_ends_the_start() {
+fn an_error_of_invite_fails_the_start() {
     let error = Builder::processes(3).invite(|_| Err(Error::invalid("no way to tell"))).start().unwrap_err();
     assert_eq!(error.to_string(), "no way to tell");
 }

@@ -1,4 +1,4 @@
-//! Sessions of processes that end well.
+//! Sessions of processes without failures: values, store, output, resources.
 
 use std::fs;
 use std::io::Read;
@@ -10,20 +10,20 @@ use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_
 use crate::{programs, terminal};
 
 crate::tests!(
-    every_worker_is_a_process_but_the_first,
+    every_worker_except_worker_0_is_a_process,
     values_of_all_sizes_reach_workers_and_come_back,
-    what_can_t_cross_is_an_error_and_the_session_goes_on,
-    the_store_is_one_for_all_workers,
-    output_of_workers_is_passed_on_by_lines,
-    control_characters_of_workers_are_shown_on_a_terminal_and_passed_through_elsewhere,
-    events_of_workers_say_which_worker,
-    output_that_nobody_reads_does_not_keep_a_session_from_its_end,
-    large_values_for_one_worker_do_not_pile_up_in_others,
-    two_sessions_live_side_by_side,
+    a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues,
+    all_workers_share_one_store,
+    output_of_workers_is_forwarded_by_line_with_a_prefix,
+    control_characters_of_workers_are_escaped_on_a_terminal_and_unchanged_elsewhere,
+    tracing_events_of_workers_have_a_span_with_the_worker_id,
+    shutdown_returns_although_the_output_of_a_worker_is_not_read,
+    large_values_for_one_worker_do_not_grow_the_memory_of_others,
+    two_sessions_of_processes_run_at_the_same_time,
     sessions_leave_no_processes_descriptors_mappings_or_threads,
 );
 
-fn every_worker_is_a_process_but_the_first() {
+fn every_worker_except_worker_0_is_a_process() {
     let session = Builder::processes(4).groups(2).start().unwrap();
     block_on(async {
         let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
@@ -58,7 +58,7 @@ fn values_of_all_sizes_reach_workers_and_come_back() {
     });
 }
 
-fn what_can_t_cross_is_an_error_and_the_session_goes_on() {
+fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues() {
     let session = Builder::processes(2).start().unwrap();
     block_on(async {
         let length = session.function("tests.length").await.unwrap();
@@ -80,7 +80,7 @@ fn what_can_t_cross_is_an_error_and_the_session_goes_on() {
     });
 }
 
-fn the_store_is_one_for_all_workers() {
+fn all_workers_share_one_store() {
     let session = Builder::processes(4).start().unwrap();
     block_on(async {
         let function = session.function("tests.store").await.unwrap();
@@ -95,7 +95,7 @@ fn the_store_is_one_for_all_workers() {
     });
 }
 
-fn output_of_workers_is_passed_on_by_lines() {
+fn output_of_workers_is_forwarded_by_line_with_a_prefix() {
     let output = programs::command("printer").output().unwrap();
     assert!(output.status.success());
     let sorted = |bytes: Vec<u8>| {
@@ -108,7 +108,7 @@ fn output_of_workers_is_passed_on_by_lines() {
     assert_eq!(sorted(output.stderr), ["[worker 1] error of worker 1", "[worker 2] error of worker 2"]);
 }
 
-fn control_characters_of_workers_are_shown_on_a_terminal_and_passed_through_elsewhere() {
+fn control_characters_of_workers_are_escaped_on_a_terminal_and_unchanged_elsewhere() {
     let said = terminal::output(programs::command("painter"));
     assert!(!said.contains(['\x1b', '\x07', '\u{9b}']), "{said:?}");
     assert!(said.contains("[worker 1] \\x1b[31mred\\u{9b}0m \\x1b]0;title\\x07 of worker 1\r\n"), "{said:?}");
@@ -117,7 +117,7 @@ fn control_characters_of_workers_are_shown_on_a_terminal_and_passed_through_else
     assert!(said.contains(&format!("[worker 1] {} of worker 1\n", programs::ESCAPES)), "{said:?}");
 }
 
-fn events_of_workers_say_which_worker() {
+fn tracing_events_of_workers_have_a_span_with_the_worker_id() {
     let output = programs::command("logger").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
@@ -127,10 +127,10 @@ fn events_of_workers_say_which_worker() {
     }
 }
 
-fn output_that_nobody_reads_does_not_keep_a_session_from_its_end() {
+fn shutdown_returns_although_the_output_of_a_worker_is_not_read() {
     let mut program = programs::command("noise").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
-    // Ends with the program; its output is open, and not read.
+    // Standard error ends with the program. Standard output stays open and is not read.
     program.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(program.wait().unwrap().success(), "{said}");
     assert!(
@@ -139,7 +139,7 @@ fn output_that_nobody_reads_does_not_keep_a_session_from_its_end() {
     );
 }
 
-fn large_values_for_one_worker_do_not_pile_up_in_others() {
+fn large_values_for_one_worker_do_not_grow_the_memory_of_others() {
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
         let resident = session.function("tests.resident").await.unwrap();
@@ -162,7 +162,7 @@ fn large_values_for_one_worker_do_not_pile_up_in_others() {
     });
 }
 
-fn two_sessions_live_side_by_side() {
+fn two_sessions_of_processes_run_at_the_same_time() {
     let [a, b] = [2, 3].map(|workers| Builder::processes(workers).start().unwrap());
     block_on(async {
         for session in [&a, &b] {
@@ -175,8 +175,8 @@ fn two_sessions_live_side_by_side() {
     });
 }
 
-/// Children, descriptors, mapped segments and threads of this process.
-pub(crate) fn possessions() -> (usize, usize, usize, usize) {
+/// Numbers of children, descriptors, mapped segments and threads of this process.
+pub(crate) fn resources() -> (usize, usize, usize, usize) {
     let count = |folder: &str| fs::read_dir(folder).unwrap().count();
     let children = fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).unwrap();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -184,12 +184,12 @@ pub(crate) fn possessions() -> (usize, usize, usize, usize) {
     (children.split_whitespace().count(), count("/proc/self/fd"), segments, count("/proc/self/task"))
 }
 
-/// The same, when it has not changed for 100 ms: threads of earlier tests take a moment to leave the list.
-pub(crate) fn steady_possessions() -> (usize, usize, usize, usize) {
-    let mut before = possessions();
+/// [`resources`], once they are unchanged for 100 ms: threads of earlier tests end with a delay.
+pub(crate) fn steady_resources() -> (usize, usize, usize, usize) {
+    let mut before = resources();
     loop {
         std::thread::sleep(Duration::from_millis(100));
-        let now = possessions();
+        let now = resources();
         if std::mem::replace(&mut before, now) == now {
             return now;
         }
@@ -208,13 +208,13 @@ fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
         });
     };
     one(2, false);
-    let before = steady_possessions();
+    let before = steady_resources();
     for round in 0..200 {
         one(2 + round % 2, round % 10 == 9);
     }
     let start = Instant::now();
-    while possessions() != before && start.elapsed() < Duration::from_secs(10) {
+    while resources() != before && start.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(possessions(), before);
+    assert_eq!(resources(), before);
 }

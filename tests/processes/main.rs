@@ -1,6 +1,6 @@
-//! Sessions whose workers are processes: how they start, what they pass on, and what the user sees when one of them dies.
+//! Sessions of processes: start, values, output, and the errors after the loss of a worker.
 //!
-//! This program is its own workers, and some other programs that its tests need: see `programs`.
+//! Tests execute this program again as workers, and as other programs (see `programs`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     }
     disco::init();
     let mut arguments = Arguments::from_args();
-    // They count processes and descriptors, and stop and kill.
+    // One test at a time, because tests count this process's children and descriptors.
     arguments.test_threads = Some(1);
     let tests = [
         death::tests(),

@@ -1,20 +1,20 @@
-//! Programs that decide by what an error says as values, not by its text.
+//! Programs that match the fields of errors rather than their texts.
 
 use disco::error::{ErrorKind, LossCause, LostPeer, Memory, ProcessEnd};
 use disco::{Builder, Error, LaneSession, Session, SessionExt, Value, WorkerContext, WorkerId, WorkerRange, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 crate::tests!(
-    a_program_replaces_a_session_whose_worker_was_killed,
-    a_program_reads_the_kind_of_a_worker_s_error,
-    the_kind_of_a_panic_is_known,
+    a_program_matches_the_loss_of_a_killed_worker_and_starts_a_new_session,
+    a_program_matches_the_kind_of_a_worker_s_error,
+    the_kind_of_a_panic_is_panicked,
 );
 
 disco::register_function!("tests.fail_as_a_library", fail_as_a_library);
 disco::register_function!("tests.fail_without_memory", fail_without_memory);
 disco::register_function!("tests.fail_as_the_system", fail_as_the_system);
 
-/// The error of a vendor's library that these tests make up.
+/// Fails on worker 1 with an error of a made-up vendor library.
 fn fail_as_a_library(ctx: &mut WorkerContext) -> disco::Result<()> {
     match ctx.worker() == WorkerId::new(1) {
         true => Err(Error::Library {
@@ -41,7 +41,7 @@ fn fail_as_the_system(ctx: &mut WorkerContext) -> std::io::Result<()> {
     }
 }
 
-/// Calls a function on all workers, and waits.
+/// Calls a function on all workers and waits for it.
 async fn call(session: &LaneSession, name: &str) -> disco::Result<()> {
     session.call(&session.function(name).await?, ()).await?;
     session.sync_all().await
@@ -53,7 +53,8 @@ async fn pid_of(session: &LaneSession, worker: u32) -> Pid {
     Pid::from_raw(pid as i32).unwrap()
 }
 
-/// Works on a session, and starts it anew each time one of its workers was killed. Returns which were.
+/// Works on a session until a round succeeds, and starts a new session each time a worker was killed. Returns the
+/// killed workers.
 async fn work(mut session: LaneSession, mut harm: impl AsyncFnMut(&LaneSession, usize)) -> Vec<WorkerRange> {
     let mut killed = Vec::new();
     for round in 0.. {
@@ -78,7 +79,7 @@ async fn work(mut session: LaneSession, mut harm: impl AsyncFnMut(&LaneSession, 
     killed
 }
 
-fn a_program_replaces_a_session_whose_worker_was_killed() {
+fn a_program_matches_the_loss_of_a_killed_worker_and_starts_a_new_session() {
     let session = Builder::processes(3).start().unwrap();
     let killed = block_on(work(session, async |session, round| {
         if let Some(victim) = [2, 1].get(round) {
@@ -88,7 +89,7 @@ fn a_program_replaces_a_session_whose_worker_was_killed() {
     assert_eq!(killed, [WorkerRange::new(2..3), WorkerRange::new(1..2)]);
 }
 
-fn a_program_reads_the_kind_of_a_worker_s_error() {
+fn a_program_matches_the_kind_of_a_worker_s_error() {
     let library = ErrorKind::Library { backend: "made-up".into(), function: "madeUpAllReduce".into(), code: 5 };
     let cases = [
         ("tests.fail_as_a_library", library),
@@ -108,7 +109,7 @@ fn a_program_reads_the_kind_of_a_worker_s_error() {
     });
 }
 
-fn the_kind_of_a_panic_is_known() {
+fn the_kind_of_a_panic_is_panicked() {
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
         let panics = session.function("tests.panic").await.unwrap();

@@ -1,4 +1,4 @@
-//! Ranks of a real MPI that die, and other ends: the library that `cargo xtask test` fetches, whose ranks a session of processes starts itself.
+//! Ranks of a session of processes over a real MPI, fetched by `cargo xtask test`, that die or exit.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,14 +8,14 @@ use disco_conformance::Required;
 use crate::programs;
 
 crate::tests!(
-    a_rank_killed_inside_a_collective_of_mpi_is_named,
-    a_rank_stopped_inside_a_collective_of_mpi_is_named,
-    a_rank_that_exits_without_finalizing_is_named,
-    a_message_over_mpi_that_is_too_short_is_an_error,
-    a_program_that_exits_inside_a_collective_takes_its_ranks_along,
+    a_rank_killed_inside_a_collective_of_mpi_is_lost_with_its_signal,
+    a_rank_stopped_inside_a_collective_of_mpi_is_lost_after_the_silence_limit,
+    a_rank_that_exits_without_finalizing_is_lost_with_its_status,
+    a_message_over_mpi_shorter_than_its_receive_is_an_error,
+    all_ranks_end_when_the_program_exits_inside_a_collective,
 );
 
-/// The folder of an MPI; none if there is none.
+/// The folder of the MPI library, or `None` if it was not fetched.
 fn mpich() -> Option<PathBuf> {
     let cache = std::env::var_os("DISCO_TEST_CACHE");
     let folder = cache.map(|cache| Path::new(&cache).join("mpich-5.0.2")).filter(|folder| folder.is_dir());
@@ -26,7 +26,7 @@ fn mpich() -> Option<PathBuf> {
     folder
 }
 
-/// What the program prints that does this; none if there is no MPI.
+/// The output of the program `mpi` with argument `how`, or `None` without an MPI library.
 fn end_of(how: &str) -> Option<String> {
     let library = mpich()?.join("lib/libmpi.so.12");
     let output = programs::command("mpi").arg(how).env("DISCO_MPI_LIBRARY", library).output().unwrap();
@@ -34,27 +34,27 @@ fn end_of(how: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-fn a_rank_killed_inside_a_collective_of_mpi_is_named() {
+fn a_rank_killed_inside_a_collective_of_mpi_is_lost_with_its_signal() {
     let Some(said) = end_of("KILL") else { return };
     assert_eq!(said, "worker 2 lost: its process ended: signal: 9 (SIGKILL)\n");
 }
 
-fn a_rank_stopped_inside_a_collective_of_mpi_is_named() {
+fn a_rank_stopped_inside_a_collective_of_mpi_is_lost_after_the_silence_limit() {
     let Some(said) = end_of("STOP") else { return };
     assert_eq!(said, "worker 2 lost: it has said nothing for 700ms\n");
 }
 
-fn a_rank_that_exits_without_finalizing_is_named() {
+fn a_rank_that_exits_without_finalizing_is_lost_with_its_status() {
     let Some(said) = end_of("exit") else { return };
     assert_eq!(said, "worker 2 lost: its process ended: exit status: 3\n");
 }
 
-fn a_message_over_mpi_that_is_too_short_is_an_error() {
+fn a_message_over_mpi_shorter_than_its_receive_is_an_error() {
     let Some(said) = end_of("short") else { return };
     assert!(said.contains("recv: ranks disagree: rank 1 has sent 8 bytes, 16 are expected"), "{said}");
 }
 
-fn a_program_that_exits_inside_a_collective_takes_its_ranks_along() {
+fn all_ranks_end_when_the_program_exits_inside_a_collective() {
     let Some(folder) = mpich() else { return };
     let program = programs::command("mpi");
     let mut launcher = Command::new(folder.join("bin/mpiexec"));

@@ -1,4 +1,4 @@
-//! Workers that die whose data plane is NCCL, on its test double.
+//! Workers that die or stop while NCCL is their data plane, on its test double.
 
 use std::env;
 use std::thread;
@@ -13,15 +13,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::programs;
 
 crate::tests!(
-    a_worker_killed_before_an_all_reduce_of_nccl_is_named,
-    a_worker_killed_while_others_wait_for_it_in_an_all_reduce_of_nccl_is_named,
-    a_worker_killed_in_the_middle_of_all_reduces_of_nccl_is_named,
-    a_worker_stopped_before_an_all_reduce_of_nccl_is_named_with_the_operation,
+    a_worker_killed_before_an_all_reduce_of_nccl_is_lost_with_its_signal,
+    a_worker_killed_while_peers_wait_for_it_in_an_all_reduce_of_nccl_is_lost_with_its_signal,
+    a_worker_killed_during_all_reduces_of_nccl_is_lost_with_its_signal,
+    the_deadline_of_an_all_reduce_of_nccl_names_the_operation_and_a_stopped_rank,
 );
 
 disco::register_function!("tests.nccl.reduce", reduce);
 
-/// Sums over all workers, again and again; one worker comes late.
+/// All-reduces `times` times; worker `late` sleeps for `seconds` first.
 fn reduce(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<()> {
     if ctx.worker() == late.into() {
         thread::sleep(Duration::from_secs_f64(seconds));
@@ -33,7 +33,8 @@ fn reduce(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco
     ctx.comm()?.synchronize()
 }
 
-/// What a session of three says whose worker 2 is killed then, in a process that finds the double.
+/// The output of the program `nccl`, which finds the double: the errors of a session whose worker 2 is killed or
+/// stopped at `when`.
 fn end_of(when: &str) -> String {
     let mut command = programs::command("nccl");
     command.arg(when).env("LD_LIBRARY_PATH", disco_gpu_double::folder()).env_remove("DISCO_NCCL_LIBRARY");
@@ -44,19 +45,19 @@ fn end_of(when: &str) -> String {
 
 const KILLED: &str = "worker 2 lost: its process ended: signal: 9 (SIGKILL)\nworks again\n";
 
-fn a_worker_killed_before_an_all_reduce_of_nccl_is_named() {
+fn a_worker_killed_before_an_all_reduce_of_nccl_is_lost_with_its_signal() {
     assert_eq!(end_of("before"), KILLED);
 }
 
-fn a_worker_killed_while_others_wait_for_it_in_an_all_reduce_of_nccl_is_named() {
+fn a_worker_killed_while_peers_wait_for_it_in_an_all_reduce_of_nccl_is_lost_with_its_signal() {
     assert_eq!(end_of("waited for"), KILLED);
 }
 
-fn a_worker_killed_in_the_middle_of_all_reduces_of_nccl_is_named() {
+fn a_worker_killed_during_all_reduces_of_nccl_is_lost_with_its_signal() {
     assert_eq!(end_of("in the middle"), KILLED);
 }
 
-fn a_worker_stopped_before_an_all_reduce_of_nccl_is_named_with_the_operation() {
+fn the_deadline_of_an_all_reduce_of_nccl_names_the_operation_and_a_stopped_rank() {
     let said = end_of("stop");
     let [waited, killed] = said.lines().collect::<Vec<_>>().try_into().unwrap();
     assert!(waited.starts_with("worker 0: tests.nccl.reduce (") || waited.starts_with("worker 1: tests.nccl.reduce ("));
@@ -64,14 +65,14 @@ fn a_worker_stopped_before_an_all_reduce_of_nccl_is_named_with_the_operation() {
     assert!(killed.starts_with("not stopped after 500ms: worker 2 ("), "{killed}");
 }
 
-/// The program.
+/// The program `nccl`.
 pub(crate) fn run() {
     disco::init();
     let when = env::args().next_back().unwrap();
     if when == "stop" { stop() } else { die(&when) }
 }
 
-/// Has worker 2 stop where the others wait for it no longer than half a second.
+/// Stops worker 2 before an all-reduce whose deadline is half a second, and prints the errors.
 fn stop() {
     let limit = Duration::from_millis(500);
     let deadlines = Deadlines::default().with_close(limit);
@@ -87,14 +88,14 @@ fn stop() {
     });
 }
 
-/// The process of worker 2.
+/// The process id of worker 2.
 async fn pid_of(session: &LaneSession) -> Pid {
     let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
     let Value::Int(pid) = session.get(&pids, WorkerId::new(2)).await.unwrap() else { panic!() };
     Pid::from_raw(pid as i32).unwrap()
 }
 
-/// Has worker 2 die, then or while the others are in an all_reduce, and starts anew.
+/// Kills worker 2 before an all-reduce or while others are in one, prints the error, and starts a new session.
 fn die(when: &str) {
     let session = || Builder::processes(3).silence(Duration::from_secs(60)).start().unwrap();
     block_on(async {
@@ -107,7 +108,7 @@ fn die(when: &str) {
             kill();
         }
         let args = if when == "in the middle" { (1_000_000, 2, 0.0) } else { (1, 2, 1000.0) };
-        // It may be refused already.
+        // Fails if the loss is already known.
         _ = dying.call(&reduce, args).await;
         if when != "before" {
             thread::sleep(Duration::from_millis(200));

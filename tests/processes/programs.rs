@@ -1,4 +1,4 @@
-//! Programs that tests start: this one again, with a variable that says which.
+//! Programs that tests start: this executable, with the name of the program in an environment variable.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -13,17 +13,17 @@ use disco::{Builder, DataPlane, Deadlines, Invitation, Session, SessionExt, Valu
 use disco_core::wire::{Hello, Message, StoreCall};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 
-/// Says which program this is.
+/// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
 
-/// This program as another one.
+/// A command that runs this executable as `program`.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.env(PROGRAM, program).stdin(Stdio::null());
     command
 }
 
-/// A shell script in a folder of its own.
+/// Writes a shell script into a new folder; returns the folder and the script.
 pub(crate) fn shell_script(text: &str, mode: u32) -> (PathBuf, PathBuf) {
     let folder = env::temp_dir().join(format!("disco-start-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -33,14 +33,14 @@ pub(crate) fn shell_script(text: &str, mode: u32) -> (PathBuf, PathBuf) {
     (folder, path)
 }
 
-/// A script that starts this program as another one.
+/// Writes a script that runs this executable as `program`.
 pub(crate) fn script(program: &str) -> (PathBuf, PathBuf) {
     shell_script(&format!("{PROGRAM}=\"{program}\" exec {}", env::current_exe().unwrap().display()), 0o755)
 }
 
 /// Runs the program that the environment names.
 pub(crate) fn run() -> Option<ExitCode> {
-    // Workers of a program are started with its variables.
+    // Workers inherit the environment of their program, so they reach this function, too.
     match env::var(PROGRAM).ok()?.as_str() {
         "controller" => controller(),
         "few descriptors" => limited(Resource::Nofile, 24),
@@ -50,8 +50,8 @@ pub(crate) fn run() -> Option<ExitCode> {
         "garbage" => raw(b"\x08\0\0\0\0\0\0\0 nonsense"),
         "huge" => raw(&(1u64 << 60).to_le_bytes()),
         "silent" => raw(b""),
-        "ahead of its epoch" => liar(Message::Ask { id: 1, epoch: 5, call: StoreCall::Get("key".into()) }),
-        "in another's name" => liar(Message::Unshare(7 << 32)),
+        "ahead of its epoch" => misbehaving(Message::Ask { id: 1, epoch: 5, call: StoreCall::Get("key".into()) }),
+        "in another's name" => misbehaving(Message::Unshare(7 << 32)),
         "invited" => invited(),
         "listener" => listener(),
         "mpi" => mpi(),
@@ -65,7 +65,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Prints its workers' processes and waits to be killed.
+/// Prints the process ids of its workers and waits to be killed.
 fn controller() {
     disco::init();
     let session = Builder::processes(4).start().unwrap();
@@ -74,14 +74,14 @@ fn controller() {
         for worker in 1..4 {
             println!("{}", session.get(&pids, WorkerId::new(worker)).await.unwrap());
         }
-        // One worker is idle, one in a function.
+        // Worker 2 is inside a function, the others are idle.
         session.call(&session.function("tests.sleep").await.unwrap(), (2, 1000.0)).await.unwrap();
     });
     println!("ready");
     thread::sleep(Duration::from_secs(1000));
 }
 
-/// Starts a session where something is short, and says what came of it.
+/// Starts a session under a resource limit; prints `works` or the error.
 fn limited(what: Resource, limit: u64) {
     disco::init();
     setrlimit(what, Rlimit { current: Some(limit), maximum: Some(limit) }).unwrap();
@@ -99,15 +99,15 @@ fn limited(what: Resource, limit: u64) {
     }
 }
 
-/// Forgets `disco::init()`.
+/// Starts a session without `disco::init()` and prints the error.
 fn without_init() {
     println!("{}", Builder::processes(2).start().unwrap_err());
 }
 
-/// What changes the colour and the title of a terminal, and rings its bell.
+/// Escape sequences that change the color and the title of a terminal, and ring its bell.
 pub(crate) const ESCAPES: &str = "\x1b[31mred\u{9b}0m \x1b]0;title\x07";
 
-/// Prints through its workers.
+/// Prints on its workers.
 fn printer(text: &str) {
     disco::init();
     let session = Builder::processes(3).start().unwrap();
@@ -117,7 +117,7 @@ fn printer(text: &str) {
     });
 }
 
-/// Logs what its workers do.
+/// Logs a tracing event on each worker.
 fn logger() {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().init();
     disco::init();
@@ -128,7 +128,7 @@ fn logger() {
     });
 }
 
-/// Has a worker print what nobody reads, and shuts down all the same.
+/// Shuts down a session whose worker prints to a pipe that is not read; prints the error.
 fn noise() {
     disco::init();
     let deadlines = Deadlines::default().with_close(Duration::from_millis(500));
@@ -139,7 +139,7 @@ fn noise() {
     });
 }
 
-/// A worker's worker, socket and token.
+/// The invitation of this process: worker id, socket and token.
 fn invitation() -> (u32, String, Vec<u8>) {
     let text = env::var("DISCO_WORKER").unwrap();
     let mut parts = text.split(':');
@@ -152,34 +152,34 @@ fn connect() -> UnixStream {
     UnixStream::connect_addr(&SocketAddr::from_abstract_name(invitation().1).unwrap()).unwrap()
 }
 
-/// A worker of another version of the protocol.
+/// A worker with another version of the protocol.
 fn old() {
     let (worker, _, token) = invitation();
     let hello = Hello { token: token.into(), worker: WorkerId::new(worker), functions: Vec::new() };
     let mut packet = Message::Hello(hello).encode().unwrap();
     let magic = packet.windows(16).position(|bytes| bytes == b"disco connection").unwrap();
-    // After the magic: the version's type, then the version.
+    // The magic is followed by the type of the version, then the version.
     packet[magic + 16 + 4] = 99;
     let mut stream = connect();
     stream.write_all(&packet).unwrap();
     stream.read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// A worker that introduces itself well, and then says what none would.
-fn liar(message: Message) {
+/// A worker that sends a valid hello, and then a message that no worker sends.
+fn misbehaving(message: Message) {
     let (worker, _, token) = invitation();
     let functions = disco_core::function::names().into_iter().map(str::to_owned).collect();
     let hello = Hello { token: token.into(), worker: WorkerId::new(worker), functions };
     let mut stream = connect();
     for message in [Message::Hello(hello), message] {
-        // Refused already, perhaps.
+        // Fails if the controller has already closed the connection.
         _ = stream.write_all(&message.encode().unwrap());
     }
     _ = stream.read_to_end(&mut Vec::new());
 }
 
-/// Has a rank of MPI end inside an all-reduce, or this program with all ranks inside one, or a message that is too short, and
-/// says what came of it.
+/// Makes an MPI rank end or stop inside an all-reduce, exits with all ranks inside one, or sends a message that is too
+/// short, depending on its argument; prints the error.
 fn mpi() {
     disco::init();
     let how = env::args().next_back().unwrap();
@@ -203,7 +203,7 @@ fn mpi() {
         if how == "exit" {
             session.call(&exit.unwrap(), (2, 3)).await.unwrap();
         }
-        // Refused already, perhaps.
+        // Fails if the loss is already known.
         _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, 0, 0.0)).await;
         thread::sleep(Duration::from_millis(200));
         match how.as_str() {
@@ -216,7 +216,7 @@ fn mpi() {
     });
 }
 
-/// A worker whose invitation comes as an argument.
+/// A worker that gets its invitation as an argument.
 fn invited() {
     disco::init();
     let invitation = Invitation::parse(&env::args().next_back().unwrap()).unwrap();
@@ -224,7 +224,7 @@ fn invited() {
     disco::serve(&invitation).unwrap();
 }
 
-/// Listens where a controller might, and says how much it was told.
+/// Listens on a socket like a controller, and prints the number of bytes received.
 fn listener() {
     let name = env::args().next_back().unwrap();
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
@@ -236,10 +236,10 @@ fn listener() {
     println!("{} bytes", said.len());
 }
 
-/// A worker that says something else than hello, and listens.
+/// A worker that sends `bytes` instead of a hello, and reads to the end.
 fn raw(bytes: &[u8]) {
     let mut stream = connect();
-    // Refused already, perhaps.
+    // Fails if the controller has already closed the connection.
     _ = stream.write_all(bytes);
     _ = stream.read_to_end(&mut Vec::new());
 }

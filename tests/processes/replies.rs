@@ -1,4 +1,4 @@
-//! Replies that come faster than they can go on.
+//! Back-pressure of large replies.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,11 +16,12 @@ use disco_core::{
 crate::tests!(
     large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them,
     shutdown_during_large_gets_returns,
-    a_lane_holds_large_replies_back_while_its_inbox_accepts_none_and_passes_small_ones_on,
+    a_lane_whose_inbox_accepts_no_large_replies_holds_them_back_and_delivers_small_ones,
 );
 
-/// Bytes of a large value, and how many are asked for at once.
+/// Size of a large value, in bytes.
 const LARGE: usize = 40 << 20;
+/// Number of concurrent gets.
 const GETS: usize = 16;
 
 fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
@@ -37,7 +38,7 @@ fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
         session.get(&peak, WorkerId::new(1)).await.unwrap()
     });
     let Value::Int(peak) = peak else { panic!() };
-    // The value, its encoding and the reply under way are of this size, and a little more may wait.
+    // The value, its encoding and the reply in flight have this size each; a little more may be queued.
     assert!(peak < 6 * LARGE as i64, "the worker had {peak} bytes");
     block_on(session.shutdown()).unwrap();
 }
@@ -48,7 +49,7 @@ fn shutdown_during_large_gets_returns() {
     let value = block_on(session.call(&bytes, (LARGE as i64,))).unwrap();
     let start = Instant::now();
     thread::scope(|scope| {
-        // The shutdown comes before or after each of them.
+        // Each get may be before or after the shutdown.
         let get = || drop(block_on(session.get(&value, WorkerId::new(1))));
         (0..GETS).for_each(|_| drop(scope.spawn(get)));
         thread::sleep(Duration::from_millis(50));
@@ -57,7 +58,7 @@ fn shutdown_during_large_gets_returns() {
     assert!(start.elapsed() < Duration::from_secs(20), "after {:?}", start.elapsed());
 }
 
-/// An inbox that accepts replies only once it is told to.
+/// An inbox that accepts large replies only while it is open.
 #[derive(Debug)]
 struct Gate {
     is_open: AtomicBool,
@@ -85,13 +86,13 @@ impl Inbox for Gate {
     }
 }
 
-fn a_lane_holds_large_replies_back_while_its_inbox_accepts_none_and_passes_small_ones_on() {
-    // Over the connection, and in shared memory.
-    holds_back(Value::from(vec![7u8; LARGE]));
-    holds_back(Tensor::from_vec(vec![7u8; LARGE], [LARGE]).unwrap().into());
+fn a_lane_whose_inbox_accepts_no_large_replies_holds_them_back_and_delivers_small_ones() {
+    // Bytes travel over the connection, tensors in shared memory.
+    assert_held_back(Value::from(vec![7u8; LARGE]));
+    assert_held_back(Tensor::from_vec(vec![7u8; LARGE], [LARGE]).unwrap().into());
 }
 
-fn holds_back(value: Value) {
+fn assert_held_back(value: Value) {
     let mut options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
     let (silence, register) = (Duration::from_secs(2), RegisterId::new(1));
     (options.silence, options.heartbeat) = (silence, silence / 5);

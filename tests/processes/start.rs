@@ -1,4 +1,4 @@
-//! Starting, and everything that can be wrong with it.
+//! Start of sessions of processes, and its errors.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -18,24 +18,24 @@ use crate::programs;
 
 crate::tests!(
     a_session_of_one_worker_starts_no_process,
-    a_missing_worker_program_is_named,
-    a_worker_program_that_is_not_executable_is_named,
-    a_worker_that_crashes_at_start_is_named_with_its_signal,
-    a_worker_program_without_init_is_told_what_to_do,
-    workers_of_another_version_are_refused,
-    workers_that_talk_nonsense_are_refused,
-    workers_that_say_nothing_are_named_at_the_deadline,
-    a_program_without_init_is_told_what_to_do,
-    few_descriptors_are_an_error_and_no_hang,
-    without_shared_memory_commands_go_over_sockets,
-    a_worker_makes_no_session_of_processes,
-    workers_do_not_pass_their_invitation_on,
-    another_user_is_sent_away_from_the_socket_of_workers,
-    a_worker_tells_its_token_to_no_controller_of_another_user,
-    workers_come_in_among_more_silent_connections_than_the_door_holds,
+    a_missing_worker_program_is_an_error_with_its_path,
+    a_worker_program_that_is_not_executable_is_an_error_with_its_path,
+    a_worker_that_crashes_at_start_is_lost_with_its_signal,
+    a_worker_program_without_init_is_an_error_that_names_init,
+    workers_of_another_protocol_version_are_rejected,
+    workers_that_send_malformed_packets_are_rejected,
+    silent_workers_are_named_at_the_start_deadline,
+    a_session_in_a_program_without_init_is_an_error_that_names_init,
+    a_start_without_free_descriptors_is_an_error,
+    without_shared_memory_commands_travel_over_sockets,
+    a_worker_that_starts_a_session_of_processes_gets_an_error,
+    the_invitation_is_removed_from_the_environment_of_workers,
+    a_connection_of_another_user_is_rejected_by_the_controller,
+    a_worker_sends_nothing_to_a_controller_of_another_user,
+    workers_join_although_silent_connections_exceed_the_limit_of_the_listener,
 );
 
-/// The error of a session whose workers are this script.
+/// The start error of a session whose worker program is a script with this text and mode.
 fn refused(text: &str, mode: u32) -> String {
     refused_script(programs::shell_script(text, mode))
 }
@@ -46,7 +46,7 @@ fn refused_script((folder, path): (PathBuf, PathBuf)) -> String {
     error.to_string().replace(path.to_str().unwrap(), "PROGRAM")
 }
 
-/// The error of a session whose workers are a program of `programs`.
+/// The start error of a session whose worker program is a program of `programs`.
 fn refused_program(program: &str) -> String {
     refused_script(programs::script(program))
 }
@@ -61,35 +61,35 @@ fn a_session_of_one_worker_starts_no_process() {
     });
 }
 
-fn a_missing_worker_program_is_named() {
+fn a_missing_worker_program_is_an_error_with_its_path() {
     let error = Builder::processes(2).program("/nowhere/worker").start().unwrap_err().to_string();
     assert_eq!(error, "worker 1: /nowhere/worker can't be started: No such file or directory (os error 2)");
 }
 
-fn a_worker_program_that_is_not_executable_is_named() {
+fn a_worker_program_that_is_not_executable_is_an_error_with_its_path() {
     assert_eq!(refused("", 0o644), "worker 1: PROGRAM can't be started: Permission denied (os error 13)");
 }
 
-fn a_worker_that_crashes_at_start_is_named_with_its_signal() {
+fn a_worker_that_crashes_at_start_is_lost_with_its_signal() {
     let error = refused("kill -SEGV $$", 0o755);
     let (worker, why) = error.split_once(" lost: ").unwrap();
     assert!(["worker 1", "worker 2"].contains(&worker), "{error}");
     assert!(why.starts_with("its process ended: signal: 11 (SIGSEGV)"), "{error}");
 }
 
-fn a_worker_program_without_init_is_told_what_to_do() {
+fn a_worker_program_without_init_is_an_error_that_names_init() {
     let error = refused("exit 0", 0o755);
     let why = "its process ended: exit status: 0 before it connected; does its `main` call `disco::init()` first?";
     assert!(error.ends_with(why), "{error}");
 }
 
-fn workers_of_another_version_are_refused() {
+fn workers_of_another_protocol_version_are_rejected() {
     let error = refused_program("old");
     let why = "lost: bad packet: the other end speaks version 99, this one 5: both must run the same program";
     assert!(error.starts_with("worker ") && error.ends_with(why), "{error}");
 }
 
-fn workers_that_talk_nonsense_are_refused() {
+fn workers_that_send_malformed_packets_are_rejected() {
     let error = refused_program("garbage");
     assert!(error.starts_with("worker ") && error.contains(" lost: bad packet: "), "{error}");
     let error = refused_program("huge");
@@ -99,7 +99,7 @@ fn workers_that_talk_nonsense_are_refused() {
     );
 }
 
-fn workers_that_say_nothing_are_named_at_the_deadline() {
+fn silent_workers_are_named_at_the_start_deadline() {
     let (folder, path) = programs::script("silent");
     let error = Builder::processes(3).program(path).start_deadline(Duration::from_millis(700)).start().unwrap_err();
     fs::remove_dir_all(folder).unwrap();
@@ -113,32 +113,32 @@ fn output_of(program: &str) -> String {
     out
 }
 
-fn a_program_without_init_is_told_what_to_do() {
-    let expected = "a session of processes starts this program again for each worker: call `disco::init()` first thing in \
+fn a_session_in_a_program_without_init_is_an_error_that_names_init() {
+    let expected = "a session of processes executes this program again for each worker: call `disco::init()` first in \
                     `main`; in a `#[test]`, write `disco::init_test!();` as its first line\n";
     assert_eq!(output_of("without init"), expected);
 }
 
-fn few_descriptors_are_an_error_and_no_hang() {
+fn a_start_without_free_descriptors_is_an_error() {
     let error = output_of("few descriptors");
     assert!(error.contains("Too many open files") || error.contains("No file descriptors"), "{error}");
 }
 
-fn without_shared_memory_commands_go_over_sockets() {
+fn without_shared_memory_commands_travel_over_sockets() {
     assert_eq!(output_of("little memory"), "works\n");
 }
 
-fn a_worker_makes_no_session_of_processes() {
+fn a_worker_that_starts_a_session_of_processes_gets_an_error() {
     let session = Builder::processes(2).start().unwrap();
     block_on(async {
         let text = session.call(&session.function("tests.session").await.unwrap(), ()).await.unwrap();
         let Value::Str(text) = session.get(&text, WorkerId::new(1)).await.unwrap() else { panic!() };
-        assert_eq!(&*text, "a worker can't make a session of processes");
+        assert_eq!(&*text, "a worker can't start a session of processes");
         session.shutdown().await.unwrap();
     });
 }
 
-fn workers_do_not_pass_their_invitation_on() {
+fn the_invitation_is_removed_from_the_environment_of_workers() {
     let session = Builder::processes(2).start().unwrap();
     block_on(async {
         let function = session.function("tests.variable").await.unwrap();
@@ -151,7 +151,7 @@ fn workers_do_not_pass_their_invitation_on() {
 /// The user `nobody`, for tests that root runs.
 const NOBODY: u32 = 65534;
 
-/// Starts a program as another user; none where this user may not do that.
+/// Starts a program as another user, or returns `None` if this user may not.
 fn as_nobody(mut command: Command) -> Option<Child> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can run a program as another user");
@@ -166,7 +166,7 @@ fn as_nobody(mut command: Command) -> Option<Child> {
     }
 }
 
-fn another_user_is_sent_away_from_the_socket_of_workers() {
+fn a_connection_of_another_user_is_rejected_by_the_controller() {
     let (tell, told) = mpsc::channel();
     let builder = Builder::processes(2).start_deadline(Duration::from_secs(2)).invite(move |invitation| {
         let mut intruder = programs::command("ahead of its epoch");
@@ -181,7 +181,7 @@ fn another_user_is_sent_away_from_the_socket_of_workers() {
     }
 }
 
-fn a_worker_tells_its_token_to_no_controller_of_another_user() {
+fn a_worker_sends_nothing_to_a_controller_of_another_user() {
     let name = format!("disco-test-{}", std::process::id());
     let mut listener = programs::command("listener");
     listener.arg(&name);
@@ -197,7 +197,7 @@ fn a_worker_tells_its_token_to_no_controller_of_another_user() {
     assert!(listener.wait().unwrap().success());
 }
 
-fn workers_come_in_among_more_silent_connections_than_the_door_holds() {
+fn workers_join_although_silent_connections_exceed_the_limit_of_the_listener() {
     let crowd = Arc::new(Mutex::new(Vec::new()));
     let builder = Builder::processes(3).invite({
         let crowd = crowd.clone();
@@ -206,7 +206,7 @@ fn workers_come_in_among_more_silent_connections_than_the_door_holds() {
             let address = SocketAddr::from_abstract_name(socket).unwrap();
             let invitation = invitation.text();
             let crowd = crowd.clone();
-            // The door is attended to once all are invited.
+            // In a thread: the controller accepts connections only after all workers are invited.
             thread::spawn(move || {
                 (0..300).for_each(|_| crowd.lock().unwrap().push(UnixStream::connect_addr(&address).unwrap()));
                 programs::command("invited").arg(invitation).spawn().unwrap().wait().unwrap()

@@ -1,4 +1,4 @@
-//! Values of any size that a controller and its workers make alike from three numbers.
+//! Values of any size, which the controller and its workers generate from the same three numbers.
 
 use disco::{DType, Json, Result, Tensor, Value};
 use serde::{Deserialize, Serialize};
@@ -6,32 +6,33 @@ use serde::{Deserialize, Serialize};
 use crate::exchange;
 use crate::random::Random;
 
-/// Bytes of a value: few, around the largest that travels in the packet, and more than a ring of commands or a socket takes.
+/// Sizes of values in bytes: small, around the limit of inline values, and above the capacity of a command ring or a
+/// socket buffer.
 const SIZES: [usize; 10] =
     [0, 1, 1000, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 100_000, 300_000, 1 << 20, (5 << 20) + 3];
-/// Bytes of a value that is drawn now and then.
+/// Size of a rare large value, in bytes.
 const LARGEST: usize = 32 << 20;
-/// How often it is drawn, in percent.
-const LARGEST_CHANCE: usize = 1;
+/// Probability of [`LARGEST`], in percent.
+const LARGEST_PERCENT: usize = 1;
 
-/// What a value is.
+/// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Tensor(DType),
     Bytes,
     Text,
-    /// A [`Record`], by `Json`.
+    /// A [`Record`] in `Json`.
     Record,
 }
 
-/// A type that serde knows.
+/// A type with serde implementations.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     name: String,
     numbers: Vec<u32>,
 }
 
-/// A value, by the numbers that make it.
+/// A description of a value: the numbers that generate it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
     pub(crate) form: Form,
@@ -47,8 +48,8 @@ impl Content {
             4 => Form::Text,
             _ => Form::Record,
         };
-        // JSON of numbers is longer than the numbers.
-        let is_largest = form != Form::Record && random.chance(LARGEST_CHANCE);
+        // No large records, because their JSON is longer than `size`.
+        let is_largest = form != Form::Record && random.chance(LARGEST_PERCENT);
         let size = if is_largest { LARGEST } else { random.pick(&SIZES) };
         Self { form, size, seed: random.below(1 << 20) }
     }
@@ -58,7 +59,7 @@ impl Content {
         Self { seed, ..self }
     }
 
-    /// Bytes in place of another form.
+    /// The same size and seed, as bytes.
     pub(crate) fn as_bytes(self) -> Self {
         Self { form: Form::Bytes, ..self }
     }
@@ -135,7 +136,7 @@ impl Content {
         }
     }
 
-    /// What [`digest`] gives for the value.
+    /// The expected [`digest`] of the value.
     pub(crate) fn digest(&self) -> i64 {
         exchange::hash(&match self.form {
             Form::Record => serde_json::to_vec(&self.record()).unwrap(),
@@ -152,7 +153,7 @@ impl Content {
             Form::Tensor(dtype) => self.elements(dtype) * dtype.size(),
             _ => self.size,
         };
-        // Text has one character in each byte.
+        // Text consists of one-byte characters.
         let (mask, least) =
             if self.form == Form::Text { (0x3f3f_3f3f_3f3f_3f3f, 0x2020_2020_2020_2020) } else { (u64::MAX, 0) };
         let mut bytes = Vec::with_capacity(size + 8);

@@ -1,14 +1,15 @@
-//! What workers exchange: one plan for the worker function that does it and for the plain loops that check it.
+//! Exchanges of tensors between workers: descriptions for both the worker functions and the plain loops that check
+//! them.
 
 use disco::{DType, Reduction};
 
 use crate::random::Random;
 
-/// Element types of the soak. All their numbers fit in an `i64`; the conformance suite has the others.
+/// Element types of the soak. Their values fit in an `i64`; the conformance suite tests the other types.
 pub(crate) const DTYPES: [DType; 7] =
     [DType::U8, DType::I16, DType::I32, DType::U32, DType::I64, DType::F32, DType::F64];
 
-/// Numbers that `f32` holds exactly lie below.
+/// `f32` represents integers below this exactly.
 pub(crate) const EXACT: i64 = 1 << 24;
 
 /// An exchange between the workers of a communicator.
@@ -27,7 +28,7 @@ pub(crate) enum Kind {
     Barrier,
     /// Each rank sends to the next one.
     Ring,
-    /// Each rank sends to every rank, itself too: an all-to-all of sends and receives.
+    /// Each rank sends to every rank, including itself: an all-to-all of sends and receives.
     Sends,
 }
 
@@ -54,7 +55,7 @@ impl Kind {
 pub(crate) enum Scope {
     World,
     Group,
-    /// A split by even and odd workers, in reverse order, made for this exchange.
+    /// A split into even and odd workers, in reverse order, made for this exchange.
     Split,
 }
 
@@ -80,9 +81,9 @@ pub(crate) struct Exchange {
     pub(crate) kind: Kind,
     pub(crate) scope: Scope,
     pub(crate) reduction: Reduction,
-    /// The root is the rank of this number, modulo the number of ranks.
+    /// The root's rank, modulo the number of ranks.
     pub(crate) root: usize,
-    /// The result is in private memory of the worker's process.
+    /// Whether the result is in private memory of the worker's process.
     pub(crate) private: bool,
 }
 
@@ -111,12 +112,13 @@ pub(crate) struct Burst {
     pub(crate) dtype: DType,
     pub(crate) count: usize,
     pub(crate) seed: usize,
-    /// The tensor is in private memory of the worker's process.
+    /// Whether the tensor is in private memory of the worker's process.
     pub(crate) private: bool,
 }
 
 impl Burst {
-    /// Exchanges that all workers draw alike from a seed. Reductions are of integers, or choose the largest.
+    /// Draws exchanges from a seed, the same on all workers. Reductions of floats are only min and max, which are
+    /// exact.
     pub(crate) fn draw(seed: u64, exchanges: usize) -> Vec<Self> {
         const COUNTS: [usize; 5] = [6, 60, 600, 6_000, 30_000];
         let mut random = Random::new(seed);
@@ -134,22 +136,22 @@ impl Burst {
     }
 }
 
-/// Elements that rank `from` of an uneven gather has, of at most `count`.
+/// Number of elements of rank `from` in an uneven gather, at most `count`.
 pub(crate) fn uneven(from: usize, count: usize) -> usize {
     count * (from % 3) / 2
 }
 
-/// Elements that rank `from` of an uneven all-to-all sends to rank `to`, of at most `block`.
+/// Number of elements that rank `from` sends to rank `to` in an uneven all-to-all, at most `block`.
 pub(crate) fn uneven_pair(from: usize, to: usize, block: usize) -> usize {
     if (from + 2 * to).is_multiple_of(3) { 0 } else { block - (from + to) % 2 * (block / 2) }
 }
 
-/// Element `index` that `worker` makes.
+/// Element `index` of the tensor that `worker` makes.
 pub(crate) fn element(worker: usize, index: usize, seed: usize) -> i64 {
     ((worker * 31 + index * 7 + seed) % 101) as i64
 }
 
-/// Appends a number as an element of that type, wrapping.
+/// Appends a number, wrapped to an element of type `dtype`.
 pub(crate) fn encode(dtype: DType, number: i64, bytes: &mut Vec<u8>) {
     match dtype {
         DType::U8 => bytes.push(number as u8),

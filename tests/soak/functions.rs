@@ -35,7 +35,7 @@ disco::register_function!("soak.sleep", sleep);
 disco::register_function!("soak.late", late);
 disco::register_function!("soak.count", count);
 
-/// An error type of this program.
+/// A registered error type of this program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[error("the loss is infinite in step {step}, on purpose")]
 pub(crate) struct Diverged {
@@ -43,32 +43,32 @@ pub(crate) struct Diverged {
     pub(crate) layers: Vec<String>,
 }
 
-/// An error that has another as its cause.
+/// An error with a registered error as its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("training failed")]
 struct Failed(#[source] Diverged);
 
-/// The argument itself.
+/// Returns the argument.
 fn hold(_: &mut WorkerContext, value: Value) -> Result<Value> {
     Ok(value)
 }
 
-/// A value that this worker makes: the seed is its own.
+/// Returns a value whose seed depends on the worker.
 fn content(ctx: &mut WorkerContext, form: usize, size: usize, seed: usize) -> Result<Value> {
     Content::from_args((form, size, seed + ctx.worker().index())).value()
 }
 
-/// The same as a type of this program.
+/// Returns a record whose seed depends on the worker.
 fn record(ctx: &mut WorkerContext, size: usize, seed: usize) -> Result<Json<Record>> {
     Ok(Json(Content::of_record(size, seed + ctx.worker().index()).record()))
 }
 
-/// Hashes of the arguments.
+/// Returns hashes of the arguments.
 fn digest(_: &mut WorkerContext, first: Value, held: Value, last: Value) -> Result<Json<Vec<i64>>> {
     [first, held, last].iter().map(content::digest).collect::<Result<_>>().map(Json)
 }
 
-/// One worker fails with an error of this program, perhaps as a cause.
+/// Fails on one worker with [`Diverged`], or with an error whose cause it is.
 fn diverge(ctx: &mut WorkerContext, worker: u32, step: i64, is_cause: bool) -> Result<(), BoxError> {
     if ctx.worker() != worker.into() {
         return Ok(());
@@ -78,13 +78,13 @@ fn diverge(ctx: &mut WorkerContext, worker: u32, step: i64, is_cause: bool) -> R
 }
 
 impl Diverged {
-    /// The error of a step, with a content that grows with the number of the step.
+    /// The error of a step. Its size grows with the step's number.
     pub(crate) fn of(step: i64) -> Self {
         Self { step, layers: (0..step).map(|layer| format!("layer \"{layer}\"")).collect() }
     }
 }
 
-/// A tensor of this worker's elements, in private memory or as the worker allocates it.
+/// Makes a tensor of this worker's elements, in private memory or by the worker's allocator.
 fn make(ctx: &mut WorkerContext, dtype: DType, count: usize, seed: usize, private: bool) -> Result<Tensor> {
     let tensor = output(ctx, dtype, count, private)?;
     let mut bytes = Vec::with_capacity(tensor.byte_len());
@@ -196,7 +196,7 @@ fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor
     Ok(if keeps_input || exchange.kind == Kind::Barrier { x } else { dst })
 }
 
-/// The part of a tensor that an exchange by handles sends.
+/// The source of an exchange by handles: the part of a tensor that it sends.
 fn source(ctx: &mut WorkerContext, x: Tensor, kind: usize, in_group: bool) -> Result<Tensor> {
     let comm = ctx.comm_in(in_group)?;
     let (me, ranks) = (comm.rank().index(), comm.size());
@@ -210,7 +210,7 @@ fn source(ctx: &mut WorkerContext, x: Tensor, kind: usize, in_group: bool) -> Re
     x.window(0, [elements as i64])
 }
 
-/// The tensor that an exchange by handles writes: a copy of the input where that is to stay.
+/// The destination of an exchange by handles: a copy of the input on ranks that get no result.
 fn target(ctx: &mut WorkerContext, x: Tensor, kind: usize, root: usize, in_group: bool) -> Result<Tensor> {
     let comm = ctx.comm_in(in_group)?;
     let (me, ranks) = (comm.rank().index(), comm.size());
@@ -231,7 +231,7 @@ fn target(ctx: &mut WorkerContext, x: Tensor, kind: usize, root: usize, in_group
     Ok(target)
 }
 
-/// Runs the exchanges of a burst with nothing between them, and returns a hash of the hashes of all results.
+/// Runs the exchanges of a burst back to back, and returns a hash of the hashes of all results.
 fn burst(ctx: &mut WorkerContext, seed: i64, exchanges: usize) -> Result<i64> {
     let bursts = Burst::draw(seed.cast_unsigned(), exchanges);
     let make = |burst: &Burst| make(ctx, burst.dtype, burst.count, burst.seed, burst.private);
@@ -245,7 +245,7 @@ fn burst(ctx: &mut WorkerContext, seed: i64, exchanges: usize) -> Result<i64> {
     Ok(exchange::hash(&hashes))
 }
 
-/// Sums of a large tensor over all workers, so often.
+/// All-reduces a large tensor `rounds` times.
 fn reduce(ctx: &mut WorkerContext, count: i64, rounds: usize) -> Result<()> {
     let x = ctx.empty(DType::F32, [count])?;
     (0..rounds).try_for_each(|_| ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum))
@@ -267,7 +267,8 @@ fn length(_: &mut WorkerContext, bytes: Vec<u8>) -> Result<i64> {
     Ok(bytes.len() as i64)
 }
 
-/// All workers meet in the store: the last one to come lets the others go. Returns how many came.
+/// Synchronizes all workers through the store: the last worker to arrive wakes the others. Returns the number of
+/// arrivals.
 fn meet(ctx: &mut WorkerContext, key: String) -> Result<i64> {
     let (store, workers) = (ctx.store(), ctx.world().size() as i64);
     if store.add(&format!("{key} came"), 1)? == workers {
@@ -277,7 +278,7 @@ fn meet(ctx: &mut WorkerContext, key: String) -> Result<i64> {
     store.add(&format!("{key} came"), 0)
 }
 
-/// One worker fails, in a way that its caller chooses; the others go on.
+/// One worker fails in the way `how`; the others return.
 fn fail(ctx: &mut WorkerContext, worker: u32, how: String) -> Result<()> {
     if ctx.worker() != worker.into() {
         return Ok(());
@@ -293,7 +294,7 @@ fn fail(ctx: &mut WorkerContext, worker: u32, how: String) -> Result<()> {
         "kill" | "stop" => {
             let signal = if how == "kill" { Signal::KILL } else { Signal::STOP };
             kill_process(getpid(), signal).map_err(|error| Error::invalid(error.to_string()))?;
-            // The signal may reach another thread of the process first.
+            // Another thread of the process may get the signal first.
             loop {
                 thread::sleep(Duration::from_secs(1));
             }
@@ -309,13 +310,13 @@ fn sleep(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> Result<()> 
     Ok(())
 }
 
-/// One worker is late: the session has failed, and perhaps recovered, when it comes to its store. The store must say so at
-/// once, and must not count.
+/// One worker is late: the session has failed, and maybe recovered, when it uses its store. The store must fail at once
+/// and must not count.
 fn late(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> Result<()> {
     if ctx.worker() != worker.into() {
         return Ok(());
     }
-    let (store, heard) = (ctx.store(), Arc::new(Heard::default()));
+    let (store, heard) = (ctx.store(), Arc::new(AbortFlag::default()));
     ctx.link().on_abort(&(heard.clone() as Arc<dyn Abort>));
     while !heard.0.load(Ordering::Acquire) {
         thread::sleep(Duration::from_millis(1));
@@ -333,17 +334,17 @@ fn late(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> Result<()> {
     }
 }
 
-/// Notes an abort of the session.
+/// Records an abort of the session.
 #[derive(Default)]
-struct Heard(AtomicBool);
+struct AbortFlag(AtomicBool);
 
-impl Abort for Heard {
+impl Abort for AbortFlag {
     fn abort(&self, _: &Arc<str>) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-/// The count of late workers of earlier epochs in this one.
+/// How often late workers of earlier epochs counted in the store of this epoch; must be 0.
 fn count(ctx: &mut WorkerContext) -> Result<i64> {
     ctx.store().add("late", 0)
 }

@@ -1,9 +1,12 @@
-//! Random sessions for a while: threads, processes and nodes; calls, exchanges, `get` and `set` by several threads, with values
-//! of up to 32 MiB; errors, errors of the program's own type, panics, aborts, kills, stops, late workers, dropped futures; recoveries, shutdowns and drops. Every result is compared with plain
-//! loops, no step may take longer than a minute, and no resource may be left behind.
+//! Soak test: runs random sessions of threads, processes and nodes for a while.
 //!
-//! `DISCO_SOAK_SECONDS` sets the time (30), `DISCO_SOAK_SEED` the seed of the first session; the seed of each later session is
-//! one more. A failure prints the seed of its session, which draws the same setup and the same steps again.
+//! Several threads call functions, exchange tensors, and `get` and `set` values of up to 32 MiB. Sessions meet errors,
+//! registered errors, panics, aborts, kills, stops, late workers and dropped futures, and end by recovery, shutdown or
+//! drop. Every result is compared with plain loops, no step may take longer than a minute, and no resource may be left
+//! behind.
+//!
+//! `DISCO_SOAK_SECONDS` sets the duration (default 30) and `DISCO_SOAK_SEED` the seed of the first session; each later
+//! session increments the seed. A failure prints the seed of its session, which repeats its setup and its steps.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -30,15 +33,16 @@ use crate::random::Random;
 use crate::session::Setup;
 use crate::watch::Resources;
 
-/// Sessions before resident memory is read first.
+/// Number of sessions before resident memory is first measured.
 const WARM_UP: u64 = 6;
-/// Resident memory beyond that of the warm-up, in bytes: allocators keep small blocks.
-const MORE_RESIDENT: usize = 32 << 20;
-/// Makes the allocator of the GNU C library return blocks of this size to the system when they are freed, so that resident memory shows leaks.
+/// Allowed growth of resident memory after the warm-up, in bytes: allocators keep small blocks.
+const RESIDENT_GROWTH_LIMIT: usize = 32 << 20;
+/// Variable and value that make glibc's allocator return freed blocks of at least this size to the system, so that
+/// resident memory shows leaks.
 const MMAP_THRESHOLD: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
 
 fn main() -> ExitCode {
-    // The allocator reads it when a program starts.
+    // The allocator reads the variable at program start.
     if env::var_os(MMAP_THRESHOLD.0).is_none() {
         let mut again = Command::new(env::current_exe().expect("a path"));
         panic!("{}", again.args(env::args_os().skip(1)).env(MMAP_THRESHOLD.0, MMAP_THRESHOLD.1).exec());
@@ -63,7 +67,7 @@ fn soak() -> user::Wrong<()> {
     watch::start_watchdog();
     let (start, before) = (Instant::now(), Resources::now());
     let (mut sessions, mut warm) = (0, watch::resident());
-    // More than the warm-up, but for a replay.
+    // At least the warm-up and one more session; a replay (0 seconds) runs one.
     while sessions <= u64::from(seconds > 0) * WARM_UP || start.elapsed() < Duration::from_secs(seconds) {
         if sessions == WARM_UP {
             warm = watch::resident();
@@ -74,12 +78,12 @@ fn soak() -> user::Wrong<()> {
         sessions += 1;
     }
     println!("soak: {sessions} sessions in {:.1} s, seed {first}", start.elapsed().as_secs_f64());
-    if !before.are_back() {
-        return Err(format!("{before:?} at the start, {:?} at the end", Resources::now()));
+    if !before.are_restored() {
+        return Err(format!("resources leaked: {before:?} at the start, {:?} at the end", Resources::now()));
     }
-    let more = watch::resident().saturating_sub(warm);
-    if more > MORE_RESIDENT {
-        return Err(format!("{more} bytes of resident memory more than after the warm-up"));
+    let growth = watch::resident().saturating_sub(warm);
+    if growth > RESIDENT_GROWTH_LIMIT {
+        return Err(format!("resident memory grew by {growth} bytes after the warm-up"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What tensors of all workers must be, by plain loops.
+//! The expected tensors of all workers, computed by plain loops.
 
 use disco::{DType, Reduction};
 
@@ -12,23 +12,23 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// What the worker function `soak.make` makes.
+    /// The tensors that the worker function `soak.make` makes.
     pub(crate) fn made(dtype: DType, workers: usize, count: usize, seed: usize) -> Self {
         let values = |worker| (0..count).map(|index| exchange::element(worker, index, seed)).collect();
         Self { dtype, values: (0..workers).map(values).collect() }
     }
 
-    /// The same elements on all workers.
+    /// The elements of `worker` on all workers.
     pub(crate) fn alike(&self, worker: usize) -> Self {
         Self { dtype: self.dtype, values: vec![self.values[worker].clone(); self.values.len()] }
     }
 
-    /// What the worker function `soak.hash` returns on a worker.
+    /// The expected result of the worker function `soak.hash` on a worker.
     pub(crate) fn hash(&self, worker: usize) -> i64 {
         exchange::hash(&self.bytes(worker))
     }
 
-    /// What the worker function `soak.burst` returns on each worker.
+    /// The expected results of the worker function `soak.burst`, by worker.
     pub(crate) fn of_burst(seed: u64, exchanges: usize, workers: usize, groups: usize) -> Vec<i64> {
         let results: Vec<Self> = Burst::draw(seed, exchanges)
             .iter()
@@ -46,18 +46,18 @@ impl Model {
         bytes
     }
 
-    /// Elements of the largest tensor.
+    /// Number of elements of the largest tensor.
     pub(crate) fn largest(&self) -> usize {
         self.values.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Elements of the tensor of each worker, if these are as many on all.
+    /// Number of elements of each worker's tensor, if it is the same on all workers.
     pub(crate) fn count(&self) -> Option<usize> {
         let count = self.values[0].len();
         self.values.iter().all(|values| values.len() == count).then_some(count)
     }
 
-    /// Whether sums and products of so many ranks stay exact: integers wrap.
+    /// Whether the reduction over `ranks` ranks is exact. Integers wrap and are always exact.
     pub(crate) fn is_exact(&self, reduction: Reduction, ranks: usize) -> bool {
         let largest = self.values.iter().flatten().map(|value| value.abs()).max().unwrap_or(0);
         match reduction {

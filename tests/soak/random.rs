@@ -1,4 +1,4 @@
-//! Random decisions that a seed repeats.
+//! A seeded pseudo-random number generator.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) struct Random(u64);
@@ -28,7 +28,7 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// An independent source.
+    /// An independent generator.
     pub(crate) fn fork(&mut self) -> Self {
         Self(self.next())
     }

@@ -1,4 +1,4 @@
-//! One random session: users, failures, recoveries, an end.
+//! One random session: its users, failures, recoveries and end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +14,14 @@ use crate::random::Random;
 use crate::user::{User, Wrong};
 use crate::watch;
 
-/// Silence after which a stopped process counts as lost, in sessions that stop one.
+/// Silence limit of sessions that stop a process.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// A session, drawn at random.
+/// The random configuration of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     kind: SessionKind,
-    /// Of nodes, their number, and whether their workers are processes.
+    /// For nodes: their number, and whether their workers are processes.
     nodes: usize,
     of_processes: bool,
     workers: usize,
@@ -35,11 +35,11 @@ pub(crate) struct Setup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     Error,
-    /// An error of the program's own type.
+    /// An error of a registered type.
     User,
     Panic,
     Abort,
-    /// One worker fails, and another comes to the store late.
+    /// One worker fails, and another uses the store late.
     Late,
 }
 
@@ -51,9 +51,9 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Shutdown,
-    /// While other threads wait for replies, and a worker is busy for longer than shutdown waits.
+    /// A shutdown while other threads wait for replies and a worker is busy for longer than the close limit.
     ShutdownWhileOthersWait,
-    /// On another thread, with commands under way.
+    /// A drop on another thread, with commands in flight.
     Drop,
     Kill,
     Exit,
@@ -87,7 +87,7 @@ impl Setup {
         }
     }
 
-    /// Whether ranks can reach each other's memory, so that `local` can serve them.
+    /// Whether `local` can serve the session: all ranks are on one node.
     fn has_plane(&self) -> bool {
         self.kind != SessionKind::Nodes
     }
@@ -111,7 +111,7 @@ impl Setup {
         builder.groups(self.groups).check(self.check).deadlines(deadlines).start()
     }
 
-    /// The first worker that is not in the controller's process, if it must not be.
+    /// The first worker that may be killed: not one in the controller's process.
     fn first_victim(&self) -> usize {
         match (self.kind, self.of_processes) {
             (SessionKind::Threads, _) => 0,
@@ -135,7 +135,7 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
         keeper.run(4)?;
         let failure = random.pick(&Failure::ALL);
         fail_and_recover(setup, &session, failure, random)?;
-        // Tensors of before the failure are there.
+        // Tensors made before the failure still exist.
         keeper.check_all()?;
     }
     use_together(setup, &session, random)?;
@@ -148,7 +148,7 @@ fn init(session: &LaneSession) -> Wrong<()> {
     block_on(session.init_ccl("local", &[])).map_err(|error| format!("init_ccl: {error}"))
 }
 
-/// One to three users at a time, each on a thread of its own.
+/// Runs one to three users concurrently, each on its own thread.
 fn use_together(setup: &Setup, session: &LaneSession, random: &mut Random) -> Wrong<()> {
     let count = 1 + random.below(3);
     watch::step(format_args!("{count} users"));
@@ -163,12 +163,12 @@ fn use_together(setup: &Setup, session: &LaneSession, random: &mut Random) -> Wr
     })
 }
 
-/// Calls a function for its effect.
+/// Calls a function and drops its result.
 fn call(session: &LaneSession, function: &str, args: impl disco::IntoArgs) -> disco::Result<()> {
     block_on(async { session.call(&session.function(function).await?, args).await }).map(drop)
 }
 
-/// Threads that wait for replies while something happens. Each ends with the first error, or when told.
+/// Threads that repeatedly wait for replies. Each ends with its first error, or when told to.
 struct Bystanders {
     threads: Vec<thread::JoinHandle<Option<String>>>,
     stop: Arc<AtomicBool>,
@@ -211,7 +211,7 @@ impl Bystanders {
         Self { threads: (0..count).map(thread).collect(), stop }
     }
 
-    /// Their errors, each of which must be about one of these.
+    /// Joins the threads. Each of their errors must contain one of `allowed`.
     fn join(self, allowed: &[&str]) -> Wrong<()> {
         watch::step("bystanders end");
         self.stop.store(true, Ordering::Release);
@@ -297,7 +297,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             call(&session, "soak.sleep", (worker, milliseconds)).map_err(|error| format!("sleep: {error}"))?;
             thread::sleep(Duration::from_millis(random.below(30) as u64));
             let ended = block_on(session.shutdown()).map_err(|error| error.to_string());
-            // Less than shutdown waits may still be too long for a busy machine.
+            // On a busy machine, a shutdown may also miss its limit after a shorter sleep.
             if let Some(error) = ended.err().filter(|error| !error.contains("not stopped after")) {
                 return Err(format!("shutdown: {error}"));
             }
@@ -337,7 +337,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
     }
 }
 
-/// Signals a worker's process from here, in the middle of large sums where the session has communicators.
+/// Sends a signal to a worker's process, during large all-reduces if the session has communicators.
 fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
     let pid = block_on(async {
         let pid = session.call(&session.function("soak.pid").await?, ()).await?;
@@ -354,7 +354,7 @@ fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random:
     kill_process(pid, signal).map_err(|error| error.to_string())
 }
 
-/// Whether an error names a worker, or its node.
+/// Whether an error names a worker or its node.
 fn names(error: &impl fmt::Display, setup: &Setup, worker: usize) -> bool {
     let (text, node) = (error.to_string(), worker / (setup.workers / setup.nodes));
     text.contains(&format!("worker {worker}")) || (setup.nodes > 1 && text.contains(&format!("node {node}")))

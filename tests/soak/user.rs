@@ -1,4 +1,4 @@
-//! A thread of the controller that uses a session at random, and knows what must come of it.
+//! A user of a session: a thread of the controller that takes random steps and checks their results.
 
 use std::future::Future;
 use std::pin::pin;
@@ -16,11 +16,11 @@ use crate::random::Random;
 use crate::values::Values;
 use crate::watch;
 
-/// Elements of a new tensor, from few to several staging pieces.
+/// Numbers of elements of a new tensor, up to several staging pieces.
 const COUNTS: [usize; 8] = [1, 6, 12, 60, 300, 6_000, 36_000, 120_000];
-/// Elements of the largest tensor that a user makes by gathers.
-const MOST: usize = 400_000;
-/// Tensors that a user keeps.
+/// Maximum number of elements of a tensor that gathers produce.
+const MAX_GATHERED: usize = 400_000;
+/// Number of tensors that a user keeps.
 const KEPT: usize = 6;
 
 /// One user of a session.
@@ -33,7 +33,7 @@ pub(crate) struct User<'s> {
     values: Values<'s>,
 }
 
-/// What went wrong, in words.
+/// A result whose error describes what went wrong.
 pub(crate) type Wrong<T> = std::result::Result<T, String>;
 
 impl<'s> User<'s> {
@@ -42,7 +42,7 @@ impl<'s> User<'s> {
         Self { session, random, has_plane, known: Vec::new(), values }
     }
 
-    /// Takes so many random steps, then compares all tensors.
+    /// Takes `steps` random steps, then compares all tensors.
     pub(crate) fn run(&mut self, steps: usize) -> Wrong<()> {
         for _ in 0..steps {
             self.step()?;
@@ -50,7 +50,7 @@ impl<'s> User<'s> {
         self.check_all()
     }
 
-    /// Submits random calls whose results are never looked at: the session may fail meanwhile.
+    /// Submits random calls and ignores their results, because the session may fail meanwhile.
     pub(crate) fn submit(&mut self, calls: usize) {
         for _ in 0..calls {
             _ = self.make();
@@ -95,8 +95,8 @@ impl<'s> User<'s> {
         let world = self.session.world();
         let kind = self.random.pick(&Kind::ALL);
         let grows = matches!(kind, Kind::AllGather | Kind::AllGatherV | Kind::Gather);
-        // Collectives take as many elements on all ranks.
-        if model.count().is_none() || grows && model.largest() * world.size() > MOST {
+        // Collectives need the same number of elements on all ranks.
+        if model.count().is_none() || grows && model.largest() * world.size() > MAX_GATHERED {
             return self.check_one();
         }
         let reduction = self.random.pick(&Reduction::ALL);
@@ -114,13 +114,13 @@ impl<'s> User<'s> {
         self.keep(result, model.after(&exchange, world.groups()))
     }
 
-    /// An exchange that the controller makes, by the session's own methods.
+    /// Runs an exchange by a method of the session, on handles.
     fn exchange_by_handles(&mut self) -> Wrong<()> {
         let Some((handle, model)) = self.any() else { return self.make() };
         let world = self.session.world();
         let kind = self.random.pick(&Kind::ALL);
         let grows = matches!(kind, Kind::AllGather | Kind::AllGatherV | Kind::Gather);
-        let Some(count) = model.count().filter(|_| !grows || model.largest() * world.size() <= MOST) else {
+        let Some(count) = model.count().filter(|_| !grows || model.largest() * world.size() <= MAX_GATHERED) else {
             return self.check_one();
         };
         let (scope, plane_scope, ranks) = match self.random.chance(50) {
@@ -157,7 +157,7 @@ impl<'s> User<'s> {
                     let rows: Vec<&[usize]> = rows.iter().map(Vec::as_slice).collect();
                     session.all_to_all_v(&src, &dst, &rows, plane_scope).await
                 }
-                // A session has no rings: its workers would send all at once.
+                // The session's methods have no ring: all its workers would send first.
                 Kind::Barrier | Kind::Ring | Kind::Sends => session.barrier(plane_scope).await,
             }
         });
@@ -169,7 +169,7 @@ impl<'s> User<'s> {
         self.keep(dst, model.after(&exchange, world.groups()))
     }
 
-    /// Several exchanges in one call of a worker function.
+    /// Runs several exchanges in one call of a worker function.
     fn burst(&mut self) -> Wrong<()> {
         let (seed, exchanges, world) = (self.random.next(), 2 + self.random.below(24), self.session.world());
         watch::step(format_args!("burst of {exchanges}"));
@@ -184,7 +184,7 @@ impl<'s> User<'s> {
         Ok(())
     }
 
-    /// The tensor of worker 0 goes to the controller, and from there to all workers.
+    /// Copies the tensor of worker 0 to the controller, and broadcasts it from there.
     fn broadcast(&mut self) -> Wrong<()> {
         let Some((handle, model)) = self.any() else { return self.make() };
         let Some(count) = model.count() else { return Ok(()) };
@@ -269,7 +269,7 @@ impl<'s> User<'s> {
         Ok(())
     }
 
-    /// Compares all tensors that are kept.
+    /// Compares all kept tensors with their models.
     pub(crate) fn check_all(&mut self) -> Wrong<()> {
         self.values.check_all()?;
         (0..self.known.len()).try_for_each(|at| self.check(at))
@@ -311,7 +311,7 @@ impl<'s> User<'s> {
         (count > 0).then(|| self.known[self.random.below(count)].clone())
     }
 
-    /// Keeps a tensor, perhaps in the place of one that is compared a last time.
+    /// Keeps a tensor; may replace another one, after a last comparison.
     fn keep(&mut self, handle: DRef, model: Model) -> Wrong<()> {
         if self.known.len() == KEPT {
             let at = self.random.below(KEPT);
@@ -331,7 +331,7 @@ pub(crate) fn words<T>(result: Result<T>) -> Wrong<T> {
     result.map_err(|error| error.to_string())
 }
 
-/// Polls a future so often, and drops it.
+/// Polls a future `times` times, and drops it.
 fn poll(times: usize, future: impl Future) {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());

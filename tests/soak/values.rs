@@ -1,4 +1,4 @@
-//! A user of values of any size: arguments and results of calls, `set` and `get`, on one worker and on all.
+//! A user of values of any size: as arguments and results of calls, by `set` and `get`, on one worker and on all.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,19 +13,19 @@ use crate::random::Random;
 use crate::user::{Wrong, words};
 use crate::watch;
 
-/// Handles that a user keeps.
+/// Number of handles that a user keeps.
 const KEPT: usize = 3;
 
-/// What a register holds on one worker.
+/// The expected content of a register on one worker.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     content: Content,
-    /// The worker's own tensor: `set` of a tensor writes to it, and needs one of as many bytes.
+    /// Whether the worker owns its tensor: then `set` of a tensor writes into it, and needs a tensor of the same size.
     is_own_tensor: bool,
 }
 
 impl Held {
-    /// A value that `set` has written, or that the worker has made.
+    /// A value that `set` has written or that the worker has made.
     fn own(content: Content) -> Self {
         Self { content, is_own_tensor: content.is_tensor() }
     }
@@ -39,7 +39,7 @@ impl Held {
 pub(crate) struct Values<'s> {
     session: &'s LaneSession,
     random: Random,
-    /// Handles, and what each worker has.
+    /// Handles, and the expected content on each worker.
     kept: Vec<(DRef, Vec<Held>)>,
 }
 
@@ -63,7 +63,7 @@ impl<'s> Values<'s> {
         }
     }
 
-    /// Submits commands with values, and waits for none of them: the session may fail meanwhile.
+    /// Submits commands with values and ignores their results, because the session may fail meanwhile.
     pub(crate) fn submit(&mut self) {
         let content = Content::draw(&mut self.random);
         let Ok(value) = content.value() else { return };
@@ -75,12 +75,12 @@ impl<'s> Values<'s> {
         }
     }
 
-    /// Compares all values that are kept.
+    /// Compares all kept values.
     pub(crate) fn check_all(&self) -> Wrong<()> {
         (0..self.kept.len()).try_for_each(|at| self.check_workers(at))
     }
 
-    /// A value that all workers get as an argument, or that each makes.
+    /// Makes a handle: of an argument of all workers, or of values that the workers make.
     fn make(&mut self) -> Wrong<()> {
         let content = Content::draw(&mut self.random);
         let (handle, held) = if self.random.chance(50) {
@@ -136,7 +136,8 @@ impl<'s> Values<'s> {
         self.check_workers(at)
     }
 
-    /// Values as arguments beside each other: one of the controller, one that the workers have, and another of the controller.
+    /// Calls a function with three arguments: a value of the controller, a register, and another value of the
+    /// controller.
     fn digest(&mut self) -> Wrong<()> {
         let at = self.random.below(self.kept.len());
         let (first, last) = (Content::draw(&mut self.random), Content::draw(&mut self.random));
@@ -155,7 +156,7 @@ impl<'s> Values<'s> {
         Ok(())
     }
 
-    /// Futures that are dropped with values on their way. A `set` that was dropped has changed nothing, or has set the value.
+    /// Drops futures while values are in flight. A dropped `set` has set the value or has changed nothing.
     fn abandon(&mut self) -> Wrong<()> {
         let (at, worker) = (self.random.below(self.kept.len()), self.worker());
         let mut content = self.settable(at, &[worker]);
@@ -171,7 +172,7 @@ impl<'s> Values<'s> {
         let found = words(block_on(self.session.get(&handle, worker)))?;
         let before = &mut self.kept[at].1[worker.index()];
         if content.is(&found) {
-            // Values of few bytes may be equal; then the worker's tensor is not known.
+            // Small values may be equal; then it is unknown which of them the worker has.
             if before.content.is(&found) {
                 drop(found);
                 self.kept.swap_remove(at);
@@ -184,7 +185,7 @@ impl<'s> Values<'s> {
         Ok(())
     }
 
-    /// A value that `set` can write on these workers: with the size of a tensor that they own.
+    /// A value that `set` can write on these workers: of the same size as a tensor that they own.
     fn settable(&mut self, at: usize, workers: &[WorkerId]) -> Content {
         let drawn = Content::draw(&mut self.random);
         let own = workers.iter().map(|worker| self.kept[at].1[worker.index()]).find(|held| held.is_own_tensor);
@@ -193,7 +194,7 @@ impl<'s> Values<'s> {
                 let sizes = workers.iter().map(|worker| self.kept[at].1[worker.index()]);
                 let all_alike =
                     sizes.filter(|held| held.is_own_tensor).all(|other| other.content.is_like(&held.content));
-                // Bytes replace whatever is there.
+                // `set` of bytes replaces any value.
                 if all_alike { held.content.with_seed(drawn.seed) } else { drawn.as_bytes() }
             }
             _ => drawn,

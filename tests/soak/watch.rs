@@ -1,4 +1,4 @@
-//! What the soak is doing, a watchdog over it, and a count of the resources that it leaves behind.
+//! The soak's log of steps, its watchdog, and a count of the resources that it leaves behind.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
-/// Longest time that one step may take: all deadlines of the sessions are shorter.
+/// Maximum duration of one step; longer than all deadlines of the sessions.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
-/// Steps that a report shows.
+/// Number of steps in a report.
 const REPORTED_STEPS: usize = 60;
 
 static STEPS: Mutex<VecDeque<(Instant, String)>> = Mutex::new(VecDeque::new());
 
-/// Notes a step, for reports.
+/// Records a step for reports.
 pub(crate) fn step(what: impl fmt::Display) {
     let mut steps = STEPS.lock().unwrap();
     steps.push_back((Instant::now(), what.to_string()));
@@ -28,7 +28,7 @@ pub(crate) fn report() -> String {
     steps.iter().map(|(at, what)| format!("  {:7.3} s ago: {what}\n", at.elapsed().as_secs_f64())).collect()
 }
 
-/// Ends the program with a report when no step was noted for too long.
+/// Aborts the program with a report if no step is recorded within [`STEP_LIMIT`].
 pub(crate) fn start_watchdog() {
     step("the soak starts");
     thread::spawn(|| {
@@ -43,7 +43,7 @@ pub(crate) fn start_watchdog() {
     });
 }
 
-/// Resources of this process that sessions take.
+/// Numbers of this process's resources that sessions use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resources {
     pub(crate) children: usize,
@@ -70,8 +70,8 @@ impl Resources {
         }
     }
 
-    /// Waits until the resources are these, for at most 10 s: threads that were joined take a moment to leave the list.
-    pub(crate) fn are_back(self) -> bool {
+    /// Whether the resources equal these within 10 s: the system lists a thread for a moment after it was joined.
+    pub(crate) fn are_restored(self) -> bool {
         let start = Instant::now();
         while Self::now() != self {
             if start.elapsed() > Duration::from_secs(10) {

@@ -1,4 +1,4 @@
-//! Programs whose standard output is a terminal.
+//! Runs programs with a terminal as standard output.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-/// What a program prints on a terminal.
+/// Runs a program with a terminal as standard output and returns its output.
 pub(crate) fn output(mut program: Command) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -15,10 +15,10 @@ pub(crate) fn output(mut program: Command) -> String {
     let name = ptsname(&master, Vec::new()).unwrap();
     let terminal = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let mut child = program.stdout(Stdio::from(terminal)).stderr(Stdio::null()).spawn().unwrap();
-    // It has the last copies of the terminal.
+    // Closes this process's copies of the terminal, so that reading ends with the child.
     drop(program);
     let (mut master, mut said, mut chunk) = (File::from(master), Vec::new(), [0; 1024]);
-    // In place of its end there is an error.
+    // The end of a terminal is an error (EIO).
     while let Ok(count @ 1..) = master.read(&mut chunk) {
         said.extend_from_slice(&chunk[..count]);
     }

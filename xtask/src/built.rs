@@ -1,4 +1,4 @@
-//! Programs that cargo has built, as its JSON messages name them.
+//! Programs that cargo has built, from its JSON messages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,15 +6,15 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// One program.
+/// A program that cargo has built.
 #[derive(Clone, Debug)]
 pub(crate) struct Built {
     /// Kind and name of the target, such as `test` and `session`.
     pub(crate) kind: String,
     pub(crate) name: String,
-    /// Cargo's identifier of its package.
+    /// Cargo's id of the program's package.
     pub(crate) package: String,
-    /// The folder of its package, where cargo runs tests.
+    /// The folder of the package, in which cargo runs tests.
     pub(crate) folder: PathBuf,
     pub(crate) file: PathBuf,
     /// Whether `cargo test` runs it.
@@ -47,14 +47,14 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The cargo that runs this program, in the root of the workspace. A toolchain that the caller chose holds for every step.
+/// The cargo that runs this program, in the root of the workspace, so that every step uses the caller's toolchain.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// Builds by `cargo ARGS`; `args` are parted by spaces.
+/// Runs `cargo ARGS` and returns the programs that it built. `args` are separated by spaces.
 ///
 /// # Errors
 /// The build fails.

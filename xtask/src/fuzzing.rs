@@ -1,30 +1,30 @@
-//! How the fuzz targets of `fuzz/` are run, as data.
+//! The steps that run the fuzz targets of `fuzz/`, as data.
 
 use std::env::consts::ARCH;
 
 use crate::steps::{Step, step};
 
-/// Fuzz targets. A test holds this to the manifest.
+/// Fuzz targets. A test compares this with the manifest.
 const TARGETS: [&str; 9] =
     ["connection", "frame", "handshake", "invitation", "message", "name", "notice", "reply", "shared_ring"];
 
-/// What `cargo fuzz` builds with, without its driver and a nightly toolchain.
+/// Compiler flags of `cargo fuzz`, which allow building without it and without a nightly toolchain.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Cllvm-args=-simplifycfg-branch-fold-threshold=0";
 
-/// A minute on each. What a decoder allocates must be near what came: no input has more than 4 KiB. Inputs that were found go on
-/// in the next run; those that fail are kept under `target/fuzz/failures`.
+/// Options of libFuzzer: one minute per target, inputs of at most 4 KiB. The memory limits fail a decoder that
+/// allocates much more than its input. New inputs are kept for the next run, failing ones under `target/fuzz/failures`.
 const LIMITS: &str = "-max_total_time=60 -max_len=4096 -malloc_limit_mb=32 -rss_limit_mb=512 -timeout=5 \
     -verbosity=0 -print_funcs=0 -print_final_stats=1 -create_missing_dirs=1";
 
-/// Format of the targets, which are a workspace of their own.
+/// Format of the targets, which have their own workspace.
 pub(crate) fn lints() -> Vec<Step> {
     vec![step("format, fuzz targets", "fmt --manifest-path fuzz/Cargo.toml --check")]
 }
 
-/// Clippy, which needs a C++ compiler as the targets do, and one step for each of them.
+/// Clippy, which like the targets needs a C++ compiler, and one step per target.
 pub(crate) fn long_tests() -> Vec<Step> {
     let clippy = "clippy --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings";
     let clippy = step("clippy, fuzz targets", clippy).with("RUSTFLAGS", "--cfg fuzzing");
@@ -36,7 +36,7 @@ fn fuzz(name: &str) -> Step {
     let folders = format!("-artifact_prefix=target/fuzz/failures/{name}/ target/fuzz/corpus/{name}");
     let args = format!("run --quiet {build} --target-dir target/fuzz --bin {name} -- {LIMITS} {folders}");
     step(&format!("fuzz, {name}"), &args)
-        // What was freed is not kept for long, so that it does not count.
+        // A small quarantine, because quarantined memory counts towards the limit.
         .with("ASAN_OPTIONS", "quarantine_size_mb=16")
         .with("RUSTC_BOOTSTRAP", "1")
         .with("RUSTFLAGS", FLAGS)

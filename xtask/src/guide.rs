@@ -1,4 +1,4 @@
-//! The guide in `docs/`: its chapters, links and variables are held to the repository, and mdBook builds it.
+//! Checks the guide in `docs/` against the repository: chapters, links and environment variables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,17 +8,19 @@ use anyhow::{Context, Result, bail};
 
 use crate::built::root;
 
-/// Folders that hold nothing of ours.
+/// Folders without sources of the repository.
 const SKIPPED: [&str; 2] = ["target", ".git"];
 
-/// Checks the guide, as one list of everything that is wrong.
+/// Checks the guide and returns all faults in one error.
 ///
 /// # Errors
-/// A link to a file that is missing, a chapter that the summary or the doc tests lack, or a variable that the table lacks.
+/// A link has no target, the summary or the doc tests lack a chapter, the table of variables is incomplete, or a document names a
+/// source file that does not exist.
 pub(crate) fn check() -> Result<()> {
     let mut wrong = broken_links()?;
     wrong.extend(missing_chapters()?);
     wrong.extend(missing_variables()?);
+    wrong.extend(missing_sources()?);
     if wrong.is_empty() { Ok(()) } else { bail!("the guide:\n{}", wrong.join("\n")) }
 }
 
@@ -42,7 +44,7 @@ fn links(text: &str) -> Vec<String> {
     parts.map(|(target, _)| target.to_owned()).collect()
 }
 
-/// The anchor that code hosts and mdBook make of a heading.
+/// The anchor that code hosts and mdBook give a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")
@@ -96,18 +98,18 @@ fn missing_chapters() -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Names of variables in a text: `DISCO_` and capitals. Names of tests' own variables are not for users.
+/// Names of environment variables in a text, which start with `DISCO_` after `before`.
 fn variables(text: &str, before: &str) -> BTreeSet<String> {
     let start = format!("{before}DISCO_");
     let names = text.split(&start).skip(1).map(|rest| {
         let end = rest.find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
         format!("DISCO_{}", &rest[..end.unwrap_or(rest.len())])
     });
-    // A bare `DISCO_` is the beginning of a name that is put together.
+    // A bare `DISCO_` is a prefix from which code composes a name.
     names.filter(|name| name != "DISCO_").collect()
 }
 
-/// Each `"DISCO_…"` of the sources outside of tests is in the table, and the table has no other.
+/// Each `"DISCO_…"` of the sources outside of tests is in the table, and each row of the table is in a source.
 fn missing_variables() -> Result<Vec<String>> {
     let text = fs::read_to_string(root().join("docs/environment.md"))?;
     let rows: String =
@@ -129,6 +131,29 @@ fn missing_variables() -> Result<Vec<String>> {
     Ok(lacks.chain(over).collect())
 }
 
+/// Names of source files in a text: `path/file.rs` in backticks.
+fn source_names(text: &str) -> BTreeSet<&str> {
+    let is_path =
+        |name: &&str| name.ends_with(".rs") && !name.contains(|c: char| c.is_whitespace() || "*{<".contains(c));
+    text.split('`').skip(1).step_by(2).filter(is_path).collect()
+}
+
+/// Each source file that a document names is there; the first folders of its path may be left out.
+fn missing_sources() -> Result<Vec<String>> {
+    let mut paths = Vec::new();
+    sources(&root(), &mut |path, _| paths.push(format!("/{}", path.display())))?;
+    let mut wrong = Vec::new();
+    for file in documents()? {
+        let text: String = fs::read_to_string(&file)?.split("```").step_by(2).collect();
+        let is_missing = |name: &&&str| !paths.iter().any(|path| path.ends_with(&format!("/{name}")));
+        let name = file.strip_prefix(root()).unwrap_or(&file).display();
+        wrong.extend(
+            source_names(&text).iter().filter(is_missing).map(|missing| format!("{name}: no source {missing}")),
+        );
+    }
+    Ok(wrong)
+}
+
 /// Passes each Rust source below `folder` to `take`.
 fn sources(folder: &Path, take: &mut impl FnMut(&Path, &str)) -> Result<()> {
     for entry in fs::read_dir(folder)? {
@@ -146,7 +171,7 @@ fn sources(folder: &Path, take: &mut impl FnMut(&Path, &str)) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{anchor, anchors, check, links, variables};
+    use super::{anchor, anchors, check, links, source_names, variables};
 
     #[test]
     fn the_guide_matches_the_repository() {
@@ -162,6 +187,12 @@ mod tests {
     fn anchors_are_those_of_code_hosts() {
         assert_eq!(anchor(" A wait does not end"), "a-wait-does-not-end");
         assert!(anchors("# One\n```sh\n# no heading\n```\n## `local`").contains("local"));
+    }
+
+    #[test]
+    fn source_files_are_named_in_backticks() {
+        let names = source_names("`a/b.rs`, c.rs; `d.rs e`, `*.rs`, `f/{g,h}.rs`, `i.md` and `j.rs`");
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a/b.rs", "j.rs"]);
     }
 
     #[test]

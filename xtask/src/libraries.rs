@@ -1,5 +1,5 @@
-//! Vendors' libraries that tests run against: wheels, pinned by hash, and Debian's packages where there is no wheel, unpacked
-//! once.
+//! Vendors' libraries for tests, downloaded and unpacked once: wheels, pinned by hash, and Debian packages if there is
+//! no wheel.
 
 use std::env;
 use std::fs;
@@ -9,28 +9,28 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// Says where they are: what is in it already is not fetched.
-pub(crate) const CACHE: &str = "DISCO_TEST_CACHE";
+/// Environment variable with the folder of the libraries. Libraries that it already has are not fetched.
+pub(crate) const CACHE_VARIABLE: &str = "DISCO_TEST_CACHE";
 
-/// One wheel.
+/// A wheel.
 struct Wheel {
     name: &'static str,
     version: &'static str,
     sha256: &'static str,
-    /// The folder in it that is kept; `*` stands for one.
+    /// The folder of the wheel that is kept; `*` stands for one path component.
     kept: &'static str,
-    /// Whether only the long tests want it.
+    /// Whether only the long tests need it.
     is_long: bool,
 }
 
-/// What goes to the root of an environment: bin, lib, etc.
+/// The folder of a wheel that is installed into the root of an environment: `bin`, `lib`, ….
 const DATA: &str = "*/data";
 
-/// Packages of Debian for the long tests, with those that they need.
+/// Debian packages for the long tests, with their dependencies.
 struct Packages {
     folder: &'static str,
     names: &'static [&'static str],
-    /// Of another release than the machine's: then with all that they need, from the C library and its loader on.
+    /// A release other than the machine's. Then all dependencies are fetched, including the C library and its loader.
     suite: Option<&'static str>,
 }
 
@@ -40,7 +40,8 @@ const PACKAGES: [Packages; 3] = [
     Packages { folder: "debian-rccl", names: &["libamdhip64-5", "librccl1"], suite: Some("trixie") },
 ];
 
-/// `disco-cli/tests/mpi`, `disco-ccl/tests` and `disco-nccl/tests` say what is in them.
+/// Wheels for the tests of `disco-cli/tests/mpi`, `disco-ccl/tests` and `disco-nccl/tests`, which name the files in
+/// them.
 const WHEELS: [Wheel; 7] = [
     Wheel {
         name: "mpich",
@@ -93,7 +94,7 @@ const WHEELS: [Wheel; 7] = [
     },
 ];
 
-/// For the GPU evidence kit alone: the first that takes several ranks on a device, and a later one.
+/// Versions of NCCL for the GPU evidence kit only: the first that permits several ranks per device, and a later one.
 const NCCL: [Wheel; 2] = [
     Wheel {
         name: "nvidia-nccl-cu13",
@@ -111,13 +112,14 @@ const NCCL: [Wheel; 2] = [
     },
 ];
 
-/// The folder that has them, or is to have them.
+/// The folder of the libraries.
 pub(crate) fn cache() -> PathBuf {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-cache");
-    env::var_os(CACHE).map_or_else(default, PathBuf::from)
+    env::var_os(CACHE_VARIABLE).map_or_else(default, PathBuf::from)
 }
 
-/// Fetches what is not there. Where that can't be done, tests say what they skip, or fail if `DISCO_REQUIRE` says so.
+/// Fetches missing libraries. If that fails, tests that need them are skipped, or fail if `DISCO_REQUIRE` requires
+/// them.
 pub(crate) fn fetch(long: bool) {
     for wheel in WHEELS.iter().filter(|wheel| long || !wheel.is_long) {
         if let Err(error) = wheel.fetch(&cache()) {
@@ -195,12 +197,13 @@ impl Packages {
     }
 }
 
-/// What has apt-get see another release from where the machine has its own, with nothing installed, and keep what it knows in `folder`.
+/// Options that make apt-get use another release from the machine's mirror, with no packages installed, and its state
+/// in `folder`.
 fn apart(suite: &str, folder: &Path) -> Result<Vec<String>> {
     let targets = ["indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"];
     let output = Command::new("apt-get").args(targets).output().context("apt-get can't be started")?;
     let targets = String::from_utf8_lossy(&output.stdout);
-    // Not updates, and not those of security.
+    // The main suite, not its updates and security suites.
     let mut mirrors =
         targets.lines().filter_map(|line| line.split_once(' ')).filter(|(_, release)| !release.contains('-'));
     let (mirror, _) = mirrors.next().context("apt-get knows no release")?;
@@ -231,7 +234,7 @@ impl Wheel {
         unpacked_once(cache, &self.folder(), |parts| self.unpack(parts))
     }
 
-    /// Downloads it to a folder and unpacks it there. Returns what is in it.
+    /// Downloads and unpacks the wheel in `folder`. Returns the folder to keep.
     fn unpack(&self, folder: &Path) -> Result<PathBuf> {
         let wanted = folder.join("requirements.txt");
         fs::write(&wanted, format!("{}=={} --hash=sha256:{}\n", self.name, self.version, self.sha256))?;
@@ -259,7 +262,7 @@ fn python(args: &[&str], paths: &[&Path]) -> Result<()> {
 /// Runs a tool to its end.
 ///
 /// # Errors
-/// It can't be started, or fails: then with what it has said.
+/// The tool can't be started or fails; the error has its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{program} can't be started"))?;

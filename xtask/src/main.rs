@@ -1,4 +1,4 @@
-//! Disco's developer commands: `cargo xtask check` is the gate, `cargo xtask test` runs the tests.
+//! Disco's developer commands. `cargo xtask check` is the gate; `cargo xtask test` runs the tests.
 
 mod built;
 mod fuzzing;
@@ -20,31 +20,32 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask")]
 enum Command {
-    /// The gate: format, clippy, tests and documentation, as CI runs it
+    /// Run the gate, as CI does: format, clippy, tests and documentation
     Check,
-    /// The tests: every crate and feature on its own, all tests together, documentation tests, examples
+    /// Run the tests: each crate and feature alone, all test programs, documentation tests, examples
     Test {
-        /// Also the loom models, the tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit on the test
-        /// double, a minute of each fuzz target, cargo-deny, and a build of each package as it would be published
+        /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit
+        /// on the test double, a minute of each fuzz target and cargo-deny, and build each package as it would be
+        /// published
         #[arg(long)]
         long: bool,
     },
-    /// The GPU evidence kit: programs, two versions of NCCL and `gpu-evidence.sh`, packed for a machine with a GPU that has no Rust
-    /// and no network
+    /// Pack the GPU evidence kit (programs, two versions of NCCL and `gpu-evidence.sh`) for a machine with a GPU but
+    /// without Rust and network
     GpuBundle {
-        /// The folder that is made, in place of one that is there
+        /// Folder to create; an existing one is replaced
         #[arg(default_value = "target/gpu-bundle")]
         folder: PathBuf,
     },
-    /// The guide as a book in `target/book`, without warnings: its links, chapters and variables are checked first
+    /// Check the guide's links, chapters and variables, and build it as a book in `target/book`; warnings are errors
     Book,
-    /// Licences and sources of all dependencies, by cargo-deny
+    /// Check the licences and sources of all dependencies with cargo-deny
     Deny,
-    /// Fails on a cycle between the modules of a crate, which the gate does not take
+    /// Check that the modules of each crate have no cycle
     Modules,
-    /// All test programs, several at a time
+    /// Run all test programs, several at a time
     Programs,
-    /// All parts of `gpu-evidence.sh` on the test double, with small sizes and counts
+    /// Run all parts of `gpu-evidence.sh` on the test double, with small sizes and counts
     GpuRehearsal,
 }
 
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
     match Command::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // By hand, so that it is the last line also where RUST_BACKTRACE is set.
+            // Printed here, because with RUST_BACKTRACE `main` would print a backtrace after it.
             eprintln!("== {error:#}");
             ExitCode::FAILURE
         }

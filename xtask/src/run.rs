@@ -1,4 +1,4 @@
-//! Runs steps one after the other and says how it went.
+//! Runs steps one after the other, and reports their times.
 
 use std::process::Command;
 use std::time::Instant;
@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail};
 use crate::steps::Step;
 use crate::{built, libraries};
 
-/// How many of the longest steps are listed at the end.
+/// Number of the longest steps that are listed at the end.
 const LISTED: usize = 5;
 
-/// Runs every step in the root of the workspace, up to the first that fails.
+/// Runs the steps in the root of the workspace, up to the first failure.
 ///
 /// # Errors
-/// A step that failed or that cargo could not be started for.
+/// A step fails, or cargo can't be started.
 pub(crate) fn all(steps: &[Step]) -> Result<()> {
     let start = Instant::now();
     let mut times = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn all(steps: &[Step]) -> Result<()> {
 
 fn cargo(step: &Step) -> Command {
     let mut command = built::cargo();
-    command.env(libraries::CACHE, libraries::cache());
+    command.env(libraries::CACHE_VARIABLE, libraries::cache());
     command.args(step.args.split_whitespace()).envs(step.env.iter().copied());
     command
 }

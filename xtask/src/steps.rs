@@ -1,4 +1,4 @@
-//! What is run, as data.
+//! The steps of the gate and of the tests, as data.
 
 use std::env::consts::ARCH;
 use std::fmt;
@@ -8,15 +8,15 @@ use crate::test_programs;
 /// One run of cargo.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// What it shows.
+    /// Name of the step in the output.
     pub(crate) name: String,
-    /// Variables set for it.
+    /// Environment variables of the step.
     pub(crate) env: Vec<(&'static str, &'static str)>,
-    /// Cargo's arguments, parted by spaces.
+    /// Cargo's arguments, separated by spaces.
     pub(crate) args: String,
 }
 
-/// Packages of the workspace and their folders; each must build and test on its own. A test holds this to the manifests.
+/// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
 pub(crate) const CRATES: [(&str, &str); 15] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
@@ -35,14 +35,14 @@ pub(crate) const CRATES: [(&str, &str); 15] = [
     ("xtask", "xtask"),
 ];
 
-/// Packages that stay in the repository.
+/// Packages that are not published.
 const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-tests", "xtask"];
 
-/// Features of the facade; it must build with each alone. A test holds this to the manifest, but for `nccl-without-bindings`,
-/// which needs another crate's.
+/// Features of the facade, which must build with each alone. A test compares this with the manifest, except
+/// `nccl-without-bindings`, which needs a feature of another crate.
 const FEATURES: [&str; 6] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde"];
 
-/// Examples, and the arguments of each run. A test holds this to the folder.
+/// Examples, with the arguments of each run. A test compares this with the folder.
 const EXAMPLES: [(&str, &str); 12] = [
     ("bare_communicator", ""),
     ("digits", "--epochs 2 --workers 2"),
@@ -58,7 +58,7 @@ const EXAMPLES: [(&str, &str); 12] = [
     ("without_facade", ""),
 ];
 
-/// Format, clippy and the layers of modules.
+/// Format, clippy, and cycles between modules.
 pub(crate) fn lints() -> Vec<Step> {
     let mut steps = vec![
         step("format", "fmt --all --check"),
@@ -77,11 +77,11 @@ pub(crate) fn lints() -> Vec<Step> {
     steps
 }
 
-/// What `cargo xtask test` runs.
+/// The steps of `cargo xtask test`.
 pub(crate) fn tests() -> Vec<Step> {
     let alone = CRATES
         .map(|(name, _)| step(&format!("{name} alone"), &format!("check --quiet --package {name} --all-targets")));
-    // Without the tests: what they depend on could lend the facade a feature it forgot to ask for.
+    // Without the tests, whose dependencies could enable a feature that the facade forgot to request.
     let facades = facades()
         .map(|(name, features)| step(&name, &format!("check --quiet --package disco-runtime --lib {features}")));
     let rest = [
@@ -99,26 +99,27 @@ pub(crate) fn tests() -> Vec<Step> {
         "example of a backend, conformance",
         "test --quiet --manifest-path examples/backend/Cargo.toml --target-dir target/backend",
     )
-    // It has no other backend.
+    // The example has no other backend.
     .with("DISCO_REQUIRE", "mailbox");
     alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend]).collect()
 }
 
-/// What `cargo xtask test --long` adds.
+/// The steps that `cargo xtask test --long` adds.
 pub(crate) fn long_tests() -> Vec<Step> {
     let target = format!("--target-dir target/asan --target {ARCH}-unknown-linux-gnu");
     let sanitized = |name, tests: &str, filter: &str| {
         step(name, &format!("test --quiet {tests} {target} -- {filter}"))
-            // Tests ask for more memory than there is and expect an error.
+            // Tests request more memory than exists and expect an error.
             .with("ASAN_OPTIONS", "allocator_may_return_null=1")
             .with("RUSTC_BOOTSTRAP", "1")
             .with("RUSTFLAGS", "-Zsanitizer=address")
     };
-    // What the sanitizer takes the ground from: a stack's end as a signal, limits of memory.
-    let but = ["a_stack_overflow", "calls_wait_for_room", "do_not_pile_up", "without_shared_memory"];
+    // Tests that AddressSanitizer breaks: a stack overflow as a signal, and limits of memory.
+    let but = ["a_stack_overflow", "meet_back_pressure", "do_not_grow_the_memory", "without_shared_memory"];
     let but = but.map(|name| format!("--skip {name}")).join(" ");
     vec![
-        // `--cfg loom` leaves nothing of the crate but what is modelled, so that no filter by name can miss a model.
+        // `--cfg loom` compiles only the modelled parts of a crate, so no name filter is needed, which could miss a
+        // model.
         step(
             "loom models",
             "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
@@ -137,13 +138,13 @@ pub(crate) fn long_tests() -> Vec<Step> {
             "",
         ),
         sanitized("conformance, address sanitizer", "--package disco-tests --test conformance", ""),
-        // What is kept from peers that are stuck leaks, as it must.
+        // Memory that stuck peers may still access is leaked on purpose.
         sanitized("processes, address sanitizer", "--package disco-tests --test processes", &but)
             .with("ASAN_OPTIONS", "allocator_may_return_null=1:detect_leaks=0"),
     ]
 }
 
-/// Documentation without a warning, and the packages as they would be published.
+/// Documentation without warnings, and the packages as they would be published.
 pub(crate) fn documentation() -> Vec<Step> {
     vec![
         step("guide", "run --quiet --package xtask -- book"),
@@ -152,13 +153,13 @@ pub(crate) fn documentation() -> Vec<Step> {
     ]
 }
 
-/// Makes the packages that are published.
+/// Arguments of cargo that build the published packages.
 fn packages() -> String {
     let published = CRATES.iter().map(|(name, _)| name).filter(|name| !UNPUBLISHED.contains(name));
     published.fold("package --quiet --allow-dirty".to_owned(), |args, name| format!("{args} --package {name}"))
 }
 
-/// The facade with no feature and with each alone: a name, and cargo's arguments for it.
+/// The facade without features and with each feature alone: a name, and cargo's arguments.
 fn facades() -> impl Iterator<Item = (String, String)> {
     let none = ("disco without features".to_owned(), "--no-default-features".to_owned());
     let alone = |feature| (format!("disco with {feature}"), format!("--no-default-features --features {feature}"));
@@ -191,7 +192,7 @@ mod tests {
     use super::{CRATES, EXAMPLES, FEATURES};
     use crate::built::root;
 
-    /// Examples that other tests run: a library for a C program, and those that need a GPU or its test double.
+    /// Examples that other tests run: a library for a C program, and examples that need a GPU or its test double.
     const ELSEWHERE: [&str; 3] = ["c_host", "gpu_evidence", "overlap"];
 
     const MANIFEST: &str = include_str!("../../Cargo.toml");

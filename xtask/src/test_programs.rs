@@ -1,4 +1,4 @@
-//! Runs test programs, several at a time: many of them mostly wait for deadlines.
+//! Runs test programs, several at a time, because many of them mostly wait for deadlines.
 
 use std::collections::VecDeque;
 use std::process::{Command, Output};
@@ -11,29 +11,30 @@ use anyhow::{Context, Result, bail};
 
 use crate::built::{self, Built};
 
-/// What cargo builds; the step before builds the same, so that its time is seen.
+/// Arguments of cargo that build the test programs. The step before builds the same, so that the output shows its time.
 pub(crate) const BUILD: &str = "test --workspace --all-targets --all-features --no-run";
 
-/// Test programs that take longest, which start first.
+/// Test programs that take longest and therefore start first.
 const FIRST: [&str; 4] = ["conformance", "nccl", "processes", "nodes"];
 
-/// Test programs that run alone, at the end: MPI libraries never stop polling while a rank waits.
+/// Test programs that run alone at the end: MPI libraries poll without pause while a rank waits.
 const ALONE: [&str; 1] = ["mpi"];
 
-/// Programs whose tests mostly wait for deadlines in processes of their own, and how many of these tests run at a time.
+/// Programs whose tests mostly wait for deadlines in their own processes.
 const WAITING: [&str; 1] = ["disco test nccl"];
+/// Number of tests of [`WAITING`] programs that run at a time.
 const WAITING_THREADS: &str = "5";
 
-/// How many programs with the longest times are listed at the end.
+/// Number of the longest programs that are listed at the end.
 const LISTED: usize = 8;
 
-/// A time without an end of a program, after which those that run are named.
-const SILENCE: Duration = Duration::from_secs(180);
+/// Time without the end of a program after which the running programs are printed.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 
-/// Builds the test programs and runs them all, also after one that fails. Prints the output of each when it ends.
+/// Builds the test programs and runs all of them, even after a failure. Prints the output of each when it ends.
 ///
 /// # Errors
-/// The build fails, or a program does.
+/// The build or a program fails.
 pub(crate) fn run() -> Result<()> {
     let mut programs: Vec<_> = built::build(BUILD)?.into_iter().filter(|program| program.is_test).collect();
     let (count, start) = (programs.len(), Instant::now());
@@ -54,10 +55,10 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-/// A program, how long it ran, and whether it passed.
+/// Label of a program, its duration, and whether it passed.
 type Ended = (String, Duration, bool);
 
-/// Runs programs in their order, `slots` at a time.
+/// Runs programs in order, `slots` at a time.
 fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
     let (count, queue) = (programs.len(), Mutex::new(VecDeque::from(programs)));
     let running = Mutex::new(Vec::new());
@@ -78,7 +79,7 @@ fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
         }
         let mut ended = Vec::with_capacity(count);
         while ended.len() < count {
-            match receiver.recv_timeout(SILENCE) {
+            match receiver.recv_timeout(PROGRESS_INTERVAL) {
                 Ok((program, time, output)) => ended.push(report(&program, time, output)?),
                 Err(RecvTimeoutError::Timeout) => println!("-- still running: {}", lock(&running).join(", ")),
                 Err(RecvTimeoutError::Disconnected) => bail!("a thread that runs test programs panicked"),
@@ -92,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints what a program printed, below its name.
+/// Prints the output of a program below its label.
 fn report(program: &Built, time: Duration, output: std::io::Result<Output>) -> Result<Ended> {
     let label = program.label();
     let output = output.with_context(|| format!("cannot run {label}"))?;
@@ -106,9 +107,9 @@ impl Built {
         self.kind == "test" && self.name == name
     }
 
-    /// Such as `disco-tests test nodes`.
+    /// Package, kind and name, such as `disco-tests test nodes`.
     fn label(&self) -> String {
-        // `file:///…/disco-core#0.1.0`, or `file:///…/tests#disco-tests@0.1.0` where the folder has another name.
+        // `file:///…/disco-core#0.1.0`, or `file:///…/tests#disco-tests@0.1.0` if the folder has another name.
         let (folder, version) = self.package.rsplit_once('#').unwrap_or((&self.package, ""));
         let package = match version.split_once('@') {
             Some((name, _)) => name,
@@ -117,7 +118,7 @@ impl Built {
         format!("{package} {} {}", self.kind, self.name)
     }
 
-    /// As cargo starts it.
+    /// A command that starts the program as cargo does.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
         command.arg("--quiet").current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);

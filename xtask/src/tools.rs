@@ -1,4 +1,4 @@
-//! Programs from crates.io that steps run, installed into `target/tools` once for each version.
+//! Programs from crates.io that steps run, installed into `target/tools` once per version.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,14 +8,14 @@ use anyhow::{Context, Result, ensure};
 use crate::built::{cargo, root};
 use crate::guide;
 
-/// Version of cargo-deny; the lock file of its package pins what it is built from.
+/// Version of cargo-deny. Its package's lock file pins its dependencies.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Checks the licences and sources of all dependencies as `deny.toml` says. Building cargo-deny takes about five minutes of processor time,
-/// once.
+/// Checks the licences and sources of all dependencies against `deny.toml`. Building cargo-deny takes about five
+/// minutes of CPU time, once.
 ///
 /// # Errors
-/// cargo-deny can't be installed, or refuses a dependency.
+/// cargo-deny can't be installed, or rejects a dependency.
 pub(crate) fn deny() -> Result<()> {
     let deny = install("cargo-deny", CARGO_DENY)?;
     let mut command = Command::new(deny);
@@ -30,11 +30,11 @@ pub(crate) fn deny() -> Result<()> {
 /// Version of mdBook.
 const MDBOOK: &str = "0.5.4";
 
-/// Builds the guide into `target/book`, after checking its links, chapters and variables. Building mdBook takes about four minutes of
-/// processor time, once.
+/// Checks the guide's links, chapters and variables, and builds it into `target/book`. Building mdBook takes about four
+/// minutes of CPU time, once.
 ///
 /// # Errors
-/// The guide does not match the repository, or mdBook can't be installed or warns.
+/// The guide does not match the repository, mdBook can't be installed, or mdBook warns.
 pub(crate) fn book() -> Result<()> {
     guide::check()?;
     let mut command = Command::new(install("mdbook", MDBOOK)?);
@@ -49,7 +49,7 @@ pub(crate) fn book() -> Result<()> {
     Ok(())
 }
 
-/// The program of this name, after installing it if it is missing.
+/// The path of a program, which is installed if it is missing.
 fn install(name: &str, version: &str) -> Result<PathBuf> {
     let folder = root().join("target/tools").join(format!("{name}-{version}"));
     let program = folder.join("bin").join(name);
@@ -58,7 +58,7 @@ fn install(name: &str, version: &str) -> Result<PathBuf> {
         let mut command = cargo();
         command.args(["install", "--quiet", "--locked", name, "--version", version, "--root"]).arg(&folder);
         if name == "mdbook" {
-            // Neither a server nor a search is needed.
+            // Builds mdBook without its server and its search.
             command.arg("--no-default-features");
         }
         let status = command.status().context("cannot start cargo")?;

@@ -21,7 +21,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::{Error, Rank, Result, Store, roll};
+use disco_core::{Error, Rank, Result, Store, attendance};
 
 use super::survey;
 use super::topology::{Mesh, Topology};
@@ -200,7 +200,7 @@ impl Rendezvous {
             Err(why) => [&[SORRY][..], why.as_bytes()].concat(),
         };
         let (prefix, left) = (format!("{}: {what}", self.name), self.left());
-        let gathered = roll::all_gather(&*self.store, &prefix, (self.rank, self.size), &own, "meet", left);
+        let gathered = attendance::all_gather(&*self.store, &prefix, (self.rank, self.size), &own, "meet", left);
         let mut all = gathered.map_err(|error| match error {
             Error::Deadline { operation, state, .. } => Error::Deadline { operation, after: self.deadline, state },
             other => other,

@@ -15,7 +15,7 @@ use crate::driver::BusId;
 use crate::runtime::{Runtime, Watch};
 
 /// What a vendor's crate knows of its devices.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
 pub struct Vendor {
     /// The links between devices.

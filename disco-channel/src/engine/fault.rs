@@ -1,35 +1,35 @@
-//! Faults that tests plant in an engine, so that the simulation has to find them.
+//! Faults that tests plant in an engine, to check that the simulation finds them.
 
-/// A rule that an engine can be told to break.
+/// A violation of the protocol that a test can plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A member sends no heartbeats.
     NoHeartbeat,
     /// A member acknowledges each frame twice.
     DoubleCredit,
-    /// An abort of an epoch that is over ends the questions of the current one.
+    /// An abort of an epoch that is over ends the requests of the current one.
     OldAbort,
-    /// A worker's departure overtakes its last reply.
+    /// The message that a worker has left overtakes its last reply.
     EarlyDeparture,
-    /// The controller says nothing to its peers while there are no commands.
+    /// The controller sends no heartbeats.
     SilentController,
-    /// A thread that brings a frame does not wake the reactor thread for an earlier timeout.
+    /// A thread that submits a frame does not wake the reactor thread for an earlier timeout.
     MissedWake,
     /// The ring waits for a worker process that has ended.
     NotRetired,
-    /// The controller takes no notice of a node's report that a worker is lost.
+    /// The controller ignores a node's report that a worker is lost.
     LossIgnored,
-    /// A line of a worker comes twice.
+    /// A worker's line is printed twice.
     DoubleOutput,
     /// A worker process is reported as lost before its exit status can be known.
     NoStatus,
-    /// The lane is over while processes of nodes run that the session has started.
+    /// The lane ends while processes of nodes that the session has started still run.
     ChildrenLeft,
     /// A worker process is reported twice as having left.
     DoubleDeparture,
     /// A reply has the number of another command.
     StrayReply,
-    /// A controller that did not listen for a long time counts it as silence of its peers.
+    /// A controller that did not run for a long time counts that time as silence of its peers.
     NoExcuse,
     /// Small commands wait until the peers have taken the large ones.
     SmallWaits,
@@ -46,7 +46,7 @@ pub(crate) fn plant(fault: Option<Fault>) {
     PLANTED.set(fault);
 }
 
-/// Whether a rule is to be broken.
+/// Whether this fault is planted on this thread.
 #[cfg(test)]
 pub(crate) fn is_planted(fault: Fault) -> bool {
     PLANTED.get() == Some(fault)

@@ -1,41 +1,41 @@
-//! Heartbeats and silence, of both ends of a connection.
+//! Heartbeats and silence timeouts of both ends of a connection.
 
 use std::time::{Duration, Instant};
 
-/// Whether the other end of a connection still says something, and whether this end has to.
+/// The silence timeout of the other end of a connection, and the heartbeat timer of this end.
 #[derive(Clone, Debug)]
 pub(crate) struct Liveness {
     heartbeat: Duration,
     silence: Duration,
-    /// When something came last, or silence was excused.
+    /// When bytes came last, or silence was excused.
     heard: Instant,
-    /// When this end said something last.
+    /// When this end sent its last heartbeat.
     said: Instant,
 }
 
 impl Liveness {
-    /// This end says something every `heartbeat`; the other end may be silent for less than `silence`. Both count from `now`;
-    /// [`Duration::MAX`] is no limit.
+    /// This end sends every `heartbeat`; the other end is lost after `silence` without a byte. Both count from `now`;
+    /// [`Duration::MAX`] disables either.
     pub(crate) fn new(heartbeat: Duration, silence: Duration, now: Instant) -> Self {
         Self { heartbeat, silence, heard: now, said: now }
     }
 
-    /// Bytes came.
+    /// Records that bytes came.
     pub(crate) fn heard(&mut self, now: Instant) {
         self.heard = self.heard.max(now);
     }
 
-    /// A heartbeat goes, or something that serves as one.
+    /// Records that a heartbeat, or a message in its place, is sent.
     pub(crate) fn said(&mut self, now: Instant) {
         self.said = now;
     }
 
-    /// This end could not listen until now: silence counts from here.
+    /// Restarts the silence timeout: this end could not read until now.
     pub(crate) fn excuse(&mut self, now: Instant) {
         self.heard(now);
     }
 
-    /// For how long nothing has come.
+    /// Time since bytes came last.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.heard)
     }
@@ -45,20 +45,20 @@ impl Liveness {
         now.saturating_duration_since(self.said) >= self.heartbeat
     }
 
-    /// The limit, if the other end has been silent for as long.
+    /// Returns the silence timeout if it has passed.
     pub(crate) fn is_silent(&self, now: Instant) -> Option<Duration> {
         (self.silence(now) >= self.silence).then_some(self.silence)
     }
 
-    /// When one of both is to be looked at next.
+    /// When the heartbeat or the silence timeout is due next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let times = [self.said.checked_add(self.heartbeat), self.heard.checked_add(self.silence)];
         times.into_iter().flatten().min()
     }
 }
 
-/// Whether this end was able to listen. A thread that did not run for half of the limit for silence heard nobody meanwhile, so the
-/// silence of all other ends is to be excused.
+/// Detects that this end itself was not running. A thread that did not run for half of the silence timeout read nothing
+/// meanwhile, so the silence of all other ends is excused.
 #[derive(Clone, Debug)]
 pub(crate) struct Attention {
     silence: Duration,
@@ -70,14 +70,14 @@ impl Attention {
         Self { silence, looked: now }
     }
 
-    /// This end listens now. Returns whether it did not for too long.
-    pub(crate) fn look(&mut self, now: Instant) -> bool {
+    /// Records that this end runs now. Returns whether it did not for more than half of the silence timeout.
+    pub(crate) fn check(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.looked);
         self.looked = self.looked.max(now);
         since > self.silence / 2
     }
 
-    /// When it has to look again, for its absence not to count.
+    /// When [`Self::check`] is due next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.looked.checked_add(self.silence / 4)
     }
@@ -90,7 +90,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn the_limit_for_silence_counts_from_the_last_byte_or_the_last_excuse() {
+    fn the_silence_timeout_counts_from_the_last_byte_or_excuse() {
         let start = Instant::now();
         let mut liveness = Liveness::new(Duration::MAX, 5 * SECOND, start);
         assert_eq!(liveness.is_silent(start + 4 * SECOND), None);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_due_once_the_last_one_is_as_old() {
+    fn a_heartbeat_is_due_one_interval_after_the_last_one() {
         let start = Instant::now();
         let mut liveness = Liveness::new(SECOND, 5 * SECOND, start);
         assert!(!liveness.must_say(start) && liveness.must_say(start + SECOND));
@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_did_not_listen_for_half_of_the_limit_excuses_silence() {
+    fn check_tells_that_this_end_did_not_run_for_half_of_the_silence_timeout() {
         let start = Instant::now();
         let mut attention = Attention::new(4 * SECOND, start);
         assert_eq!(attention.next_timeout(), Some(start + SECOND));
-        assert!(!attention.look(start + 2 * SECOND));
-        assert!(attention.look(start + 5 * SECOND));
-        assert!(!attention.look(start + 6 * SECOND));
+        assert!(!attention.check(start + 2 * SECOND));
+        assert!(attention.check(start + 5 * SECOND));
+        assert!(!attention.check(start + 6 * SECOND));
     }
 }

@@ -1,4 +1,4 @@
-//! What the ends of a remote lane decide, without a clock, a socket, a thread or a lock.
+//! The protocol logic of remote lanes, without I/O: no clock, socket, thread or lock (sans-I/O).
 //!
 //! ```text
 //!  lane's methods ──┐  events, now   ┌──────────────┐  writes     ┌──────────────────────┐
@@ -9,12 +9,12 @@
 //!                                    └──────────────┘
 //! ```
 //!
-//! An engine is a state machine. Each event comes with the time at which it came; what follows from it is queued: bytes to be
-//! written, which the thread that brought the event writes, and actions, which the reactor thread carries out, in order. Between
-//! events the engine only wants to be asked again at [`controller::Controller::next_timeout`]. So a test or a simulation can drive
-//! it with times and connections that do not exist.
+//! An engine is a state machine. Each event comes with its time. The engine queues the results: bytes to write, which
+//! the thread that brought the event writes, and actions, which the reactor thread carries out in order. Between
+//! events, the engine needs a timer event at [`controller::Controller::next_timeout`]. Tests and the simulation drive
+//! it with virtual time and connections.
 //!
-//! The [`member`] end is a worker process or a node, the [`controller`] end one lane to all of them.
+//! The [`member`] end is one worker process or node; the [`controller`] end is one lane to all of them.
 
 pub(crate) mod controller;
 pub(crate) mod credit;
@@ -22,7 +22,7 @@ pub(crate) mod fault;
 pub(crate) mod limits;
 mod liveness;
 pub(crate) mod member;
-pub(crate) mod questions;
+pub(crate) mod pending_requests;
 pub(crate) mod reply;
 #[cfg(test)]
 mod sim;

@@ -1,4 +1,4 @@
-//! Replies of workers, as packets.
+//! Encodes replies of workers.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use disco_core::error::Failure;
 use disco_core::wire::Message;
 use disco_core::{Error, Result, Value, WorkerId};
 
-/// The packet of a reply, in whatever `wrap` puts it in. A value that can't leave the process is answered as a failure.
+/// Encodes a reply, wrapped by `wrap`. A value that can't be encoded is replaced by a failure.
 ///
 /// # Errors
-/// Not even that can become bytes.
+/// The failure can't be encoded either.
 pub(crate) fn encode(worker: WorkerId, seq: u64, reply: Reply, wrap: impl Fn(Message) -> Message) -> Result<Vec<u8>> {
     wrap(Message::Reply { seq, reply }).encode().or_else(|error| {
         let reply = refuse(worker, seq, &error);
@@ -18,7 +18,7 @@ pub(crate) fn encode(worker: WorkerId, seq: u64, reply: Reply, wrap: impl Fn(Mes
     })
 }
 
-/// The reply, or a failure in place of a value above `limit`.
+/// Returns the reply, or a failure in place of a value larger than `limit` bytes.
 pub(crate) fn within(limit: usize, worker: WorkerId, seq: u64, reply: Reply) -> Reply {
     match reply.as_ref().map_or(0, Value::payload_len) {
         bytes if bytes > limit.max(SMALL_FRAME) => refuse(

@@ -1,4 +1,4 @@
-//! Large tensors that came ahead of their frames.
+//! Receives large tensors that are sent ahead of their frames.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use disco_core::Error;
 use disco_core::error::Result;
 use disco_core::wire::{Received, TransferBudget};
 
-/// The transfers of one connection that have come, or are coming, and whose frames have not.
+/// The transfers of one connection, complete or not, whose frames have not come yet.
 #[derive(Debug)]
 pub(crate) struct Transfers {
     /// Bytes that they may have together; one alone may have more, up to the limit of a packet.
@@ -15,15 +15,16 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
-    /// None so far. Together they may have `limit` bytes.
+    /// Starts without transfers. All transfers together may have `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, coming: BTreeMap::new() }
     }
 
-    /// A part of transfer `id` has come, of which `left` bytes follow. The first one says how large the transfer is.
+    /// Adds a part of transfer `id`, after which `left` bytes follow. The first part determines the size of the
+    /// transfer.
     ///
     /// # Errors
-    /// It is not the next part; the transfers have too many bytes, or there are too many of them; there is no memory.
+    /// The part is not the next one; the transfers exceed the limit of bytes or of their number; memory is exhausted.
     pub(crate) fn add(&mut self, id: u64, left: u64, part: &[u8]) -> Result<()> {
         if let Some(received) = self.coming.get_mut(&id) {
             return received.push(left, part);
@@ -42,10 +43,10 @@ impl Transfers {
         Ok(())
     }
 
-    /// Takes a transfer for its frame.
+    /// Takes the transfer of a frame that has come.
     ///
     /// # Errors
-    /// It is not there, or not all of it.
+    /// The transfer is unknown or incomplete.
     pub(crate) fn take(&mut self, id: u64) -> Result<Received> {
         match self.coming.remove(&id) {
             Some(received) if received.left() == 0 => Ok(received),
@@ -56,13 +57,18 @@ impl Transfers {
         }
     }
 
-    /// The controller takes a transfer back.
+    /// Drops a transfer that the controller withdraws.
     ///
     /// # Errors
-    /// Nothing of it has come.
+    /// No part of the transfer has come.
     pub(crate) fn withdraw(&mut self, id: u64) -> Result<()> {
         let unknown = || Error::protocol(format!("transfer {id} is taken back, which did not come"));
         self.coming.remove(&id).map(drop).ok_or_else(unknown)
+    }
+
+    /// Frees the memory of all transfers.
+    pub(crate) fn clear(&mut self) {
+        self.coming.clear();
     }
 }
 
@@ -77,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_do_not_follow_each_other_are_refused() {
+    fn a_part_out_of_order_is_refused() {
         let mut transfers = Transfers::new(1000);
         transfers.add(1, 10, &[1; 10]).unwrap();
         for (left, len) in [(10, 0), (9, 0), (5, 4), (0, 11), (u64::MAX, 1), (10, 10)] {
@@ -91,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_gets_a_whole_transfer_once() {
+    fn a_transfer_is_taken_once_and_only_when_complete() {
         let mut transfers = Transfers::new(1000);
         transfers.add(7, 1, &[1]).unwrap();
         assert!(text(transfers.take(7)).ends_with("a frame before the last 1 bytes of its transfer"));
@@ -103,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_together_have_a_limit() {
+    fn transfers_above_the_common_limit_are_refused() {
         let mut transfers = Transfers::new(1000);
         assert!(transfers.add(1, u64::MAX, &[1]).is_err());
         transfers.add(1, 899, &[1]).unwrap();

@@ -1,10 +1,11 @@
-//! The addresses that this machine has.
+//! The network addresses of this machine.
 
 use std::net::IpAddr;
 
 use if_addrs::Interface;
 
-/// Addresses of interfaces that are up, by which other machines may reach this one. None if the kernel does not tell.
+/// Addresses of interfaces that are up, by which other machines may reach this one. Empty if the system does not list
+/// interfaces.
 pub(super) fn of_this_machine() -> Vec<IpAddr> {
     let mut interfaces = if_addrs::get_if_addrs().unwrap_or_default();
     interfaces.retain(reaches_this_machine);
@@ -14,13 +15,15 @@ pub(super) fn of_this_machine() -> Vec<IpAddr> {
     addresses
 }
 
-/// Any port of all interfaces: of IPv4, or of IPv6 where there is nothing else.
+/// The address to listen on at all interfaces, on any free port: IPv4, or IPv6 on a machine that has only IPv6
+/// addresses.
 pub fn everywhere() -> &'static str {
     let addresses = of_this_machine();
     if addresses.iter().all(IpAddr::is_ipv6) && !addresses.is_empty() { "[::]:0" } else { "0.0.0.0:0" }
 }
 
-/// Link-local addresses of IPv6 need the name of an interface, which means nothing on other machines.
+/// Excludes loopback and IPv6 link-local addresses. The latter need an interface name, which means nothing on other
+/// machines.
 fn reaches_this_machine(interface: &Interface) -> bool {
     let needs_interface = interface.ip().is_ipv6() && interface.is_link_local();
     interface.is_oper_up() && !interface.is_loopback() && !needs_interface
@@ -41,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_mean_something_elsewhere_are_announced() {
+    fn only_addresses_that_other_machines_can_reach_are_announced() {
         let reaches = |ip| reaches_this_machine(&interface(ip, IfOperStatus::Up));
         assert!(["192.0.2.2", "169.254.1.1", "fd00::2"].into_iter().all(reaches));
         assert!(!["127.0.0.1", "::1", "fe80::1"].into_iter().any(reaches));

@@ -3,24 +3,25 @@
 //! ```text
 //! controller, node 0                                          node 1
 //! NodeLane::send ──── FRAME: one encoding, one write ───────▶ bridge ──▶ ThreadLane or ProcessLane ──▶ workers 4 to 7
-//! NodeLane::urgent ── ABORT, SHUTDOWN ──────────────────────▶   │
+//! NodeLane::signal ── ABORT, SHUTDOWN ──────────────────────▶   │
 //! thread `disco-nodes`                                          │ the thread that called `serve`
 //!   Inbox, store ◀── FROM worker REPLY, NOTICE, PROGRESS, ASK ──┤
 //!   standard output and error ◀── FROM worker OUTPUT ───────────┘
 //! ```
 //!
-//! **Starting.** The lane listens, on the loopback unless it is told otherwise. Whoever connects proves that it has the
-//! session's token, as the controller does ([`handshake`](crate::handshake)), before a byte of anything else is looked at; then it says JOIN with its
-//! worker functions. Once all nodes are here, each is told which one it is, starts its workers and says READY. Strangers have
-//! 5 s, and the oldest of too many goes first, so that nobody who only holds a connection keeps a node out.
+//! **Starting.** The lane listens, by default on the loopback address. Node and controller first prove to each other that they have the
+//! session's token ([`handshake`](crate::handshake)); then the node sends JOIN with the names of its worker functions. Once all nodes have
+//! joined, the controller sends each its number and workers; the node starts these and sends READY. A connection that has not
+//! authenticated is closed after 5 s. There are at most 256 of these; a new one then replaces the oldest, so that idle connections can't
+//! keep a node out.
 //!
-//! **Commands.** A frame goes at once if none has just gone, or if somebody waits for its reply; else it may linger for 50 µs
-//! a node, 100 at least, so that many go with one write. A node acknowledges what it has passed on to its workers, so that no more than
-//! 1,024 frames and about 64 MiB are under way.
+//! **Commands.** A frame is sent at once if no other was sent just before, or if a caller waits for its reply. Else it may linger for
+//! 50 µs per node, at least 100 µs, so that one write carries many frames. A node acknowledges frames that it has passed on to its workers;
+//! at most 1,024 frames and about 64 MiB are unacknowledged.
 //!
-//! **The end.** Both ends say something each second. One that is silent for 5 s, closes the connection or sends garbage is gone: a
-//! node's workers are then lost, all of them; a node whose controller is gone aborts and stops its workers. A node that the session
-//! has started itself is killed when it is lost, or 2 s after it was let go of.
+//! **The end.** Each end sends a heartbeat every second. A node that is silent for 5 s, closes the connection or sends garbage is lost, with all
+//! its workers. A node whose controller is lost aborts and stops its workers. A node that the session has started itself is killed
+//! when it is lost, or 2 s after it was told to shut down.
 
 mod addresses;
 mod controller;
@@ -32,15 +33,15 @@ pub use node::{JoinOptions, serve};
 
 pub use crate::token::Token;
 
-/// What the socket may hold of what is to be sent: an urgent packet waits for it.
-const SOCKET: usize = 512 << 10;
+/// Size of the socket's send buffer. An urgent packet waits for the bytes in it.
+const SEND_BUFFER_BYTES: usize = 512 << 10;
 
-/// A connection between nodes.
+/// Makes a connection between nodes of a TCP stream.
 fn connection(
     stream: std::net::TcpStream,
     waker: std::sync::Arc<crate::reactor::Waker>,
 ) -> std::io::Result<crate::reactor::Connection> {
     stream.set_nodelay(true)?;
-    rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET)?;
+    rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES)?;
     crate::reactor::Connection::new(stream, waker)
 }

@@ -1,4 +1,4 @@
-//! How a process learns that it is a worker: a variable of its environment.
+//! The invitation that tells a process which worker of which controller it is, passed in an environment variable.
 
 use std::env;
 use std::fmt;
@@ -8,44 +8,45 @@ use disco_core::{Error, Result, WorkerId};
 
 use crate::{environment, random};
 
-/// The variable that has the [text](Invitation::text) of a worker's invitation.
+/// The environment variable with the [text](Invitation::text) of a worker's invitation.
 pub const VARIABLE: &str = "DISCO_WORKER";
 
-/// What a worker needs to join its controller. Whoever has it can be that worker.
+/// The data that a worker needs to join its controller. It is a secret: any process that has it can join as that
+/// worker.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Invitation {
-    /// Which worker it is to be.
+    /// The worker that the process is to be.
     pub worker: WorkerId,
     /// The abstract name of the controller's socket.
     pub(super) socket: String,
-    /// Shows that the controller has started it.
+    /// Proves to the controller that the process was invited.
     pub(super) token: Arc<[u8]>,
 }
 
 impl Invitation {
-    /// Whether this process carries an invitation that it has not taken.
+    /// Whether the environment of this process holds an invitation that was not taken yet.
     pub fn is_there() -> bool {
         env::var_os(VARIABLE).is_some()
     }
 
-    /// Takes this process's invitation [out of the environment](environment::take).
+    /// Takes the invitation [out of the environment](environment::take). Returns `None` in a process that is no worker.
     ///
     /// # Errors
-    /// It is not readable.
+    /// The variable does not hold an invitation.
     pub fn take() -> Option<Result<Self>> {
         let text = environment::take(VARIABLE)?;
-        Some(text.to_str().ok_or_else(|| nobody(&text.display())).and_then(Self::parse))
+        Some(text.to_str().ok_or_else(|| invalid(&text.display())).and_then(Self::parse))
     }
 
-    /// The invitation that a text is.
+    /// Parses the [text](Self::text) of an invitation.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not an invitation.
     pub fn parse(text: &str) -> Result<Self> {
-        Self::read(text).ok_or_else(|| nobody(&text))
+        Self::read(text).ok_or_else(|| invalid(&text))
     }
 
-    /// `worker:socket:token`, the last in hexadecimal digits; a secret, to be passed on to this worker alone.
+    /// Returns `worker:socket:token`, with the token in hexadecimal. Pass it on to this worker only: it is a secret.
     pub fn text(&self) -> String {
         format!("{}:{}:{}", self.worker.index(), self.socket, random::hex(&self.token))
     }
@@ -72,8 +73,10 @@ impl fmt::Debug for Invitation {
     }
 }
 
-fn nobody(text: &dyn fmt::Display) -> Error {
-    Error::invalid(format!("{VARIABLE}={text} invites nobody; Disco sets it for its workers"))
+fn invalid(text: &dyn fmt::Display) -> Error {
+    Error::invalid(format!(
+        "{VARIABLE}={text} is not a worker's invitation; Disco sets this variable for the processes that it starts"
+    ))
 }
 
 #[cfg(test)]
@@ -81,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invitation_survives_the_environment() {
+    fn an_invitation_is_parsed_from_its_text_and_other_texts_are_refused() {
         let token: Arc<[u8]> = [0, 255, 16].into();
         let invitation = Invitation { worker: WorkerId::new(3), socket: "disco-1f".into(), token };
         assert_eq!(invitation.text(), "3:disco-1f:00ff10");

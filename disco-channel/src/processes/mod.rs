@@ -3,8 +3,8 @@
 //! ```text
 //! controller                                                  process of worker 3
 //! ProcessLane::send ──── shared_ring, or FRAME ─────────────▶ ProcessEndpoint::recv       its main thread
-//! ProcessLane::urgent ── ABORT, SHUTDOWN ─▶ ┐
-//!                                           ├ a Unix socket ─ service thread ──▶ whatever waits on peers
+//! ProcessLane::signal ── ABORT, SHUTDOWN ─▶ ┐
+//!                                           ├ a Unix socket ─ service thread ──▶ operations that wait for peers
 //! thread `disco-service`                    │                 (heartbeats, the store's answers, descriptors)
 //!   Inbox, store, shared descriptors ◀───── ┘ ◀── REPLY, NOTICE, PROGRESS, ASK, SHARE   from any of its threads
 //!   the process's end ◀──────────────────────── pidfd
@@ -12,20 +12,19 @@
 //! ```
 //!
 //! **Starting.** The lane listens on an abstract Unix socket, and starts a process for each worker with a variable that names the
-//! worker, the socket and a random token. A process that connects has to be the same user's and to say HELLO (`disco_core::wire`) with
-//! the token and the names of its worker functions; any other is sent away, and ends the start if it is one of this lane's own. A worker
-//! says HELLO only to a socket of its own user. Admission, and all else that the lane decides, is `engine/controller`'s; the thread
-//! `disco-service` is the `reactor`'s.
+//! worker, the socket and a random token. A process that connects must belong to the same user and send HELLO (`disco_core::wire`) with
+//! the token and the names of its worker functions. Any other process is refused; if the lane has started it, the start fails. A worker
+//! sends HELLO only to a socket of its own user. `engine/controller` makes these decisions; `reactor` runs the thread `disco-service`.
 //!
-//! **Commands** of up to 64 KiB go through the ring, larger ones as FRAME to those whom they concern; a record in the ring keeps
-//! their place. Tensors above 64 KiB are in a sealed memfd, whose descriptor comes with BESIDE right before the FRAME; those of replies
-//! likewise. Where there is no shared memory all frames are FRAME, with their tensors. Workers acknowledge FRAMEs, so that no more than 1,024
-//! of them are unread: about 64 MiB of small ones, and of large ones about 64 MiB and one more. A worker makes a REPLY once at most 16 MiB
-//! of its earlier messages are unread.
+//! **Commands** of up to 64 KiB go through the ring. Larger ones go as FRAME over the connections of the workers that they concern, and a
+//! record in the ring keeps their place in the order. Tensors above 64 KiB, of commands and replies, are in a sealed memfd, whose
+//! descriptor comes with BESIDE right before the packet. Without shared memory, every frame is a FRAME with its tensors inside. Workers
+//! acknowledge FRAMEs; at most 1,024 of them and about 64 MiB, plus one large frame, are unacknowledged. A worker encodes a reply once
+//! at most 16 MiB of its earlier messages are unsent (back-pressure).
 //!
-//! **The end** of a worker is what comes first: its connection closes, its process ends, it says nothing for too long, or it
-//! sends what no worker would. What it said before is heard first. A worker whose connection closes ends by itself; one
-//! that is still there 4 s later kills itself.
+//! **The end.** A worker is lost when its connection closes, its process ends, it is silent for too long, or it breaks the protocol,
+//! whichever comes first. Messages that it sent before are handled first. A worker whose connection closes ends by itself; a
+//! worker that is still running 4 s later kills itself.
 
 mod controller;
 mod invitation;

@@ -1,4 +1,4 @@
-//! Answers to workers: what they ask of the store, and descriptors.
+//! Answers workers' requests: calls of the store, and shared descriptors.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::transport::Transport;
 use crate::engine::controller::{Conn, Event};
 
 impl<T: Transport> Reactor<T> {
-    /// Does what a worker asks of the store.
+    /// Carries out a worker's call of the store.
     pub(super) fn ask(&self, conn: Conn, id: u64, epoch: u64, call: StoreCall) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let connection = connection.clone();
@@ -20,7 +20,7 @@ impl<T: Transport> Reactor<T> {
         self.shared.store().call(epoch, call, Box::new(tell));
     }
 
-    /// A worker shares a descriptor.
+    /// Stores a descriptor that a worker shares.
     pub(super) fn share(&mut self, conn: Conn, id: u64, name: SharedFd) {
         let Some(Reading { connection, incoming, .. }) = self.connections.get_mut(&conn) else { return };
         match incoming.take_fd() {
@@ -32,7 +32,7 @@ impl<T: Transport> Reactor<T> {
         }
     }
 
-    /// Hands a descriptor to a worker.
+    /// Sends a shared descriptor to a worker.
     pub(super) fn hand(&self, conn: Conn, id: u64, name: SharedFd) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let sent = match self.shared.copy(name) {
@@ -40,17 +40,17 @@ impl<T: Transport> Reactor<T> {
             Err(error) => return answer(connection, id, Err(error)),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "nobody to answer");
+            tracing::debug!(%error, "a descriptor can't be sent to a worker");
         }
     }
 }
 
-/// Sends an answer. That the other end is gone shows when it is listened to.
+/// Sends an answer. A closed connection is noticed when it is read.
 fn answer(connection: &Connection, id: u64, result: Result<Value>) {
     let packet = Message::Answer { id, result }.encode();
-    // A value that can't leave the process: the worker that asked is told so.
+    // If the value can't be encoded, the worker gets that error.
     let packet = packet.or_else(|error| Message::Answer { id, result: Err(error) }.encode());
     if let Err(error) = packet.and_then(|packet| connection.send(packet, None)) {
-        tracing::debug!(%error, "an answer does not go on");
+        tracing::debug!(%error, "an answer can't be sent to a worker");
     }
 }

@@ -1,4 +1,4 @@
-//! What a lane's methods and its reactor thread share.
+//! The state that a lane's methods and its reactor thread share.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,38 +14,38 @@ use crate::engine::controller::{Action, Conn, Controller, Event, Order, Write};
 use crate::process::Process;
 use crate::reactor::{Connection, Descriptor, Waker};
 
-/// How often a thread that closes a lane looks whether the reactor thread has done it.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often a thread that closes a lane checks whether the lane is closed.
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The engine of a lane and its connections.
+/// The engine of a lane and its connections, behind a lock.
 pub(crate) struct Lane {
-    state: Mutex<State>,
+    state: Mutex<LaneState>,
     changed: Condvar,
     /// Wakes the reactor thread.
     pub(super) waker: Arc<Waker>,
-    /// The memory of the ring, which peers get with their welcome.
+    /// The memory of the ring, which peers get with WELCOME.
     ring: Option<Descriptor>,
 }
 
-struct State {
+struct LaneState {
     controller: Controller,
     table: Table,
-    /// Whether the lane has come about, once that is known.
+    /// The result of the start, once known.
     started: Option<Result<()>>,
-    /// Processes that were started, for the reactor thread to take.
+    /// Started processes that the reactor thread has to take over.
     processes: Vec<Process>,
-    /// The reactor thread is gone.
+    /// The reactor thread has ended.
     is_over: bool,
 }
 
 impl Lane {
     pub(crate) fn new(controller: Controller, waker: Arc<Waker>, ring: Option<Descriptor>) -> Self {
         let table = Table::default();
-        let state = State { controller, table, started: None, processes: Vec::new(), is_over: false };
+        let state = LaneState { controller, table, started: None, processes: Vec::new(), is_over: false };
         Self { state: Mutex::new(state), changed: Condvar::new(), waker, ring }
     }
 
-    /// Has the engine do something, writes what follows from it, and wakes the reactor thread if that has something to do.
+    /// Calls the engine, writes the packets that follow, and wakes the reactor thread if it has something to do.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Controller, Instant) -> T) -> T {
         let mut state = self.lock();
         let result = act(&mut state.controller, Instant::now());
@@ -56,12 +56,12 @@ impl Lane {
         result
     }
 
-    /// Only looks at the engine.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
-        look(&self.lock().controller)
+    /// Reads the engine's state.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Controller) -> T) -> T {
+        read(&self.lock().controller)
     }
 
-    /// What a worker is doing, and the bytes that its connection has moved.
+    /// The progress of a worker, with the bytes that its connection has moved.
     pub(crate) fn progress(&self, worker: WorkerId) -> Progress {
         let state = self.lock();
         let conn = state.controller.conn_of(worker).and_then(|conn| state.table.find(conn));
@@ -70,61 +70,61 @@ impl Lane {
         progress
     }
 
-    /// Has the engine note something of which nothing follows.
+    /// Calls the engine for a change that causes no writes or actions.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Controller) -> T) -> T {
         change(&mut self.lock().controller)
     }
 
-    /// Passes a signal on to all peers.
+    /// Sends a signal to all peers.
     ///
     /// # Errors
-    /// No peer knows it.
+    /// The protocol does not have this signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), String> {
         match signal {
             Signal::Abort { .. } | Signal::Shutdown => {
                 self.with(|engine, now| engine.handle(Event::Signal(signal), now));
                 Ok(())
             }
-            other => Err(format!("can't pass on {other:?}")),
+            other => Err(format!("the lane does not know the signal {other:?}")),
         }
     }
 
-    /// Hands over processes that were started, in the order of peers.
+    /// Hands started processes over to the reactor thread, in the order of peers.
     pub(crate) fn adopt(&self, processes: Vec<Process>) {
         self.lock().processes = processes;
         self.waker.wake();
     }
 
-    /// Waits until the lane has come about.
+    /// Waits until all peers have started.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The start has failed.
     pub(super) fn wait_for_start(&self) -> Result<()> {
         let mut state = self.lock();
         loop {
             match state.started.take() {
                 Some(started) => return started,
-                None if state.is_over => return Err(Error::state("the service thread of a lane has ended")),
+                None if state.is_over => return Err(Error::state("the service thread of the lane has ended")),
                 None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 
-    /// Closes the lane, and waits for it. Returns the workers that did not leave within `limit`.
+    /// Closes the lane, and waits until it is closed. Returns the workers that did not leave within `limit`.
     pub(super) fn close(&self, limit: Duration) -> Vec<String> {
         self.with(|controller, now| controller.handle(Event::Close(limit), now));
         loop {
-            // The reactor thread may be busy, or gone.
+            // The reactor thread may be busy or have ended, so this thread drives the timeouts of closing, too.
             self.with(Controller::go_on_closing);
             let state = self.lock();
             if let Some(stuck) = state.controller.stuck() {
                 return stuck.to_vec();
             }
-            drop(self.changed.wait_timeout(state, LOOK));
+            drop(self.changed.wait_timeout(state, CLOSE_POLL_INTERVAL));
         }
     }
 
-    /// Has the engine take an event in, on the reactor thread, and appends what is to be done to `actions`.
+    /// Handles an event on the reactor thread, and appends the actions that follow to `actions`.
     pub(super) fn step(&self, event: Event, actions: &mut VecDeque<Action>) {
         let mut state = self.lock();
         state.controller.handle(event, Instant::now());
@@ -132,19 +132,19 @@ impl Lane {
         self.take_actions(&mut state, actions);
     }
 
-    /// Takes what other threads have left for the reactor thread: appends what is to be done to `actions`, and returns processes that
-    /// were started.
+    /// Collects the work that other threads have left for the reactor thread: appends to `actions`, and returns started
+    /// processes.
     pub(super) fn collect(&self, actions: &mut VecDeque<Action>) -> Vec<Process> {
         let mut state = self.lock();
         self.take_actions(&mut state, actions);
         std::mem::take(&mut state.processes)
     }
 
-    fn take_actions(&self, state: &mut State, actions: &mut VecDeque<Action>) {
+    fn take_actions(&self, state: &mut LaneState, actions: &mut VecDeque<Action>) {
         while let Some(action) = state.controller.next_action() {
             actions.push_back(action);
         }
-        // The thread looks for timeouts by itself.
+        // The reactor thread computes its timeout anyway, so it needs no wake-up.
         state.controller.take_wake();
         if state.controller.stuck().is_some() {
             self.changed.notify_all();
@@ -170,7 +170,7 @@ impl Lane {
         self.changed.notify_all();
     }
 
-    fn write(&self, state: &mut State) {
+    fn write(&self, state: &mut LaneState) {
         while let Some(write) = state.controller.next_write() {
             let Some(connection) = state.table.find(write.conn) else { continue };
             let conn = write.conn;
@@ -178,8 +178,8 @@ impl Lane {
             if connection.is_full() {
                 state.controller.handle(Event::Full(conn, connection.backlog()), Instant::now());
             } else {
-                // That the other end is gone shows when it is listened to: it may have said why.
-                tracing::debug!(?conn, %error, "can't be told");
+                // The reactor thread notices the closed connection when it reads, where the reason may still be found.
+                tracing::debug!(?conn, %error, "a packet can't be written");
                 self.waker.wake();
             }
         }
@@ -210,7 +210,7 @@ impl Lane {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LaneState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

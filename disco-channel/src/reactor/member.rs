@@ -1,4 +1,5 @@
-//! The driver of a member, a worker process or a node: waits for events, takes them in, and does what follows.
+//! The driver of a member (a worker process or a node): waits for events, feeds the engine, and carries out its
+//! actions.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -12,14 +13,14 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::engine::member::joining::{Action, Joining};
 use crate::engine::member::serving::{self, Event, Member};
-use crate::reactor::{Connection, DESCRIPTOR_PAUSE, Incoming, Poller, Waker};
+use crate::reactor::{Connection, DESCRIPTOR_RETRY_DELAY, Incoming, Poller, Waker};
 
-/// Reads from a connection before anything else is done.
-const ROUNDS: u32 = 16;
-/// Longest wait. An engine has a timeout in each phase in which the driver waits.
-const WAIT_LIMIT: Duration = Duration::from_secs(1);
+/// Reads from the connection before other events are handled.
+const MAX_READS_PER_STEP: u32 = 16;
+/// Longest wait, as a safeguard: the engine has a timeout in each phase in which the driver waits.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// A member and its connection, in `host`.
+/// A member, its connection, and the process that hosts it.
 pub(crate) struct Driver<H> {
     pub(crate) member: Member,
     pub(crate) connection: Arc<Connection>,
@@ -28,20 +29,20 @@ pub(crate) struct Driver<H> {
     pub(crate) host: H,
 }
 
-/// What a driver needs of the process in which the member is.
+/// The interface of the hosting process to the driver.
 pub(crate) trait Host {
-    /// Whether the driver's thread stays awake for a moment after something came.
+    /// Whether the driver's thread polls for a moment after each event before it sleeps.
     const STAYS_AWAKE: bool;
 
-    /// Something that has happened in the process.
+    /// The next event of the process itself.
     fn next_event(&mut self, member: &Member) -> Option<Event>;
 
-    /// Does what the member wants; a descriptor may have come in. Returns the events that follow.
+    /// Carries out an action, which may take a received descriptor. Returns the events that follow.
     fn act(&mut self, action: serving::Action, incoming: &mut Incoming) -> Result<Vec<Event>>;
 }
 
 impl<H: Host> Driver<H> {
-    /// Serves until nothing follows. Returns how the member ends.
+    /// Serves until the member ends. Returns its result.
     pub(crate) fn run(&mut self) -> Result<()> {
         let mut poller = Poller::default();
         loop {
@@ -54,15 +55,15 @@ impl<H: Host> Driver<H> {
         }
     }
 
-    /// Waits for the next events, and does what follows from them. Breaks with the member's result.
+    /// Waits for events and handles them. Breaks with the member's result.
     fn step(&mut self, poller: &mut Poller) -> ControlFlow<Result<()>> {
         let connection = self.member.listens().then_some(&*self.connection);
         wait(poller, connection, &self.waker, self.member.next_timeout());
-        let mut rounds = ROUNDS;
+        let mut rounds = MAX_READS_PER_STEP;
         while self.member.listens()
             && let Some(event) = next_event(&mut self.incoming, &self.connection, &mut rounds)
         {
-            // Everything that came before is passed on first.
+            // The end of the connection is handled last, after the other events below.
             if let Event::Closed = event {
                 break;
             }
@@ -74,7 +75,7 @@ impl<H: Host> Driver<H> {
         if self.connection.is_full() {
             self.handle(Event::Full(self.connection.backlog()))?;
         }
-        // That the controller is gone shows when it is listened to.
+        // A closed connection is noticed when it is read.
         _ = self.connection.flush();
         self.handle(Event::Timeout)?;
         match self.incoming.is_closed() {
@@ -99,11 +100,11 @@ impl<H: Host> Driver<H> {
     }
 }
 
-/// Waits until something comes over the connection, the waker is woken, or it is time.
+/// Waits until the connection or the waker is ready, or until `timeout`.
 fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, timeout: Option<Instant>) {
-    let mut limit = timeout.map_or(WAIT_LIMIT, |timeout| timeout.saturating_duration_since(Instant::now()));
+    let mut limit = timeout.map_or(MAX_WAIT, |timeout| timeout.saturating_duration_since(Instant::now()));
     if connection.is_some_and(Connection::is_paused) {
-        limit = limit.min(DESCRIPTOR_PAUSE);
+        limit = limit.min(DESCRIPTOR_RETRY_DELAY);
     }
     let mut polled = vec![PollFd::new(waker, PollFlags::IN)];
     if let Some(connection) = connection {
@@ -111,11 +112,11 @@ fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, tim
         events.set(PollFlags::OUT, connection.is_behind());
         polled.push(PollFd::new(connection, events));
     }
-    poller.wait(&mut polled, limit.min(WAIT_LIMIT));
-    waker.hear();
+    poller.wait(&mut polled, limit.min(MAX_WAIT));
+    waker.reset();
 }
 
-/// The next event of a connection, from what was read already, or of what `rounds` further reads give.
+/// The next event of a connection, from bytes that were read already, or from at most `rounds` further reads.
 fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32) -> Option<Event> {
     match incoming.next() {
         Ok(None) => {}
@@ -130,7 +131,8 @@ fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32
     }
 }
 
-/// Introduces a member, and waits until the controller takes it. `Ok(Err(why))`: the attempt failed, and another one may not.
+/// Introduces a member, and waits until the controller accepts it. `Ok(Err(why))`: the attempt failed, and another one
+/// may succeed.
 ///
 /// # Errors
 /// The controller refuses the member.
@@ -141,11 +143,11 @@ pub(crate) fn join(
     waker: &Waker,
     show_waiting: impl Fn(),
 ) -> Result<Result<Message, LossCause>> {
-    let mut rounds = ROUNDS;
+    let mut rounds = MAX_READS_PER_STEP;
     loop {
         while let Some(action) = joining.next_action() {
             match action {
-                // That the controller is gone shows when it is listened to, as it may have said why.
+                // A closed connection is noticed when it is read, where the reason may still be found.
                 Action::Send(message) => _ = connection.send(message.encode()?, None),
                 Action::ShowWaiting => show_waiting(),
                 Action::Taken(message) => return Ok(Ok(*message)),
@@ -154,7 +156,7 @@ pub(crate) fn join(
             }
         }
         let event = next_event(incoming, connection, &mut rounds).unwrap_or_else(|| {
-            rounds = ROUNDS;
+            rounds = MAX_READS_PER_STEP;
             wait(&mut Poller::default(), Some(connection), waker, joining.next_timeout());
             _ = connection.flush();
             Event::Timeout

@@ -1,11 +1,11 @@
-//! What carries the engine of a lane: one thread that polls, and connections to which the lane's methods write as well.
+//! The I/O of remote lanes: one thread that polls, and connections to which the lane's methods write directly.
 //!
 //! ```text
 //! lane's methods ──▶ Lane { lock: engine, table of connections } ◀── reactor thread: poll, read, decode, upcalls
 //!    (frames and signals are written by the calling thread, under the lock)
 //! ```
 //!
-//! The inbox, the store and processes are called by the reactor thread alone, without the lock.
+//! Only the reactor thread calls the inbox, the store and processes, and it holds no lock then.
 
 mod answers;
 mod connection;
@@ -18,7 +18,7 @@ mod table;
 mod transport;
 mod waker;
 
-pub(crate) use connection::{Connection, DESCRIPTOR_PAUSE, Descriptor, Incoming};
+pub(crate) use connection::{Connection, DESCRIPTOR_RETRY_DELAY, Descriptor, Incoming};
 pub(crate) use lane::Lane;
 pub(crate) use poller::{Poller, poll};
 pub(crate) use served::Served;

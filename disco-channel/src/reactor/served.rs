@@ -1,4 +1,4 @@
-//! A lane and the thread that serves it.
+//! A lane and its reactor thread.
 
 use std::io;
 use std::ops::Deref;
@@ -11,13 +11,13 @@ use disco_core::{Error, Result};
 use super::lane::Lane;
 use super::service::Reactor;
 use super::transport::Transport;
-use crate::ending;
 use crate::engine::controller::{Controller, Event};
+use crate::join_timeout;
 
-/// How long the reactor thread may take to end once its lane is closed: longer than killed processes do.
+/// Timeout for the reactor thread to end once its lane is closed: longer than killed processes take.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A lane that is served by a reactor thread. Dropping it lets the peers go; nobody waits for them.
+/// A lane with its reactor thread. Dropping it tells the peers to leave, and returns at once.
 #[derive(Debug)]
 pub(crate) struct Served {
     lane: Arc<Lane>,
@@ -25,20 +25,20 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Starts the thread, under this name.
+    /// Starts the reactor thread under `name`.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The thread can't be started.
     pub(crate) fn start<T: Transport + 'static>(name: &str, reactor: Reactor<T>) -> io::Result<Self> {
         let lane = reactor.lane.clone();
         let thread = thread::Builder::new().name(name.into()).spawn(|| reactor.run())?;
         Ok(Self { lane, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits until all peers have come.
+    /// Waits until all peers have started.
     ///
     /// # Errors
-    /// Why they have not; none is left then.
+    /// The start has failed; all peers have ended then.
     pub(crate) fn wait_for_start(self) -> Result<Self> {
         match self.lane.wait_for_start() {
             Ok(()) => Ok(self),
@@ -46,14 +46,14 @@ impl Served {
         }
     }
 
-    /// The lane does not come about: waits until nothing is left of any peer. Returns the error.
+    /// Ends a lane whose start has failed, and waits until all peers have ended. Returns `error`.
     pub(crate) fn fail(self, error: Error) -> Error {
-        self.let_go();
+        self.abandon();
         self.join();
         error
     }
 
-    /// Gives peers `limit` to leave, and ends those that are left then.
+    /// Gives peers `limit` to leave, then ends the remaining ones.
     ///
     /// # Errors
     /// [`Error::Stuck`] with the workers that did not leave.
@@ -66,17 +66,17 @@ impl Served {
         }
     }
 
-    fn let_go(&self) {
+    fn abandon(&self) {
         self.lane.with(|engine: &mut Controller, now| engine.handle(Event::Dropped, now));
     }
 
-    /// Waits for the thread, which ends with the last peer; not for ever.
+    /// Joins the thread, which ends with the last peer, with a timeout.
     fn join(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match thread.map(|thread| ending::within(thread, JOIN_TIMEOUT)) {
+        match thread.map(|thread| join_timeout::within(thread, JOIN_TIMEOUT)) {
             None | Some(Some(Ok(()))) => {}
-            Some(Some(Err(_))) => tracing::error!("the service thread panicked"),
-            Some(None) => tracing::error!("a killed process does not end; its lane is left behind"),
+            Some(Some(Err(_))) => tracing::error!("the service thread of a lane panicked"),
+            Some(None) => tracing::error!("a killed process does not end; the service thread of its lane is detached"),
         }
     }
 }
@@ -91,6 +91,6 @@ impl Deref for Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.let_go();
+        self.abandon();
     }
 }

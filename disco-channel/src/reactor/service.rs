@@ -16,14 +16,14 @@ use super::lane::Lane;
 use super::transport::{Accepted, Transport};
 use crate::engine::controller::{Action, Conn, Event};
 use crate::process::Process;
-use crate::reactor::{Connection, DESCRIPTOR_PAUSE, Incoming, Poller};
+use crate::reactor::{Connection, DESCRIPTOR_RETRY_DELAY, Incoming, Poller};
 
-/// Connections that are accepted before anything else is done.
-const AT_ONCE: usize = 64;
-/// Chunks that are taken of one connection before the next one.
-const ROUNDS: usize = 16;
-/// Interval at which large replies that are held back are tried again.
-const HELD_BACK: Duration = Duration::from_millis(5);
+/// Connections that are accepted before other events are handled.
+const MAX_ACCEPTS_PER_TURN: usize = 64;
+/// Reads from one connection before the next one has its turn.
+const MAX_READS_PER_TURN: usize = 16;
+/// Interval at which held large replies are offered to the inbox again.
+const HELD_REPLY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The state of the reactor thread.
 pub(crate) struct Reactor<T: Transport> {
@@ -32,9 +32,9 @@ pub(crate) struct Reactor<T: Transport> {
     pub(super) shared: Arc<Shared>,
     transport: T,
     pub(super) connections: BTreeMap<Conn, Reading>,
-    /// Of peers, as far as they are known.
+    /// The processes of peers.
     processes: Vec<Process>,
-    /// To be done next.
+    /// Actions that were not carried out yet.
     pub(super) actions: VecDeque<Action>,
     poller: Poller,
     ticked: Instant,
@@ -45,11 +45,11 @@ pub(crate) struct Reactor<T: Transport> {
 pub(super) struct Reading {
     pub(super) connection: Arc<Connection>,
     pub(super) incoming: Incoming,
-    /// Bytes that come before messages.
+    /// Bytes of the handshake that are still to come before messages.
     bytes: usize,
 }
 
-/// What has something to say.
+/// A descriptor that is ready.
 #[derive(Clone, Copy)]
 enum Source {
     Waker,
@@ -60,7 +60,7 @@ enum Source {
 }
 
 impl<T: Transport> Reactor<T> {
-    /// Serves a lane to so many peers; what peers say goes to `inbox` and `shared`.
+    /// Serves a lane to `peers` peers. Their messages go to `inbox` and `shared`.
     pub(crate) fn new(lane: Arc<Lane>, inbox: Arc<dyn Inbox>, shared: Arc<Shared>, peers: usize, transport: T) -> Self {
         Self {
             lane,
@@ -76,7 +76,7 @@ impl<T: Transport> Reactor<T> {
         }
     }
 
-    /// Serves until nothing is left of any peer.
+    /// Serves until all peers are gone.
     pub(super) fn run(mut self) {
         loop {
             let started = self.lane.collect(&mut self.actions);
@@ -87,19 +87,19 @@ impl<T: Transport> Reactor<T> {
             }
             self.release();
             let held = self.held();
-            let (timeout, accepts) = self.lane.look(|engine| (engine.next_timeout(), engine.accepts()));
+            let (timeout, accepts) = self.lane.read(|engine| (engine.next_timeout(), engine.accepts()));
             for source in self.wait(timeout, accepts, &held) {
                 match source {
                     Source::Waker => {
-                        self.lane.waker.hear();
+                        self.lane.waker.reset();
                         self.close_full();
                     }
                     Source::Listener => self.accept(),
-                    Source::Connection(conn) => self.attend(conn, held.contains(&conn)),
+                    Source::Connection(conn) => self.read_and_write(conn, held.contains(&conn)),
                     Source::Process(index) => self.reap(index),
                 }
             }
-            // Their messages are still in their sockets.
+            // Held connections are not read, so their silence must not count.
             held.into_iter().for_each(|conn| self.step(Event::Heard(conn)));
             if timeout.is_some_and(|timeout| Instant::now() >= timeout) {
                 self.step(Event::Timer);
@@ -112,19 +112,21 @@ impl<T: Transport> Reactor<T> {
         self.transport.finish();
     }
 
-    /// Connections inside a large reply, or before one in shared memory, while the inbox takes none.
+    /// Connections that are not to be read (back-pressure): inside a large reply, or before one in shared memory, while
+    /// the inbox accepts none.
     fn held(&self) -> Vec<Conn> {
         let accepts = self.inbox.accepts_large_replies();
-        // One that was left unread stays held until `release` has read it: its socket may have nothing more to say.
+        // A reply that was left unread stays held until `release` reads it: its socket may never become ready again.
         let large = |incoming: &Incoming| incoming.is_held() || !accepts && incoming.is_inside_large_packet();
         self.connections.iter().filter(|(_, it)| large(&it.incoming)).map(|(conn, _)| *conn).collect()
     }
 
-    /// Goes on with connections of which no socket tells when: those whose large reply was held back, if the inbox accepts it now, and
-    /// those whose descriptors the system has refused.
+    /// Continues connections whose progress no socket event reports: those with sent transfers, those with a held large
+    /// reply that the inbox now accepts, and those whose descriptor the system has refused.
     fn release(&mut self) {
+        self.connections.values().for_each(|it| it.connection.notify_sent());
         for Reading { connection, .. } in self.connections.values().filter(|it| it.connection.is_paused()) {
-            // An error shows when the connection is attended to.
+            // An error is noticed when the connection is read.
             _ = connection.flush();
         }
         let held: Vec<_> =
@@ -137,7 +139,7 @@ impl<T: Transport> Reactor<T> {
         }
     }
 
-    /// Waits until something comes, or it is time to look. What is `held` stays in its socket.
+    /// Waits until a descriptor is ready or `timeout`. Does not read from `held` connections.
     fn wait(&mut self, timeout: Option<Instant>, accepts: bool, held: &[Conn]) -> Vec<Source> {
         let mut sources = vec![Source::Waker];
         let mut polled = vec![PollFd::new(&*self.lane.waker, PollFlags::IN)];
@@ -164,22 +166,22 @@ impl<T: Transport> Reactor<T> {
         let now = Instant::now();
         let timeout = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_duration_since(now));
         let tick = self.transport.interval().saturating_sub(self.ticked.elapsed());
-        let held = if held.is_empty() { Duration::MAX } else { HELD_BACK };
+        let held = if held.is_empty() { Duration::MAX } else { HELD_REPLY_POLL_INTERVAL };
         let is_paused = self.connections.values().any(|it| it.connection.is_paused());
-        let pause = if is_paused { DESCRIPTOR_PAUSE } else { Duration::MAX };
+        let pause = if is_paused { DESCRIPTOR_RETRY_DELAY } else { Duration::MAX };
         self.poller.wait(&mut polled, timeout.min(tick).min(held).min(pause));
         let ready = polled.iter().map(|polled| !polled.revents().is_empty());
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
     }
 
-    /// Has the engine take an event in, and does what follows.
+    /// Handles an event, and carries out the actions that follow.
     fn step(&mut self, event: Event) {
         self.lane.step(event, &mut self.actions);
         self.act();
     }
 
     fn accept(&mut self) {
-        for _ in 0..AT_ONCE {
+        for _ in 0..MAX_ACCEPTS_PER_TURN {
             match self.transport.accept() {
                 Ok(None) => {}
                 Ok(Some(Accepted { connection, origin, bytes, limit })) => {
@@ -189,34 +191,35 @@ impl<T: Transport> Reactor<T> {
                     self.step(Event::Opened(conn, origin));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The other end has gone already.
+                // The other end has closed the connection already.
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                 }
-                // As when there are too many descriptors.
+                // For instance, too many descriptors are open.
                 Err(error) => return self.step(Event::Closed(error)),
             }
         }
     }
 
-    /// A connection has something to say, or takes more.
-    fn attend(&mut self, conn: Conn, is_held: bool) {
+    /// Reads from and writes to a connection that is ready.
+    fn read_and_write(&mut self, conn: Conn, is_held: bool) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let connection = connection.clone();
-        // The other end may have said why it is gone: that comes before an error of writing.
+        // Reads first: the last message may give the reason of an error of writing.
         let is_all_read = is_held || self.read(conn, true);
         if let Err(error) = connection.flush()
             && is_all_read
             && self.connections.contains_key(&conn)
         {
-            tracing::debug!(?conn, %error, "can't be written to");
+            tracing::debug!(?conn, %error, "a connection can't be written to");
             self.step(Event::Hung(conn, None));
         }
     }
 
-    /// Takes in what a connection says. Leaves off after a while, as the others have something to say, too: what is left comes up
-    /// again. Returns whether nothing is left. With `may_hold`, nothing is read behind a large reply that the inbox does not accept now.
+    /// Reads from a connection and handles its messages. Stops after some reads for fairness; the socket then stays
+    /// ready. Returns whether all was read. With `may_hold`, stops before a large reply that the inbox does not accept
+    /// now.
     fn read(&mut self, conn: Conn, may_hold: bool) -> bool {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_READS_PER_TURN {
             if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_held()) {
                 if let Err(error) = self.take_messages(conn, may_hold) {
                     self.step(Event::Garbage(conn, error.into()));
@@ -265,7 +268,7 @@ impl<T: Transport> Reactor<T> {
         false
     }
 
-    /// Takes in the messages of which all bytes have come. Returns whether there were any.
+    /// Handles all complete messages. Returns whether there were any.
     fn take_messages(&mut self, conn: Conn, may_hold: bool) -> Result<bool, WireError> {
         let mut is_any = false;
         while let Some(reading) = self.connections.get_mut(&conn) {
@@ -278,20 +281,20 @@ impl<T: Transport> Reactor<T> {
         Ok(is_any)
     }
 
-    /// A connection that refused something has missed a message, so that its peer can't go on.
+    /// Closes connections that have refused a packet: their peers have missed a message.
     fn close_full(&mut self) {
         let full = self.connections.iter().filter(|(_, reading)| reading.connection.is_full());
         let full: Vec<_> = full.map(|(conn, reading)| (*conn, reading.connection.backlog())).collect();
         full.into_iter().for_each(|(conn, unread)| self.step(Event::Full(conn, unread)));
     }
 
-    /// The process of a peer has ended, perhaps. What it has sent before is in the socket.
+    /// Handles the possible end of a peer's process, after reading the messages that it has sent before.
     fn reap(&mut self, index: usize) {
         if let Err(error) = self.processes[index].reap() {
-            tracing::warn!(peer = index, %error, "its process can't be waited for");
+            tracing::warn!(peer = index, %error, "the process of a peer can't be waited for");
         }
         if self.processes[index].has_ended() {
-            if let Some(conn) = self.lane.look(|engine| engine.conn(index)) {
+            if let Some(conn) = self.lane.read(|engine| engine.conn(index)) {
                 _ = self.read(conn, false);
             }
             let status = self.processes[index].status();
@@ -299,7 +302,7 @@ impl<T: Transport> Reactor<T> {
         }
     }
 
-    /// Takes charge of processes that were started.
+    /// Takes over started processes.
     fn adopt(&mut self, started: Vec<Process>) {
         for (index, process) in started.into_iter().enumerate() {
             let Some(place) = self.processes.get_mut(index) else { return };
@@ -311,7 +314,7 @@ impl<T: Transport> Reactor<T> {
         }
     }
 
-    /// Does what is to be done.
+    /// Carries out all queued actions.
     fn act(&mut self) {
         while let Some(action) = self.actions.pop_front() {
             self.perform(action);
@@ -324,7 +327,7 @@ impl<T: Transport> Reactor<T> {
                 if let Some(reading) = self.connections.get_mut(&conn) {
                     reading.bytes = 0;
                     reading.incoming.set_limit(limit);
-                    // Frames under way, and one more.
+                    // Frames within the credit, and one more large one.
                     reading.connection.serve(2, limit);
                 }
             }
@@ -334,7 +337,7 @@ impl<T: Transport> Reactor<T> {
             }
             Action::Flush => {
                 for Reading { connection, .. } in self.connections.values() {
-                    // An error shows when the connection is attended to.
+                    // An error is noticed when the connection is read.
                     _ = connection.flush();
                 }
             }
@@ -342,13 +345,13 @@ impl<T: Transport> Reactor<T> {
             Action::Watch { peer, pid, conn } => self.watch(peer, pid, conn),
             Action::Kill(peer) => {
                 if let Some(Err(error)) = self.processes.get(peer).map(Process::kill) {
-                    tracing::warn!(peer, %error, "its process can't be killed");
+                    tracing::warn!(peer, %error, "the process of a peer can't be killed");
                 }
             }
             Action::Started(started) => self.lane.set_started(started),
             Action::Reply { worker, seq, reply } => self.inbox.reply(worker, seq, reply),
             Action::Notice { worker, notice } => self.inbox.notice(worker, notice),
-            Action::Room => self.inbox.room(self.lane.look(|engine| engine.workers())),
+            Action::Room => self.inbox.room(self.lane.read(|engine| engine.workers())),
             Action::Left(workers) => self.inbox.left(workers),
             Action::Lost(workers, why) => self.inbox.lost(workers, why),
             Action::Ask { conn, id, epoch, call } => self.ask(conn, id, epoch, call),
@@ -370,25 +373,26 @@ impl<T: Transport> Reactor<T> {
                 self.processes[peer] = process;
                 self.lane.step(Event::Started(peer, None), &mut self.actions);
             }
-            Err(error) => tracing::warn!(peer, %error, "its process can't be watched"),
+            Err(error) => tracing::warn!(peer, %error, "the process of a peer can't be watched"),
         }
     }
 }
 
 impl<T: Transport> Drop for Reactor<T> {
-    /// If the thread panicked, then nobody hears of anything that peers do: they are all lost, and stop.
+    /// If this thread has panicked, all peers are lost and told to stop, since no thread handles their messages any
+    /// more.
     fn drop(&mut self) {
         if thread::panicking() {
             self.actions.clear();
             self.processes.clear();
-            self.step(Event::Broken("the service thread of its lane panicked".into()));
+            self.step(Event::Broken("the service thread of the lane panicked".into()));
         }
         self.lane.end();
     }
 }
 
 impl Reading {
-    /// Takes in what there is of the bytes that come before messages; nothing if the other end has closed.
+    /// Reads bytes of the handshake; empty if the other end has closed the connection.
     fn read_bytes(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.bytes];
         let came = self.connection.receive(&mut bytes)?;
@@ -400,8 +404,8 @@ impl Reading {
 
 /// Watches the process at the other end of a connection of this machine.
 fn watch(pid: u32, connection: &Connection) -> io::Result<Process> {
-    let process = Process::stranger(pid)?;
-    // The other end is still open, so its process is alive and the id has not been used again.
+    let process = Process::foreign(pid)?;
+    // The other end is still open, so its process is alive and its id was not reused before the pidfd was opened.
     if connection.is_hung_up() { Err(io::ErrorKind::NotConnected.into()) } else { Ok(process) }
 }
 

@@ -1,14 +1,14 @@
-//! Connections under numbers.
+//! A generational table of connections.
 
 use std::sync::Arc;
 
 use crate::engine::controller::Conn;
 use crate::reactor::Connection;
 
-/// Connections, each under a number that is used once.
+/// Connections under ids that are never reused.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// How often a slot was used before, and its connection.
+    /// Each slot's generation and connection.
     slots: Vec<(u32, Option<Arc<Connection>>)>,
     /// Slots without a connection.
     free: Vec<u32>,
@@ -47,7 +47,7 @@ mod tests {
     use crate::reactor::Waker;
 
     #[test]
-    fn the_number_of_a_closed_connection_finds_no_later_one() {
+    fn the_id_of_a_removed_connection_does_not_find_a_later_one() {
         let waker = Arc::new(Waker::new().unwrap());
         let connect = || Arc::new(Connection::new(UnixStream::pair().unwrap().0, waker.clone()).unwrap());
         let mut table = Table::default();

@@ -1,4 +1,4 @@
-//! How the peers of a lane connect.
+//! The part of the reactor that differs between lanes.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,35 +8,35 @@ use std::time::Duration;
 use super::connection::Connection;
 use crate::engine::controller::Origin;
 
-/// How the peers of a lane connect, and what else differs between lanes.
+/// The listener of a lane, and its other parts that differ between processes and nodes.
 pub(crate) trait Transport: Send {
-    /// What becomes readable when a connection can be accepted, until none is any more.
+    /// The descriptor that is readable when a connection can be accepted; `None` after [`Self::stop_accepting`].
     fn listener(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Accepts a connection; none if it is of no use.
+    /// Accepts a connection; `None` if it was closed at once.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if nobody connects; else the system accepts none.
+    /// [`io::ErrorKind::WouldBlock`] if no connection waits; else the system can't accept.
     fn accept(&mut self) -> io::Result<Option<Accepted>>;
 
-    /// No more connections are accepted.
+    /// Closes the listener.
     fn stop_accepting(&mut self);
 
-    /// A line that a worker has printed.
+    /// Prints a line of a worker.
     fn print(&self, _from: String, _is_err: bool, _line: Arc<[u8]>) {}
 
-    /// A peer is gone.
+    /// Retires the ring's reader of a lost peer.
     fn retire(&self, _peer: usize) {}
 
-    /// How often something has to be done that no event tells of, at least.
+    /// The interval at which [`Self::tick`] is called.
     fn interval(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Does it.
+    /// Does periodic work.
     fn tick(&self) {}
 
-    /// The lane is over.
+    /// Ends the transport after all peers are gone.
     fn finish(&mut self) {}
 }
 
@@ -44,8 +44,8 @@ pub(crate) trait Transport: Send {
 pub(crate) struct Accepted {
     pub(crate) connection: Connection,
     pub(crate) origin: Origin,
-    /// Bytes that come before messages.
+    /// Bytes of the handshake that come before messages.
     pub(crate) bytes: usize,
-    /// The largest message at first.
+    /// The largest message before admission.
     pub(crate) limit: usize,
 }

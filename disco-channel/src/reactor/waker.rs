@@ -1,4 +1,4 @@
-//! What ends a poll from outside.
+//! Wakes a polling thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{self, EventfdFlags};
 use rustix::io as fd;
 
-/// A descriptor that becomes readable when somebody wakes whoever polls it.
+/// An eventfd that wakes the thread that polls it.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
@@ -15,15 +15,15 @@ impl Waker {
         Ok(Self(event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Wakes, now or when it is polled next.
+    /// Wakes the current or the next poll.
     pub(crate) fn wake(&self) {
-        // It fails only if it was woken 2^64 times already.
+        // Fails only if the counter overflows; then the descriptor is readable anyway.
         _ = fd::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Becomes quiet again.
-    pub(crate) fn hear(&self) {
-        // It fails only if nobody woke it.
+    /// Clears the wake-up.
+    pub(crate) fn reset(&self) {
+        // Fails only if there was no wake-up.
         _ = fd::read(&self.0, &mut [0; 8]);
     }
 }

@@ -1,9 +1,9 @@
-//! How frames travel: what both ends of a lane agree on.
+//! Constants of the ring's records, shared by both ends of a lane.
 
-/// The largest frame that goes through the ring, in bytes; larger ones take the connections.
-pub(crate) const INLINE: usize = 64 << 10;
-/// Marks the tag of a record in the ring whose frame is too large for it: the record says which reader gets it over its
-/// connection ([`EVERYBODY`]: all do), and has what is left of the frame for the others.
-pub(crate) const LARGE: u64 = 1 << 63;
-/// No reader, but all.
-pub(crate) const EVERYBODY: u64 = u64::MAX;
+/// The largest frame that goes through the ring, in bytes. Larger frames go over the connections.
+pub(crate) const MAX_INLINE_BYTES: usize = 64 << 10;
+/// Flag in the tag of a ring record that stands for a large frame. The record holds the index of the reader that gets
+/// the frame over its connection (or [`ALL_READERS`]), then a no-op frame with the freed ids for the other readers.
+pub(crate) const LARGE_FLAG: u64 = 1 << 63;
+/// In place of a reader's index: all readers get the frame over their connections.
+pub(crate) const ALL_READERS: u64 = u64::MAX;

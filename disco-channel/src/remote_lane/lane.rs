@@ -1,4 +1,4 @@
-//! The lane.
+//! The generic lane to remote workers.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,54 +10,54 @@ use disco_core::link::Shared;
 use disco_core::wire::{Pieces, Transfer, TransferBudget};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
-use super::frames::{INLINE, LARGE};
+use super::frames::{LARGE_FLAG, MAX_INLINE_BYTES};
 use super::ring::{self, Ring};
-use crate::engine::controller::{Controller, ENOUGH, Event, pack, pack_after, pack_beside};
+use crate::engine::controller::{Controller, Event, FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 use crate::reactor::Served;
 use crate::shared_ring::Writer;
 
 // `pack` returns each frame that is too large for the ring.
-const _: () = assert!(ENOUGH <= INLINE);
+const _: () = assert!(FULL_BATCH_BYTES <= MAX_INLINE_BYTES);
 
-/// How the peers of a lane come about: worker processes or nodes. Implemented by the options of these alone.
+/// Starts the peers of a lane: worker processes or nodes. Only the options of these lanes implement it.
 pub trait Peers: Send + Sync + 'static {
-    /// What the peers are called.
+    /// The peers' name in messages: `processes` or `nodes`.
     const NAME: &'static str;
 
-    /// Brings up the peers of `workers`, which share `shared`, and waits until all are there.
+    /// Starts the peers of `workers`, which share `shared`, and waits until all have joined.
     ///
     /// # Errors
-    /// These peers can't have as many workers; one can't be started, is another program or does not come in time: which, and why.
-    /// None is left then.
+    /// The number of workers does not fit; or a peer can't be started, runs another program or does not join in time (the error names
+    /// it and the reason). All peers have ended then.
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running>;
 }
 
-/// A lane to remote workers. Dropping it lets them go, and nobody waits for them.
+/// A lane to remote workers. Dropping the lane tells the workers to end, and returns at once.
 pub struct RemoteLane<P> {
     workers: WorkerRange,
     peers: P,
     shared: Arc<Shared>,
     running: OnceLock<Running>,
-    /// Transfers ahead of their frames.
+    /// Limits the bytes of tensors that are sent ahead of their frames.
     budget: Arc<TransferBudget>,
 }
 
-/// A lane that has come about.
+/// A lane whose peers have all joined.
 pub struct Running {
     served: Served,
-    /// Through which frames go. Without it, and if they are large, they go over the connections.
+    /// Carries frames of up to 64 KiB. Larger frames, and all frames without a ring, go over the connections.
     ring: Option<Arc<Ring>>,
 }
 
 impl<P: Peers> RemoteLane<P> {
-    /// Makes a lane to `workers`, which [starts](Channel::start) as the options say; those share `shared` with the workers of other
-    /// lanes.
+    /// Makes a lane to `workers`. [`Channel::start`] starts them as `options` say. The workers share `shared` with
+    /// those of other lanes.
     pub fn new(workers: WorkerRange, shared: Arc<Shared>, options: P) -> Self {
         Self { workers, peers: options, shared, running: OnceLock::new(), budget: Arc::default() }
     }
 
     fn running(&self) -> Result<&Running> {
-        self.running.get().ok_or_else(|| self.error("was not started"))
+        self.running.get().ok_or_else(|| self.error("the lane was not started"))
     }
 
     fn error(&self, why: &str) -> Error {
@@ -68,16 +68,16 @@ impl<P: Peers> RemoteLane<P> {
         format!("lane to the {} of workers {:?}", P::NAME, self.workers.indices())
     }
 
-    /// The frame as this lane sends it: without large values for workers of other lanes.
+    /// The frame as this lane sends it: a no-op in place of a large value for a worker of another lane.
     fn own_part(&self, frame: &Arc<Frame>) -> Arc<Frame> {
         let is_elsewhere =
             matches!(frame.command(), Command::DebugSet { worker, .. } if !self.workers.contains(*worker));
         let bytes: usize = frame.command().values().iter().map(Value::payload_len).sum();
-        if is_elsewhere && bytes > SMALL_FRAME { Arc::new(frame.without_command()) } else { frame.clone() }
+        if is_elsewhere && bytes > SMALL_FRAME { Arc::new(frame.as_noop()) } else { frame.clone() }
     }
 
     fn send_over_connections(&self, Running { served, .. }: &Running, frame: &Frame) -> Result<()> {
-        // Encoded before the lock is taken: the reactor thread needs that for heartbeats.
+        // Encoded before the engine is locked: the reactor thread needs the lock for heartbeats.
         let packed = pack_after(frame).and_then(|packed| packed.map_or_else(|| pack(frame), |packed| Ok(Some(packed))));
         served.with(|engine, now| {
             engine.check(|| self.name())?;
@@ -87,29 +87,29 @@ impl<P: Peers> RemoteLane<P> {
     }
 
     fn send_by_ring(&self, running: &Running, ring: &Ring, frame: &Frame) -> Result<()> {
-        let whom = ring::whom(frame.command(), self.workers);
+        let target = ring::wake_target(frame.command(), self.workers);
         // Copied before the ring is locked.
         let beside = pack_beside(frame)?;
         let bytes = if beside.is_none() { frame.bytes() } else { Ok(&[][..]) };
         let mut writer = ring.lock();
         if running.room_in(&mut writer) == 0 {
-            running.served.look(|engine| engine.check(|| self.name()))?;
-            return Err(self.error("is full"));
+            running.served.read(|engine| engine.check(|| self.name()))?;
+            return Err(self.error("the lane is full"));
         }
         let bytes = running.served.change(|engine| {
             engine.check(|| self.name())?;
             engine.note(frame.command());
             bytes
         })?;
-        let sent = match beside.is_none() && bytes.len() <= INLINE {
-            true => writer.send(frame.seq(), bytes, whom),
+        let sent = match beside.is_none() && bytes.len() <= MAX_INLINE_BYTES {
+            true => writer.send(frame.seq(), bytes, target),
             false => {
-                let (record, whom) = ring::placeholder(frame, whom, self.workers.len())?;
+                let (record, target) = ring::placeholder(frame, target, self.workers.len())?;
                 let load = if beside.is_some() { beside } else { pack(frame)? };
                 if let Some(load) = load {
-                    running.served.with(|engine, _| engine.post(&load, whom));
+                    running.served.with(|engine, _| engine.post(&load, target));
                 }
-                writer.send(frame.seq() | LARGE, &record, whom)
+                writer.send(frame.seq() | LARGE_FLAG, &record, target)
             }
         };
         sent.map_err(|_| Error::state("the ring has no room"))
@@ -121,13 +121,13 @@ impl<P: Peers> Channel for RemoteLane<P> {
         self.workers
     }
 
-    /// Brings up the peers, and waits until all workers have come.
+    /// Starts the peers, and blocks until all workers have started.
     ///
     /// # Errors
-    /// It was started before; the peers can't have as many workers; a peer can't be started, ends, is another program or does not come in
-    /// time: which, and why.
+    /// The lane was started before; the number of workers does not fit; or a peer can't be started, ends, runs another program or does
+    /// not join in time (the error names it and the reason).
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let twice = || self.error("was started before");
+        let twice = || self.error("the lane was started before");
         if self.running.get().is_some() {
             return Err(twice());
         }
@@ -135,7 +135,7 @@ impl<P: Peers> Channel for RemoteLane<P> {
         self.running.set(running).map_err(|_| twice())
     }
 
-    fn crosses(&self) -> bool {
+    fn needs_bytes(&self) -> bool {
         true
     }
 
@@ -148,7 +148,7 @@ impl<P: Peers> Channel for RemoteLane<P> {
     }
 
     fn value_limit(&self) -> usize {
-        self.running.get().map_or(usize::MAX, |running| running.served.look(Controller::value_limit))
+        self.running.get().map_or(usize::MAX, |running| running.served.read(Controller::value_limit))
     }
 
     fn shares_memory(&self) -> bool {
@@ -186,7 +186,7 @@ impl<P: Peers> Channel for RemoteLane<P> {
         }
     }
 
-    fn urgent(&self, signal: Signal) -> Result<()> {
+    fn signal(&self, signal: Signal) -> Result<()> {
         self.running()?.served.signal(signal).map_err(|why| self.error(&why))
     }
 
@@ -194,7 +194,7 @@ impl<P: Peers> Channel for RemoteLane<P> {
         self.running.get().map(|it| it.served.progress(worker)).unwrap_or_default()
     }
 
-    /// Nodes that have not left in time are told to end at once; worker processes are killed.
+    /// After `limit`, nodes are told to end at once, and worker processes are killed.
     fn close(&self, limit: Duration) -> Result<()> {
         self.running.get().map_or(Ok(()), |running| running.served.close(limit))
     }
@@ -205,9 +205,9 @@ impl Running {
         Self { served, ring }
     }
 
-    /// Frames that would be taken now.
+    /// Frames that the lane would take now: the least of credit and room in the ring.
     fn room(&self, credit: impl FnOnce(&Controller) -> usize) -> usize {
-        let credit = self.served.look(credit);
+        let credit = self.served.read(credit);
         match &self.ring {
             Some(ring) if credit > 0 => credit.min(self.room_in(&mut ring.lock())),
             _ => credit,

@@ -1,8 +1,8 @@
-//! The lane to remote workers, as a session has it: what lanes to worker processes and to nodes share.
+//! The controller's end of a lane to remote workers; lanes to processes and to nodes share it.
 
 pub(crate) mod frames;
 mod lane;
 mod ring;
 
 pub(crate) use lane::{Peers, RemoteLane, Running};
-pub(crate) use ring::{CAPACITY, Ring};
+pub(crate) use ring::{CAPACITY_WORDS, Ring};

@@ -1,30 +1,33 @@
-//! The controller's end of the ring, and what goes through it.
+//! The controller's end of the shared ring, and the records that go through it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use disco_core::shared_memory::Segment;
 use disco_core::{Command, Error, Frame, Result, WorkerRange};
 
-use super::frames::{EVERYBODY, INLINE};
-use crate::shared_ring::{Garbage, Memory, Whom, Writer};
+use super::frames::{ALL_READERS, MAX_INLINE_BYTES};
+use crate::shared_ring::{Garbage, Memory, WakeTarget, Writer};
 
-/// Words of the ring: 4 MiB.
-pub(crate) const CAPACITY: usize = 1 << 19;
+/// Capacity of the ring in words of 8 bytes: 4 MiB.
+pub(crate) const CAPACITY_WORDS: usize = 1 << 19;
 
-/// The ring of a lane: its lane writes, and its reactor thread retires and wakes readers.
+/// The ring of a lane. The lane's methods write; the reactor thread retires and wakes readers.
 pub(crate) struct Ring {
     writer: Mutex<Writer>,
 }
 
 impl Ring {
-    /// A ring for so many readers and its memory, if there is shared memory.
+    /// Makes a ring for `readers` readers, and its memory. Returns `None`, and logs why, if the system has no shared
+    /// memory.
     pub(crate) fn new(readers: usize) -> Option<(Arc<Segment>, Arc<Self>)> {
         let make = || {
-            let segment = Arc::new(Segment::create(8 * Memory::words(readers, CAPACITY))?);
-            let memory = Memory::new(segment.clone(), readers, CAPACITY)?;
+            let segment = Arc::new(Segment::create(8 * Memory::words(readers, CAPACITY_WORDS))?);
+            let memory = Memory::new(segment.clone(), readers, CAPACITY_WORDS)?;
             Ok::<_, Error>((segment, Arc::new(Self { writer: Mutex::new(Writer::new(memory)) })))
         };
-        make().inspect_err(|error| tracing::warn!(%error, "commands go over sockets")).ok()
+        make()
+            .inspect_err(|error| tracing::warn!(%error, "no shared memory for the ring: commands go over sockets"))
+            .ok()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Writer> {
@@ -32,11 +35,12 @@ impl Ring {
     }
 }
 
-/// Frames of the largest size that there is room for. A reader whose cursor can't be is retired and passed to `accuse`.
+/// The number of frames of the largest size that fit into the ring. A reader with an impossible cursor is retired and
+/// passed to `accuse`.
 pub(super) fn room(writer: &mut Writer, mut accuse: impl FnMut(usize, Garbage)) -> usize {
     loop {
-        match writer.room(INLINE) {
-            Ok(room) => return room.map_or(0, |room| room / INLINE),
+        match writer.room(MAX_INLINE_BYTES) {
+            Ok(room) => return room.map_or(0, |room| room / MAX_INLINE_BYTES),
             Err((reader, garbage)) => {
                 writer.retire(reader);
                 accuse(reader, garbage);
@@ -45,29 +49,30 @@ pub(super) fn room(writer: &mut Writer, mut accuse: impl FnMut(usize, Garbage)) 
     }
 }
 
-/// The worker of a lane that a command concerns.
-pub(super) fn whom(command: &Command, workers: WorkerRange) -> Whom {
+/// The readers that a command wakes: those of the workers that it concerns.
+pub(super) fn wake_target(command: &Command, workers: WorkerRange) -> WakeTarget {
     match command {
         Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
-            workers.position(*worker).map_or(Whom::Nobody, Whom::One)
+            workers.position(*worker).map_or(WakeTarget::Nobody, WakeTarget::One)
         }
-        Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => Whom::Nobody,
-        _ => Whom::All,
+        Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => WakeTarget::Nobody,
+        _ => WakeTarget::All,
     }
 }
 
-/// The record in place of a large frame: which of so many readers gets it otherwise, and what is left of it for the others.
+/// The ring record that stands for a large frame: the index of the reader that gets the frame over its connection, and
+/// a no-op frame with the freed ids for the other readers. Also returns the readers that get the frame.
 ///
 /// # Errors
-/// A value that can't leave the process.
-pub(super) fn placeholder(frame: &Frame, whom: Whom, readers: usize) -> Result<(Vec<u8>, Whom)> {
-    let everybody = || Ok((EVERYBODY.to_ne_bytes().to_vec(), Whom::All));
-    let reader = match whom {
-        Whom::One(reader) => reader as u64,
-        Whom::Nobody => readers as u64,
+/// A value can't leave the process.
+pub(super) fn placeholder(frame: &Frame, target: WakeTarget, readers: usize) -> Result<(Vec<u8>, WakeTarget)> {
+    let everybody = || Ok((ALL_READERS.to_ne_bytes().to_vec(), WakeTarget::All));
+    let reader = match target {
+        WakeTarget::One(reader) => reader as u64,
+        WakeTarget::Nobody => readers as u64,
         _ => return everybody(),
     };
-    let record = [&reader.to_ne_bytes()[..], frame.without_command().bytes()?].concat();
-    // So many freed ids that they are what is large.
-    if record.len() > INLINE { everybody() } else { Ok((record, whom)) }
+    let record = [&reader.to_ne_bytes()[..], frame.as_noop().bytes()?].concat();
+    // The list of freed ids may itself be too large for the ring.
+    if record.len() > MAX_INLINE_BYTES { everybody() } else { Ok((record, target)) }
 }

@@ -23,12 +23,12 @@ fn pair(capacity: usize) -> (Writer<Item>, Reader<Item>, Reader<Item>) {
     (writer, first, second)
 }
 
-/// Reads all of `items`, then leaves.
+/// Reads all of `items`, then drops the reader.
 fn reads(mut reader: Reader<Item>, items: std::ops::Range<usize>) -> thread::JoinHandle<()> {
     thread::spawn(move || items.for_each(|item| assert_eq!(*reader.recv().unwrap(), item)))
 }
 
-/// Sends an item; comes back once the ring has taken it.
+/// Sends an item, and returns once the ring has taken it.
 fn send(writer: &mut Writer<Item>, item: usize) -> Weak<usize> {
     let item = Arc::new(item);
     while writer.send(&item) == Err(Refused::Full) {
@@ -49,7 +49,7 @@ fn two_readers_get_every_item_in_order_and_free_it() {
 }
 
 #[test]
-fn a_slot_is_used_again_only_after_its_readers() {
+fn a_slot_is_reused_only_after_its_readers() {
     model(3, || {
         let (mut writer, mut readers) = ring(2, 1, || ());
         let reader = reads(readers.remove(0), 0..4);
@@ -59,7 +59,7 @@ fn a_slot_is_used_again_only_after_its_readers() {
 }
 
 #[test]
-fn a_reader_that_lies_down_is_woken_for_each_item() {
+fn a_sleeping_reader_is_woken_for_each_item() {
     model(3, || {
         let (mut writer, mut readers) = ring(4, 1, || ());
         let reader = reads(readers.remove(0), 0..3);
@@ -69,7 +69,7 @@ fn a_reader_that_lies_down_is_woken_for_each_item() {
 }
 
 #[test]
-fn who_is_woken_wakes_the_others() {
+fn woken_readers_wake_the_others() {
     model(2, || {
         let (mut writer, readers) = ring(4, 3, || ());
         let readers: Vec<_> = readers.into_iter().map(|reader| reads(reader, 0..1)).collect();
@@ -79,7 +79,7 @@ fn who_is_woken_wakes_the_others() {
 }
 
 #[test]
-fn a_reader_that_leaves_takes_its_shares_with_it() {
+fn a_dropped_reader_gives_up_its_shares() {
     model(2, || {
         let (mut writer, first, second) = pair(2);
         let mut items = vec![send(&mut writer, 0)];
@@ -93,7 +93,7 @@ fn a_reader_that_leaves_takes_its_shares_with_it() {
 }
 
 #[test]
-fn the_last_reader_that_leaves_closes_the_ring() {
+fn dropping_the_last_reader_closes_the_ring() {
     model(3, || {
         let (mut writer, mut readers) = ring(2, 1, || ());
         let leaver = thread::spawn(move || drop(readers.remove(0)));
@@ -106,20 +106,20 @@ fn the_last_reader_that_leaves_closes_the_ring() {
 }
 
 #[test]
-fn closing_wakes_who_sleeps() {
+fn closing_wakes_sleepers() {
     model(3, || {
         let (writer, first, second) = pair(2);
         let readers = [first, second].map(|mut reader| thread::spawn(move || assert_eq!(reader.recv(), Err(Closed))));
-        writer.handle().close();
+        writer.control().close();
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
 }
 
 #[test]
-fn who_found_the_ring_full_is_told_of_room() {
+fn on_room_is_called_after_the_ring_was_found_full() {
     model(3, || {
         let told = Arc::new(AtomicUsize::new(0));
-        // In a thread of its own, since loom takes an unpark for the end of a join.
+        // On a thread of its own, since loom takes an unpark for the end of a join.
         let writing = thread::spawn({
             let told = told.clone();
             move || {

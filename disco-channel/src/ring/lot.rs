@@ -1,25 +1,25 @@
-//! Where readers sleep that found nothing for a while, and who wakes them.
+//! The queue of sleeping readers, and their wake-up.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-use super::state::{Position, State};
+use super::state::{Position, RingState};
 use super::sync::{Mutex, MutexGuard, thread};
 
-/// Sleepers that one who was woken wakes before it goes to work. With 1 they would wake up one after the other, each with
-/// the delay of a processor that idles; with 2 they do so in a tree, and nobody spends long on it.
+/// Readers that each woken reader wakes in turn (tree wake-up). With 1 the readers would wake one after the other, each
+/// after the wake-up delay of an idle processor.
 const FAN_OUT: usize = 2;
 
-/// The readers that sleep.
+/// The sleeping readers.
 ///
-/// Everybody lies down at the head, having read all there is, so the queue is sorted by position and its front is the
-/// one with most to read. Whenever the lock is free and the front has something to read, somebody is on the way to look
-/// after it: the writer that took the wake bit with what it published, or (`chain`) a reader that was woken before.
+/// A reader sleeps only at the head, so the queue is sorted by position, and its front has the most to read. Invariant:
+/// while the lock is free and the front has something to read, another thread is about to wake it: the writer that took
+/// the wake bit when it published, or (`chain`) a reader that was woken before.
 pub(super) struct Lot(Mutex<Parked>);
 
 struct Parked {
     queue: VecDeque<Sleeper>,
-    /// The last reader that was taken from the queue has not come to look after the next yet.
+    /// The reader that was last taken from the queue has not woken the next ones yet.
     chain: bool,
 }
 
@@ -30,14 +30,14 @@ struct Sleeper {
 }
 
 impl Lot {
-    /// Beds for so many.
+    /// An empty queue with capacity for `readers`.
     pub(super) fn new(readers: usize) -> Self {
         Self(Mutex::new(Parked { queue: VecDeque::with_capacity(readers), chain: false }))
     }
 
-    /// Sleeps until there is an item at `position`, or `stop` tells so and somebody called [`Lot::wake_all`]. Who wakes
-    /// up wakes the next ones.
-    pub(super) fn sleep(&self, reader: usize, position: Position, state: &State, stop: impl Fn() -> bool) {
+    /// Sleeps until there is an item at `position`, or until [`Lot::wake_all`] once `stop` holds. A woken reader wakes
+    /// the next ones.
+    pub(super) fn sleep(&self, reader: usize, position: Position, state: &RingState, stop: impl Fn() -> bool) {
         let mut parked = self.lock();
         if state.ask_wake().head() != position || stop() {
             return;
@@ -52,15 +52,15 @@ impl Lot {
         }
     }
 
-    /// Starts waking those who have something to read, unless that is under way.
-    pub(super) fn wake_one(&self, state: &State) {
+    /// Starts the wake-up of readers that have something to read, unless it is in progress.
+    pub(super) fn wake_one(&self, state: &RingState) {
         let parked = self.lock();
         if !parked.chain {
             wake_next(parked, state);
         }
     }
 
-    /// Wakes everybody, whatever there is to read.
+    /// Wakes all readers, whether or not there is an item.
     pub(super) fn wake_all(&self) {
         loop {
             let next = self.lock().queue.pop_front();
@@ -76,8 +76,8 @@ impl Lot {
     }
 }
 
-/// Wakes outside of the lock, which the one who is woken takes at once.
-fn wake_next(mut parked: MutexGuard<'_, Parked>, state: &State) {
+/// Wakes the front after unlocking, since the woken reader takes the lock at once.
+fn wake_next(mut parked: MutexGuard<'_, Parked>, state: &RingState) {
     let next = parked.next(state);
     drop(parked);
     if let Some(thread) = next {
@@ -86,9 +86,9 @@ fn wake_next(mut parked: MutexGuard<'_, Parked>, state: &State) {
 }
 
 impl Parked {
-    /// Takes the front out if it has something to read. If not, nothing was published since it lay down, so that the
-    /// wake bit is still set and the next publisher comes here.
-    fn next(&mut self, state: &State) -> Option<thread::Thread> {
+    /// Removes the front if it has something to read. If not, no item was published since it queued, so the wake bit is
+    /// still set and the next publisher wakes it.
+    fn next(&mut self, state: &RingState) -> Option<thread::Thread> {
         self.chain = false;
         let position = self.queue.front()?.position;
         self.chain = state.load().head() != position;

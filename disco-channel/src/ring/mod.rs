@@ -4,46 +4,45 @@
 //!                     tail                      head                      position modulo capacity = slot
 //!   ── free ───────────┤  x x x x x x x x x x x  ├─────────── free ──
 //!                        ▲         ▲     ▲
-//!                  reader 2  reader 0  reader 1    each knows its own position, nobody else does
+//!                  reader 2  reader 0  reader 1    each position is private to its reader
 //!
 //!   state   head: 47 bits | wake: 1 | live: 16     changed by one exchange at a time
-//!   slot    shares left | item
+//!   slot    readers that have not taken the item (shares) | item
 //! ```
 //!
-//! **Sending.** The writer owns the slot at the head, since the tail it has seen is a whole ring behind. It puts the item
-//! there with one share for each live reader, and exchanges the state for one with the next head (release). If a reader
-//! retired meanwhile the exchange fails, and the shares are counted again.
+//! **Sending.** The writer owns the slot at the head: every reader has taken the item that was there a whole ring before. It stores
+//! the item with one share for each live reader, and publishes it by a compare-exchange of the state that advances the head (release).
+//! If a reader has retired meanwhile, the exchange fails and the shares are counted again.
 //!
-//! **Taking.** A reader that has seen a head (acquire) beyond its position clones the item and gives its share back
-//! (acquire, release); who gives the last one back empties the slot. The one who sees that only its own share is left
-//! moves the item out instead. Either then stores the tail (release), which the writer acquires before it uses the slot
-//! again. A reader gives its shares back in order, so the last ones of slot after slot are given back in order too, and
-//! the tail needs no exchange. Head and tail are looked at once for all items between them, not for each.
+//! **Taking.** A reader whose position is below the head (acquire) clones the item and gives up its share (acquire, release). The reader
+//! that gives up the last share empties the slot; a reader that sees that only its own share is left moves the item out instead of
+//! cloning it. Either reader then stores the tail (release), which the writer acquires before it reuses the slot. Each reader gives up its
+//! shares in order, so the last shares of consecutive slots are given up in order too, and a plain store of the tail is enough.
+//! Head and tail are loaded once for all items between them.
 //!
-//! **Retiring.** A reader that is dropped gives back what it has, then takes itself from the live ones by an exchange that
-//! fails if something was sent meanwhile. So all it did is before the first item that does not count it.
+//! **Retiring.** A dropped reader gives up its shares, then removes itself from the live count by a compare-exchange that fails if an
+//! item was published meanwhile. So all its accesses happen before the first item that does not count it.
 //!
-//! **Sleeping.** A reader that finds nothing spins, yields, then lies down: with the lot locked, it sets the wake bit and
-//! learns the head in one operation, and queues only if there is still nothing. The writer learns of the bit, and clears
-//! it, by the exchange that publishes: it pays nothing while nobody sleeps. Else it wakes the first sleeper, if none is
-//! on its way already, and sleepers that were woken wake further ones. A wake-up can't be lost, for of two changes to the
-//! state one is first: the reader sees the item, or the writer sees the bit.
+//! **Sleeping.** A reader that finds no item spins, then yields, then sleeps: it locks the queue of sleepers, sets the wake bit and loads
+//! the head in one operation, and queues itself only if there is still no item. The exchange that publishes an item also reads and
+//! clears the bit, so that a writer without sleepers pays nothing. A writer that finds the bit set wakes the first sleeper, unless a
+//! woken reader is about to do so; each woken reader wakes two others (tree wake-up). No wake-up is lost: bit and head are in one atomic
+//! word, so either the reader sees the item or the writer sees the bit.
 //!
-//! **Room.** Who finds the ring full sets a flag, then looks at the tail again. Readers store the tail, and at each quarter
-//! of the ring look at the flag; between store and look both have a sequentially consistent fence, so that one of them
-//! sees the other. At the first quarter where half of the ring is free the flag is cleared and its owner told.
+//! **Room.** A writer that finds the ring full sets a flag, then loads the tail again. A reader stores the tail, and at each quarter of
+//! the ring loads the flag. Both have a sequentially consistent fence in between, so at least one sees the other's store. At the first
+//! quarter where half of the ring is free, the reader clears the flag and calls `on_room`.
 //!
-//! **Closing** is a flag beside all this: readers look at it before each item, and sleepers are woken. Items that are left
-//! go with their readers.
+//! **Closing** is a separate flag. Readers check it before each item, and sleepers are woken. Unread items are dropped with their readers.
 //!
 //! `cargo test --release --lib loom` with `RUSTFLAGS="--cfg loom"` checks this against the memory model.
 
 #[cfg(test)]
 mod loom_models;
 mod lot;
-pub(crate) mod patience;
 mod reader;
 mod room;
+pub(crate) mod spin_policy;
 mod state;
 pub(crate) mod sync;
 #[cfg(test)]
@@ -53,7 +52,7 @@ mod writer;
 
 pub use reader::Reader;
 pub use state::MAX_READERS;
-pub use writer::{Handle, Writer};
+pub use writer::{RingControl, Writer};
 
 /// Slots of a lane's ring.
 pub const CAPACITY: usize = 1024;
@@ -62,9 +61,9 @@ pub const CAPACITY: usize = 1024;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The slowest reader is a whole ring behind.
+    /// The slowest reader has not taken the item in the next slot.
     Full,
-    /// The ring was closed, or all readers have left.
+    /// The ring was closed, or all readers were dropped.
     Closed,
 }
 
@@ -73,11 +72,11 @@ pub enum Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
-/// A ring of `capacity` slots, rounded up to a power of two. `on_room` is called once for each time that somebody found
-/// the ring full ([`Writer::send`], [`Handle::room`]), on the thread of the reader that leaves half of it free.
+/// Makes a ring of `capacity` slots, rounded up to a power of two. After [`Writer::send`] or [`RingControl::room`] has
+/// found the ring full, `on_room` is called once, on the thread of the reader that leaves half of it free.
 ///
 /// # Panics
-/// More than [`MAX_READERS`].
+/// `readers` exceeds [`MAX_READERS`].
 pub fn ring<T: Clone>(
     capacity: usize,
     readers: usize,
@@ -86,7 +85,7 @@ pub fn ring<T: Clone>(
     assert!(readers <= MAX_READERS, "{readers} readers of one ring");
     let room = room::Room::new(capacity.next_power_of_two(), Box::new(on_room));
     let (pen, cursors) = track::track(capacity.next_power_of_two(), readers, room);
-    let patience = patience::Patience::new(readers);
-    let reader = |(index, cursor)| Reader::new(cursor, index, patience);
+    let spin_policy = spin_policy::SpinPolicy::new(readers);
+    let reader = |(index, cursor)| Reader::new(cursor, index, spin_policy);
     (Writer::new(pen), cursors.into_iter().enumerate().map(reader).collect())
 }

@@ -3,26 +3,26 @@
 use std::fmt;
 
 use super::Closed;
-use super::patience::Patience;
+use super::spin_policy::SpinPolicy;
 use super::sync::Ordering;
 use super::track::Cursor;
 
-/// One of those who read. Dropping it gives up what it has not read, and the ring no longer waits for it.
+/// A reader of the ring. Dropping it gives up its unread items, and the ring no longer waits for it.
 pub struct Reader<T> {
     cursor: Cursor<T>,
     index: usize,
-    patience: Patience,
+    spin_policy: SpinPolicy,
 }
 
 impl<T: Clone> Reader<T> {
-    pub(super) fn new(cursor: Cursor<T>, index: usize, patience: Patience) -> Self {
-        Self { cursor, index, patience }
+    pub(super) fn new(cursor: Cursor<T>, index: usize, spin_policy: SpinPolicy) -> Self {
+        Self { cursor, index, spin_policy }
     }
 
-    /// The next item. Waits for it: spins, then yields, then sleeps.
+    /// Waits for the next item: spins, then yields, then sleeps.
     ///
     /// # Errors
-    /// [`Closed`] once the ring is closed, whatever is still unread.
+    /// [`Closed`] once the ring is closed, even if items are unread.
     pub fn recv(&mut self) -> Result<T, Closed> {
         loop {
             if self.is_closed() {
@@ -36,8 +36,8 @@ impl<T: Clone> Reader<T> {
     }
 
     fn wait(&mut self) {
-        let patience = self.patience;
-        if patience.look(|| self.is_over()) {
+        let spin_policy = self.spin_policy;
+        if spin_policy.spin_until(|| self.is_over()) {
             return;
         }
         let track = &self.cursor.track;

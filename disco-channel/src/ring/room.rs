@@ -1,49 +1,50 @@
-//! How a writer that found the ring full hears that there is room again.
+//! Back-pressure: tells a writer that found the ring full when half of it is free.
 
 use super::state::Position;
 use super::sync::{AtomicBool, AtomicU64, Ordering, Padded, fence};
 
-/// The readers' side of the ring's fill: the first position that is not free again, and who waits for it to move.
+/// The tail of the ring, and whether a writer waits for it to advance.
 pub(super) struct Room {
     capacity: usize,
-    /// Written by the reader that takes an item as the last one; positions before it are free.
+    /// Stored by the last reader of each item; positions before it are free.
     tail: Padded<AtomicU64>,
-    /// Somebody found the ring full, and was not told since.
+    /// The ring was found full, and `on_room` was not called since.
     starved: AtomicBool,
     on_room: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Room {
-    /// An empty ring's.
+    /// The state of an empty ring.
     pub(super) fn new(capacity: usize, on_room: Box<dyn Fn() + Send + Sync>) -> Self {
         let tail = Padded(AtomicU64::new(Position::START.bits()));
         Self { capacity, tail, starved: AtomicBool::new(false), on_room }
     }
 
-    /// Slots.
+    /// Number of slots.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Everything before it was taken by all readers, who are done with it.
+    /// All readers have finished with the items before this position.
     pub(super) fn tail(&self) -> Position {
         Position::from_bits(self.tail.load(Ordering::Acquire))
     }
 
-    /// The tail, after a claim to be told when it has moved far enough.
+    /// Requests a call of `on_room`, and returns the tail as loaded after that.
     pub(super) fn starve(&self) -> Position {
         self.starved.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `advance`: either we see the tail that was stored before it, or that reader sees us.
+        // Pairs with the fence in `advance`: either this thread sees the tail stored before that fence, or the reader
+        // sees the flag.
         fence(Ordering::SeqCst);
         self.tail()
     }
 
-    /// Everything before `tail` is free. Only the last reader of the slot before it says so, so tails come in order.
-    /// Tells the starved at the first quarter of the ring where half of it is free.
+    /// Frees all positions before `tail`. Called by the last reader of each slot, so tails come in order. Checks at
+    /// every quarter of the ring whether a writer waits, and calls `on_room` once half of the ring is free.
     pub(super) fn advance(&self, tail: Position, head: impl FnOnce() -> Position) {
         self.tail.store(tail.bits(), Ordering::Release);
-        // A fence for every item would cost more than the rest of taking it. Between the tail where half is free and
-        // an empty ring there is always a quarter.
+        // A fence for each item would cost more than taking it. One check per quarter is enough: a quarter boundary
+        // lies between the tail at which half is free and an empty ring.
         let quarter = (self.capacity / 4).max(1) as u64;
         if tail.bits() & (quarter - 1) != 0 {
             return;

@@ -1,4 +1,4 @@
-//! The word that orders writer and readers: how many items there are, who counts, who sleeps.
+//! The atomic word that orders writer and readers: head, wake bit and number of live readers.
 
 use super::sync::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ const HEAD_SHIFT: u32 = LIVE_BITS + 1;
 const HEAD_ONE: u64 = 1 << HEAD_SHIFT;
 const POSITIONS: u64 = u64::MAX >> HEAD_SHIFT;
 
-/// Readers that a ring can have.
+/// Maximum number of readers of a ring.
 pub const MAX_READERS: usize = (1 << LIVE_BITS) - 1;
 
 /// The number of an item, counted modulo 2^47.
@@ -36,31 +36,31 @@ impl Position {
     }
 }
 
-/// A value of [`State`].
+/// A value of [`RingState`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word(u64);
 
 impl Word {
-    /// The position that the writer fills next: everything before it is there.
+    /// The position that the writer fills next. All items before it are published.
     pub(super) const fn head(self) -> Position {
         Position(self.0 >> HEAD_SHIFT)
     }
 
-    /// Readers that the next item is for.
+    /// Number of live readers, which the next item is for.
     pub(super) const fn live(self) -> u32 {
         (self.0 & (WAKE - 1)) as u32
     }
 
-    /// Whether whoever publishes next has to wake a sleeper.
+    /// Whether the next publisher has to wake a sleeper.
     pub(super) const fn wake(self) -> bool {
         self.0 & WAKE != 0
     }
 }
 
-/// `head: 47 bits | wake: 1 bit | live: 16 bits`, in one word so that none changes behind the others' back.
-pub(super) struct State(AtomicU64);
+/// `head: 47 bits | wake: 1 bit | live: 16 bits`, in one word so that they change atomically together.
+pub(super) struct RingState(AtomicU64);
 
-impl State {
+impl RingState {
     pub(super) fn new(live: u32) -> Self {
         Self(AtomicU64::new(u64::from(live)))
     }
@@ -70,18 +70,18 @@ impl State {
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// Makes the item at the head visible, and takes over the duty to wake, if nothing changed since `seen`.
+    /// Advances the head and clears the wake bit, unless the word has changed since `seen`.
     pub(super) fn publish(&self, seen: Word) -> Result<(), Word> {
         let next = seen.0.wrapping_add(HEAD_ONE) & !WAKE;
         self.exchange(seen, next)
     }
 
-    /// Takes one reader from those that count, if nothing changed since `seen`.
+    /// Removes one live reader, unless the word has changed since `seen`.
     pub(super) fn retire(&self, seen: Word) -> Result<(), Word> {
         self.exchange(seen, seen.0 - 1)
     }
 
-    /// Asks the next publisher to wake a sleeper. Tells how much was published before that, and makes none of it visible.
+    /// Sets the wake bit and returns the word before that. Relaxed: does not make published items visible.
     pub(super) fn ask_wake(&self) -> Word {
         Word(self.0.fetch_or(WAKE, Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! What the ring synchronises with: the standard library, or loom's model of it.
+//! Synchronisation primitives of the ring: the standard library's, or loom's models.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -16,7 +16,7 @@ pub(crate) use std::{
     thread,
 };
 
-/// [`std::cell::UnsafeCell`] with the interface of loom's.
+/// [`std::cell::UnsafeCell`] with loom's interface.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -35,7 +35,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A value on cache lines of its own (two of them: processors fetch lines in pairs).
+/// A value on two cache lines of its own: processors prefetch lines in pairs.
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
 

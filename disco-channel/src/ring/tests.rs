@@ -1,4 +1,4 @@
-//! What one thread can show, and what many show under load; `loom_models` shows the rest.
+//! Tests of the ring on one thread, and on many under load; `loom_models` checks interleavings.
 #![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ fn is_free<T>(item: &Weak<T>) -> bool {
     item.strong_count() == 0
 }
 
-/// Sends `count` items to as many readers as fast as they take them.
+/// Sends items to readers as fast as they take them.
 fn every_reader_sees_every_item(readers: usize, count: usize) {
     let (tell, room) = mpsc::channel();
     let (mut writer, readers) = ring(64, readers, move || _ = tell.send(()));
@@ -55,19 +55,19 @@ fn sixteen_readers_see_every_item_in_order() {
 }
 
 #[test]
-fn a_full_ring_takes_nothing() {
+fn send_on_a_full_ring_returns_full() {
     let (mut writer, mut reader) = one(4);
     (0..4).for_each(|item| writer.send(&item).unwrap());
-    assert_eq!(writer.handle().room(), 0);
+    assert_eq!(writer.control().room(), 0);
     assert_eq!(writer.send(&4), Err(Refused::Full));
     assert_eq!(reader.recv(), Ok(0));
-    assert_eq!(writer.handle().room(), 1);
+    assert_eq!(writer.control().room(), 1);
     writer.send(&4).unwrap();
     assert_eq!((0..4).map(|_| reader.recv().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
 #[test]
-fn the_slowest_reader_governs_the_room() {
+fn room_is_that_of_the_slowest_reader() {
     let (mut writer, mut fast, mut slow) = pair(2);
     (0..2).for_each(|item| writer.send(&item).unwrap());
     (0..2).for_each(|item| assert_eq!(fast.recv(), Ok(item)));
@@ -92,7 +92,7 @@ fn the_last_reader_frees_the_item() {
 }
 
 #[test]
-fn a_reader_that_left_holds_nobody_up() {
+fn a_dropped_reader_does_not_block_the_writer() {
     let (mut writer, mut stays, leaves) = pair(2);
     let items = [Arc::new(0), Arc::new(1)];
     items.iter().for_each(|item| writer.send(item).unwrap());
@@ -108,18 +108,18 @@ fn a_reader_that_left_holds_nobody_up() {
 }
 
 #[test]
-fn without_readers_nothing_is_taken() {
+fn send_without_readers_returns_closed() {
     let (mut writer, reader) = one(2);
     drop(reader);
     assert_eq!(writer.send(&0), Err(Refused::Closed));
 }
 
 #[test]
-fn a_closed_ring_is_closed_ahead_of_its_items() {
+fn recv_on_a_closed_ring_returns_closed_before_unread_items() {
     let (mut writer, mut reader) = one(4);
     let item = Arc::new(0);
     writer.send(&item).unwrap();
-    writer.handle().close();
+    writer.control().close();
     assert_eq!(reader.recv(), Err(Closed));
     assert_eq!(writer.send(&item), Err(Refused::Closed));
     drop(reader);
@@ -127,7 +127,7 @@ fn a_closed_ring_is_closed_ahead_of_its_items() {
 }
 
 #[test]
-fn a_writer_that_is_dropped_lets_sleepers_go() {
+fn dropping_the_writer_wakes_sleeping_readers() {
     let (writer, readers) = ring::<u8>(4, 3, || ());
     let read = |mut reader: Reader<u8>| thread::spawn(move || reader.recv());
     let threads: Vec<_> = readers.into_iter().map(read).collect();
@@ -136,7 +136,7 @@ fn a_writer_that_is_dropped_lets_sleepers_go() {
 }
 
 #[test]
-fn room_is_told_once_at_half() {
+fn on_room_is_called_once_when_half_is_free() {
     let told = Arc::new(AtomicUsize::new(0));
     let (mut writer, mut readers) = ring(16, 1, {
         let told = told.clone();
@@ -151,25 +151,25 @@ fn room_is_told_once_at_half() {
 
     (0..16).for_each(|item| writer.send(&item).unwrap());
     assert_eq!(writer.send(&16), Err(Refused::Full));
-    assert_eq!(writer.handle().room(), 0);
+    assert_eq!(writer.control().room(), 0);
     assert_eq!(read(7), 0);
     assert_eq!(read(1), 1);
     assert_eq!(read(8), 1);
 }
 
 #[test]
-fn a_ring_without_items_has_all_its_room() {
+fn an_empty_ring_has_its_whole_capacity_as_room() {
     let (mut writer, mut reader) = one(CAPACITY);
-    assert_eq!(writer.handle().room(), CAPACITY);
+    assert_eq!(writer.control().room(), CAPACITY);
     for item in 0..3 * CAPACITY {
         writer.send(&item).unwrap();
         assert_eq!(reader.recv(), Ok(item));
-        assert!(writer.handle().room() > 0);
+        assert!(writer.control().room() > 0);
     }
 }
 
 #[test]
-fn items_that_panic_when_cloned_stay_with_the_others() {
+fn an_item_that_panics_in_clone_is_still_taken_by_other_readers() {
     #[derive(Debug)]
     struct Fragile(Arc<AtomicUsize>);
     impl Clone for Fragile {

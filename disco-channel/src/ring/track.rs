@@ -1,43 +1,44 @@
-//! The slots, and who may touch which one when. All unsafe code of the ring is here; what is exported is safe.
+//! The slots of the ring, and the rights to access them. All unsafe code of the ring is here, behind a safe interface.
 #![allow(unsafe_code)]
 
 use super::Refused;
 use super::lot::Lot;
 use super::room::Room;
-use super::state::{Position, State};
+use super::state::{Position, RingState};
 use super::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering, Padded, UnsafeCell};
 
-/// What writer and readers share.
+/// State shared by the writer and the readers.
 pub(super) struct Track<T> {
     slots: Box<[Slot<T>]>,
     pub(super) closed: AtomicBool,
     pub(super) room: Room,
     pub(super) lot: Lot,
-    pub(super) state: Padded<State>,
-    /// The last tail that the writer looked at.
+    pub(super) state: Padded<RingState>,
+    /// The tail that the writer loaded last.
     known_tail: Padded<AtomicU64>,
 }
 
 struct Slot<T> {
-    /// Readers that have not taken the item yet.
+    /// Number of readers that have not taken the item.
     shares: AtomicU32,
     item: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: items are moved in by one thread, cloned through shared references by others and moved out or dropped by yet
-// another one, which `Send + Sync` items allow; who may do what when is kept by `Pen` and `Cursor`.
+// SAFETY: one thread moves an item in, others clone it through `&T`, and another moves it out or drops it, which `T:
+// Send + Sync` allows. `Pen` and `Cursor` order these accesses to `Slot::item`: a slot is written only before it is
+// published, and emptied only with the last share.
 unsafe impl<T: Send + Sync> Sync for Track<T> {}
 
 impl<T> Track<T> {
     fn slot(&self, position: Position) -> &Slot<T> {
-        // The number of slots is a power of two, so the position's own wrap-around does not matter.
+        // The number of slots is a power of two, so positions may wrap around.
         &self.slots[position.bits() as usize & (self.slots.len() - 1)]
     }
 
-    /// Items that would be taken now. Exact if the ring was found full, else perhaps too low; 0 means starved.
+    /// Number of free slots: a lower bound. For 0, the ring is full and a call of `on_room` was requested.
     pub(super) fn room(&self) -> usize {
         let left = |tail: Position| self.room.capacity().saturating_sub(self.state.load().head().since(tail));
-        // The tail is on a line that readers write to all the time: leave it alone while there is no need.
+        // Readers write the tail's cache line often, so it is loaded only if the known tail leaves no slot.
         let known = left(Position::from_bits(self.known_tail.load(Ordering::Acquire)));
         if known > 0 {
             return known;
@@ -49,22 +50,22 @@ impl<T> Track<T> {
     }
 }
 
-/// The right to fill slots. There is one.
+/// The right to fill slots. Each ring has one pen.
 pub(super) struct Pen<T> {
     pub(super) track: Arc<Track<T>>,
     tail: Position,
 }
 
-/// One reader's right to what was published while it counts. It counts until it is dropped.
+/// A reader's right to the items that are published while it is live, which is until it is dropped.
 pub(super) struct Cursor<T> {
     pub(super) track: Arc<Track<T>>,
-    /// The next item to take: this reader's shares are those from here up.
+    /// The next item to take. The reader holds shares of the items from here on.
     position: Position,
-    /// A head seen; items before it are there.
+    /// The head as last loaded; items before it are published.
     seen: Position,
 }
 
-/// A track of `capacity` slots, a power of two, with its pen and its cursors.
+/// Makes a track of `capacity` slots, a power of two, with its pen and cursors.
 pub(super) fn track<T>(capacity: usize, readers: usize, room: Room) -> (Pen<T>, Vec<Cursor<T>>) {
     let slot = |_| Slot { shares: AtomicU32::new(0), item: UnsafeCell::new(None) };
     let track = Arc::new(Track {
@@ -72,7 +73,7 @@ pub(super) fn track<T>(capacity: usize, readers: usize, room: Room) -> (Pen<T>, 
         closed: AtomicBool::new(false),
         room,
         lot: Lot::new(readers),
-        state: Padded(State::new(readers as u32)),
+        state: Padded(RingState::new(readers as u32)),
         known_tail: Padded(AtomicU64::new(Position::START.bits())),
     });
     let cursor = |_| Cursor { track: track.clone(), position: Position::START, seen: Position::START };
@@ -81,7 +82,7 @@ pub(super) fn track<T>(capacity: usize, readers: usize, room: Room) -> (Pen<T>, 
 }
 
 impl<T: Clone> Pen<T> {
-    /// Publishes an item for all readers that count. Tells whether a sleeper is to be woken.
+    /// Publishes an item for all live readers. Returns whether a sleeper has to be woken.
     pub(super) fn push(&mut self, item: &T) -> Result<bool, Refused> {
         let mut word = self.track.state.load();
         let head = word.head();
@@ -93,18 +94,18 @@ impl<T: Clone> Pen<T> {
             return Err(Refused::Closed);
         }
         let (slot, item) = (track.slot(head), item.clone());
-        // SAFETY: nobody else touches the slot: it is not published, there is one pen, and we hold it exclusively; the
-        // readers of the item that was here before are done with it, since the tail that we acquired is past it.
+        // SAFETY: no other thread accesses the slot. It is not published, and this `&mut Pen` is the only one; the
+        // readers of its previous item have finished, since the tail acquired in `is_free` is past it.
         slot.item.with_mut(|cell| unsafe { *cell = Some(item) });
         loop {
             slot.shares.store(word.live(), Ordering::Relaxed);
             match track.state.publish(word) {
                 Ok(()) => return Ok(word.wake()),
-                // Meanwhile a reader retired, or lay down.
+                // A reader has retired or set the wake bit meanwhile.
                 Err(now) => word = now,
             }
             if word.live() == 0 {
-                // SAFETY: as above, for it was not published.
+                // SAFETY: the slot was not published, and there is one pen, so no other thread accesses the slot.
                 slot.item.with_mut(|cell| unsafe { *cell = None });
                 return Err(Refused::Closed);
             }
@@ -146,13 +147,14 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Gives one share up without looking at the item.
+    /// Gives up the share of the next item without reading it.
     fn skip(&mut self) {
         let slot = self.track.slot(self.position);
         let last = slot.shares.fetch_sub(1, Ordering::AcqRel) == 1;
         if last {
-            // SAFETY: ours was the last share, so that nobody else reads the item, the others' uses are before their
-            // decrements, which we acquired, and the pen stays away until we move the tail.
+            // SAFETY: this was the last share, so no other reader accesses the item from now on; accesses of other
+            // readers happen before their decrements, which `AcqRel` acquired; the pen does not use the slot before
+            // this reader advances the tail.
             let item = slot.item.with_mut(|cell| unsafe { (*cell).take() });
             drop(item);
         }
@@ -161,20 +163,22 @@ impl<T> Cursor<T> {
 }
 
 impl<T: Clone> Cursor<T> {
-    /// The next item, if there is one. The last reader moves it out of its slot.
+    /// Takes the next item, if there is one. The last reader moves it out of the slot; others clone it.
     pub(super) fn take(&mut self) -> Option<T> {
         if !self.is_ready() {
             return None;
         }
         let slot = self.track.slot(self.position);
         if slot.shares.load(Ordering::Acquire) == 1 {
-            // SAFETY: the one share left is ours; otherwise as in `skip`.
+            // SAFETY: the only share left is this reader's, so no other reader accesses the item; the acquire load
+            // orders accesses of other readers before this one; the pen does not use the slot before this reader
+            // advances the tail.
             let item = slot.item.with_mut(|cell| unsafe { (*cell).take() });
             self.step(true);
             return item;
         }
-        // SAFETY: as long as we hold a share nobody writes to the slot or moves the item out; it was published, which
-        // we acquired with the head.
+        // SAFETY: while this reader holds a share, no thread writes to the slot or moves the item out; the item was
+        // written before the head that `is_ready` acquired.
         let item = slot.item.with(|cell| unsafe { (*cell).clone() });
         self.skip();
         item
@@ -182,8 +186,8 @@ impl<T: Clone> Cursor<T> {
 }
 
 impl<T> Drop for Cursor<T> {
-    /// Gives all shares up and counts no more. Done in one exchange that fails if an item was published meanwhile: so
-    /// every use of a slot is before the first item that does not count us, and tails stay in order.
+    /// Gives up all shares, then stops being live by an exchange that fails if an item was published meanwhile. So each
+    /// access of this reader happens before the first item that does not count it, and tails stay in order.
     fn drop(&mut self) {
         loop {
             let word = self.track.state.load();

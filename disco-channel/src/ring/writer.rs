@@ -6,13 +6,13 @@ use super::Refused;
 use super::sync::{Arc, Ordering};
 use super::track::{Pen, Track};
 
-/// The one who writes. Dropping it closes the ring.
+/// The writer of a ring. Dropping it closes the ring.
 pub struct Writer<T> {
     pen: Pen<T>,
 }
 
-/// What anybody may ask of a ring, or do to it, while its writer is in use elsewhere.
-pub struct Handle<T> {
+/// Reads the state of a ring, and closes it, from any thread while the writer is in use.
+pub struct RingControl<T> {
     track: Arc<Track<T>>,
 }
 
@@ -24,8 +24,8 @@ impl<T: Clone> Writer<T> {
     /// Passes an item to every reader that has not left. Never waits for readers.
     ///
     /// # Errors
-    /// [`Refused::Full`] while the slowest reader has yet to take the item that stands in the next slot; the ring tells
-    /// when half of it is free. [`Refused::Closed`] once closed, or when no reader is left.
+    /// [`Refused::Full`] while the slowest reader has not taken the item in the next slot; the ring calls `on_room` when half of it is
+    /// free. [`Refused::Closed`] once the ring is closed or no reader is left.
     pub fn send(&mut self, item: &T) -> Result<(), Refused> {
         if self.pen.track.closed.load(Ordering::Relaxed) {
             return Err(Refused::Closed);
@@ -38,20 +38,20 @@ impl<T: Clone> Writer<T> {
 }
 
 impl<T> Writer<T> {
-    /// A handle to this ring.
-    pub fn handle(&self) -> Handle<T> {
-        Handle { track: self.pen.track.clone() }
+    /// Returns a control handle of this ring.
+    pub fn control(&self) -> RingControl<T> {
+        RingControl { track: self.pen.track.clone() }
     }
 }
 
-impl<T> Handle<T> {
-    /// Items that the ring takes now: at least so many, and 0 only if it is full. Whoever sees 0 is told when half of
-    /// the ring is free.
+impl<T> RingControl<T> {
+    /// A lower bound of the number of items that the ring takes now. Returns 0 only for a full ring; then `on_room` is
+    /// called when half of it is free.
     pub fn room(&self) -> usize {
         self.track.room()
     }
 
-    /// Ends reading, ahead of all items that are still in the ring. They are freed when their readers are dropped.
+    /// Closes the ring: readers get no more items, not even unread ones, which are dropped with their readers.
     pub fn close(&self) {
         close(&self.track);
     }
@@ -63,13 +63,13 @@ impl<T> Drop for Writer<T> {
     }
 }
 
-/// Sleepers look at the flag under the lock that `wake_all` takes: they see it, or they are woken.
+/// No sleeper misses the flag: readers check it under the lock that `wake_all` takes.
 fn close<T>(track: &Track<T>) {
     track.closed.store(true, Ordering::Release);
     track.lot.wake_all();
 }
 
-impl<T> Clone for Handle<T> {
+impl<T> Clone for RingControl<T> {
     fn clone(&self) -> Self {
         Self { track: self.track.clone() }
     }
@@ -77,11 +77,11 @@ impl<T> Clone for Handle<T> {
 
 impl<T> fmt::Debug for Writer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.handle().fmt(f)
+        self.control().fmt(f)
     }
 }
 
-impl<T> fmt::Debug for Handle<T> {
+impl<T> fmt::Debug for RingControl<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, tail) = (self.track.state.load(), self.track.room.tail());
         f.debug_struct("Ring")

@@ -1,57 +1,57 @@
-//! What readers sleep on: a futex, which works between processes.
+//! The futex that readers sleep on, in memory that processes share.
 
 use std::num::NonZeroU32;
 
 use crate::ring::sync::{AtomicU32, Ordering};
 
-/// A word that changes whenever somebody rings.
+/// A futex word that each ring increments.
 #[derive(Clone, Copy)]
 pub(super) struct Bell<'a>(pub(super) &'a AtomicU32, #[cfg(loom)] pub(super) &'a Kernel);
 
 impl Bell<'_> {
-    /// How often it was rung. Read before looking for what is awaited.
+    /// The value of the word. Read it before checking the awaited condition.
     pub(super) fn rung(self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Wakes those who sleep and whom it concerns.
-    pub(super) fn ring(self, whom: Whom) {
-        let Some(mask) = whom.mask() else { return };
+    /// Wakes the sleepers of `target`.
+    pub(super) fn ring(self, target: WakeTarget) {
+        let Some(mask) = target.mask() else { return };
         self.0.fetch_add(1, Ordering::AcqRel);
         self.wake(mask);
     }
 }
 
-/// Whom a record concerns. Others find it when they wake up for something else.
+/// The readers that a record wakes. Other readers find the record when they wake for another reason.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum WakeTarget {
     /// All readers.
     All,
-    /// One of them.
+    /// The reader with this index.
     One(usize),
-    /// None of them.
+    /// No reader.
     Nobody,
 }
 
-impl Whom {
-    /// One of 32 bits for a reader, which it may share with others.
+impl WakeTarget {
+    /// The futex bitset of the target. Readers whose indices are equal modulo 32 share a bit.
     fn mask(self) -> Option<NonZeroU32> {
         match self {
-            Whom::All => NonZeroU32::new(u32::MAX),
-            Whom::One(reader) => NonZeroU32::new(1 << (reader % 32)),
-            Whom::Nobody => None,
+            WakeTarget::All => NonZeroU32::new(u32::MAX),
+            WakeTarget::One(reader) => NonZeroU32::new(1 << (reader % 32)),
+            WakeTarget::Nobody => None,
         }
     }
 }
 
 #[cfg(not(loom))]
 impl Bell<'_> {
-    /// Sleeps unless somebody has rung since. May wake up early.
+    /// Sleeps unless the word differs from `rung`. May wake spuriously.
     pub(super) fn sleep(self, rung: u32, reader: usize) {
         use rustix::thread::futex;
-        let Some(mask) = Whom::One(reader).mask() else { return };
-        // Both its ways to fail, a signal and a word that has changed, end the sleep as they should.
+        let Some(mask) = WakeTarget::One(reader).mask() else { return };
+        // Fails on a signal or a changed word; both end the sleep.
         _ = futex::wait_bitset(self.0, futex::Flags::empty(), rung, None, mask);
     }
 
@@ -61,10 +61,10 @@ impl Bell<'_> {
     }
 }
 
-/// A model's kernel: sleepers compare the word, and are woken, under its lock.
+/// The kernel's futex queue in loom models: comparing the word and waking happen under its lock.
 #[cfg(loom)]
 pub(super) struct Kernel {
-    /// What was rung for, by bits, and not heard by whoever sleeps with them.
+    /// Bits that were rung and not consumed by a sleeper.
     rung: loom::sync::Mutex<u32>,
     woken: loom::sync::Condvar,
 }
@@ -79,7 +79,7 @@ impl Kernel {
 #[cfg(loom)]
 impl Bell<'_> {
     pub(super) fn sleep(self, rung: u32, reader: usize) {
-        let bit = Whom::One(reader).mask().unwrap().get();
+        let bit = WakeTarget::One(reader).mask().unwrap().get();
         let mut for_whom = self.1.rung.lock().unwrap();
         if self.rung() != rung {
             return;

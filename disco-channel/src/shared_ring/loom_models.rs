@@ -1,8 +1,8 @@
-//! A writer and readers in the orders of events that the memory model allows, with a bounded number of preemptions.
+//! Loom models of the shared ring, with a bounded number of preemptions.
 
 use loom::thread;
 
-use super::{Memory, Reader, Whom, Writer};
+use super::{Memory, Reader, WakeTarget, Writer};
 use crate::ring::sync::AtomicBool;
 
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
@@ -19,15 +19,15 @@ fn read(reader: &mut Reader) -> Vec<u8> {
     record
 }
 
-/// Records come whole and in order, though words are used again, and whoever sleeps is woken.
+/// Records come whole and in order, although words are reused, and sleeping readers are woken.
 #[test]
-fn records_come_in_order_and_nobody_sleeps_through_one() {
+fn records_come_in_order_and_wake_sleepers() {
     model(3, || {
         let memory = Memory::new(1, 8);
         let (mut writer, mut reader) = (Writer::new(memory.clone()), Reader::new(memory, 0));
         let writes = thread::spawn(move || {
             for record in [&b"12345678"[..], b"a", b"xy"] {
-                while writer.send(7, record, Whom::All).is_err() {
+                while writer.send(7, record, WakeTarget::All).is_err() {
                     writer.room(record.len()).unwrap();
                     thread::yield_now();
                 }
@@ -40,7 +40,7 @@ fn records_come_in_order_and_nobody_sleeps_through_one() {
     });
 }
 
-/// Two readers sleep, and both wake up.
+/// Two sleeping readers both wake up.
 #[test]
 fn both_readers_get_a_record() {
     model(2, || {
@@ -51,16 +51,16 @@ fn both_readers_get_a_record() {
             thread::spawn(move || assert_eq!(read(&mut reader), b"a"))
         };
         let mut reader = Reader::new(memory, 0);
-        let writes = thread::spawn(move || writer.send(7, b"a", Whom::All).unwrap());
+        let writes = thread::spawn(move || writer.send(7, b"a", WakeTarget::All).unwrap());
         assert_eq!(read(&mut reader), b"a");
         other.join().unwrap();
         writes.join().unwrap();
     });
 }
 
-/// One reader is woken for what concerns it, though another sleeps.
+/// A record wakes its target while another reader sleeps.
 #[test]
-fn a_record_wakes_the_one_it_concerns() {
+fn a_record_wakes_its_target() {
     model(2, || {
         let memory = Memory::new(2, 8);
         let mut writer = Writer::new(memory.clone());
@@ -69,8 +69,8 @@ fn a_record_wakes_the_one_it_concerns() {
             thread::spawn(move || [read(&mut reader), read(&mut reader)])
         };
         let writes = thread::spawn(move || {
-            writer.send(7, b"a", Whom::One(0)).unwrap();
-            writer.send(7, b"b", Whom::One(1)).unwrap();
+            writer.send(7, b"a", WakeTarget::One(0)).unwrap();
+            writer.send(7, b"b", WakeTarget::One(1)).unwrap();
         });
         assert_eq!(read(&mut Reader::new(memory, 0)), b"a");
         assert_eq!(other.join().unwrap(), [b"a", b"b"]);
@@ -78,14 +78,14 @@ fn a_record_wakes_the_one_it_concerns() {
     });
 }
 
-/// A writer that finds the ring full either finds room on its second look, or a reader tells.
+/// A writer that finds the ring full finds room when it checks again, or a reader tells it.
 #[test]
-fn a_full_ring_s_writer_hears_of_room() {
+fn the_writer_of_a_full_ring_finds_room_or_is_told_of_it() {
     model(4, || {
         let memory = Memory::new(1, 8);
         let (mut writer, mut reader) = (Writer::new(memory.clone()), Reader::new(memory, 0));
-        writer.send(7, b"a", Whom::All).unwrap();
-        writer.send(7, b"b", Whom::All).unwrap();
+        writer.send(7, b"a", WakeTarget::All).unwrap();
+        writer.send(7, b"b", WakeTarget::All).unwrap();
         let reads = thread::spawn(move || {
             let mut record = Vec::new();
             let mut tells = false;

@@ -1,33 +1,33 @@
-//! Where things stand in the shared words.
+//! Layout of the ring in shared memory.
 
 use super::bell::Bell;
 use crate::ring::sync::{Arc, AtomicU64};
 
-/// Words on two cache lines, which processors fetch in pairs.
-const LINE: usize = 16;
-/// Lines before those of the cursors.
-const LINES: usize = 4;
+/// Words of a pair of cache lines, which processors prefetch together.
+const CACHE_LINE_WORDS: usize = 16;
+/// Pairs of cache lines before those of the cursors.
+const HEADER_LINES: usize = 4;
 
-/// The words of one ring, which writer and readers share.
+/// The memory of one ring, which writer and readers share.
 #[derive(Clone)]
 pub struct Memory {
-    words: Arc<Words>,
+    words: Arc<SharedWords>,
     readers: usize,
     /// A power of two.
     capacity: usize,
 }
 
 impl Memory {
-    /// Words that a ring for so many readers with so many words of room takes.
+    /// Number of words of 8 bytes that a ring of `capacity` words for `readers` readers takes.
     pub fn words(readers: usize, capacity: usize) -> usize {
-        LINE * (LINES + readers) + capacity
+        CACHE_LINE_WORDS * (HEADER_LINES + readers) + capacity
     }
 
     pub(super) fn readers(&self) -> usize {
         self.readers
     }
 
-    /// Words of the ring itself.
+    /// Capacity of the ring in words.
     pub(super) fn capacity(&self) -> u64 {
         self.capacity as u64
     }
@@ -37,24 +37,24 @@ impl Memory {
     }
 
     pub(super) fn bell(&self) -> Bell<'_> {
-        self.words.bell(LINE)
+        self.words.bell(CACHE_LINE_WORDS)
     }
 
     pub(super) fn sleepers(&self) -> &AtomicU64 {
-        self.words.word(2 * LINE)
+        self.words.word(2 * CACHE_LINE_WORDS)
     }
 
     pub(super) fn starved(&self) -> &AtomicU64 {
-        self.words.word(3 * LINE)
+        self.words.word(3 * CACHE_LINE_WORDS)
     }
 
     pub(super) fn cursor(&self, reader: usize) -> &AtomicU64 {
-        self.words.word(LINE * (LINES + reader))
+        self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + reader))
     }
 
-    /// The word at a position, which wraps around.
+    /// The word at a position, modulo the capacity.
     pub(super) fn at(&self, position: u64) -> &AtomicU64 {
-        self.words.word(LINE * (LINES + self.readers) + (position as usize & (self.capacity - 1)))
+        self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + self.readers) + (position as usize & (self.capacity - 1)))
     }
 }
 
@@ -66,13 +66,13 @@ mod words {
     use super::super::bell::Bell;
     use super::{Arc, AtomicU64, Memory};
 
-    pub(super) type Words = Segment;
+    pub(super) type SharedWords = Segment;
 
     impl Memory {
-        /// A ring in a segment, which holds zeros if it is new.
+        /// Maps a ring to a segment. The segment of a new ring must be zeroed.
         ///
         /// # Errors
-        /// The segment is too small, or the capacity no power of two.
+        /// The segment is too small, or the capacity is not a power of two.
         pub fn new(segment: Arc<Segment>, readers: usize, capacity: usize) -> Result<Self> {
             let bytes = 8 * Self::words(readers, capacity);
             match capacity.is_power_of_two() && bytes <= segment.byte_len() {
@@ -106,13 +106,13 @@ mod words {
     use super::{Arc, AtomicU64, Memory};
     use crate::ring::sync::AtomicU32;
 
-    /// All words, and the bell.
-    pub(super) struct Words(Box<[AtomicU64]>, AtomicU32, Kernel);
+    /// All words, the futex word and the modelled kernel.
+    pub(super) struct SharedWords(Box<[AtomicU64]>, AtomicU32, Kernel);
 
     impl Memory {
         pub(in super::super) fn new(readers: usize, capacity: usize) -> Self {
             let words = (0..Self::words(readers, capacity)).map(|_| AtomicU64::new(0)).collect();
-            Self { words: Arc::new(Words(words, AtomicU32::new(0), Kernel::new())), readers, capacity }
+            Self { words: Arc::new(SharedWords(words, AtomicU32::new(0), Kernel::new())), readers, capacity }
         }
     }
 
@@ -121,7 +121,7 @@ mod words {
         fn bell(&self, index: usize) -> Bell<'_>;
     }
 
-    impl Access for Words {
+    impl Access for SharedWords {
         fn word(&self, index: usize) -> &AtomicU64 {
             &self.0[index]
         }
@@ -132,4 +132,4 @@ mod words {
     }
 }
 
-use words::{Access as _, Words};
+use words::{Access as _, SharedWords};

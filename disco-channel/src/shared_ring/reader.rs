@@ -1,40 +1,40 @@
 //! The reading end.
 
-use super::{Garbage, HEADER, Memory, Whom};
-use crate::ring::patience::Patience;
+use super::{Garbage, Memory, RECORD_HEADER_WORDS, WakeTarget};
+use crate::ring::spin_policy::SpinPolicy;
 use crate::ring::sync::{AtomicBool, Ordering, fence};
 
-/// One of those who read.
+/// A reader of the ring.
 pub struct Reader {
     memory: Memory,
     index: usize,
     cursor: u64,
-    /// A head seen: everything before it is there.
+    /// The head as last loaded; records before it are published.
     seen: u64,
-    patience: Patience,
+    spin_policy: SpinPolicy,
 }
 
-/// A record was taken.
+/// The tag of a record that was taken, and whether the writer waits for room.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// What its writer gave it.
+    /// The tag that the writer gave the record.
     pub tag: u64,
-    /// The writer had no room, and half of the ring is free now: this reader has to tell it.
+    /// The writer waits for room, and half of the ring is free now: this reader has to tell the writer.
     pub frees_half: bool,
 }
 
 impl Reader {
-    /// Reader `index`, who has read nothing.
+    /// Makes reader `index` of a new ring.
     pub fn new(memory: Memory, index: usize) -> Self {
-        let patience = Patience::new(memory.readers() + 1);
-        Self { memory, index, cursor: 0, seen: 0, patience }
+        let spin_policy = SpinPolicy::new(memory.readers() + 1);
+        Self { memory, index, cursor: 0, seen: 0, spin_policy }
     }
 
     /// Copies the next record to `into`, if there is one.
     ///
     /// # Errors
-    /// Something that no writer would write.
+    /// The ring holds an impossible head or record length.
     pub fn take(&mut self, into: &mut Vec<u8>) -> Result<Option<Taken>, Garbage> {
         if !self.is_ready() {
             return Ok(None);
@@ -45,11 +45,11 @@ impl Reader {
         }
         let bytes = self.memory.at(self.cursor).load(Ordering::Relaxed);
         let words = bytes.div_ceil(8);
-        if there < HEADER || words > there - HEADER {
+        if there < RECORD_HEADER_WORDS || words > there - RECORD_HEADER_WORDS {
             return Err(Garbage("the length of a record"));
         }
         let tag = self.memory.at(self.cursor + 1).load(Ordering::Relaxed);
-        let start = self.cursor + HEADER;
+        let start = self.cursor + RECORD_HEADER_WORDS;
         into.clear();
         for position in start..start + words {
             into.extend_from_slice(&self.memory.at(position).load(Ordering::Relaxed).to_ne_bytes());
@@ -58,7 +58,7 @@ impl Reader {
         Ok(Some(Taken { tag, frees_half: self.advance(start + words) }))
     }
 
-    /// Returns whether that frees half of the ring, which the writer waits for.
+    /// Advances the cursor. Returns whether half of the ring is free now and the writer waits for that.
     fn advance(&mut self, to: u64) -> bool {
         let quarter = (self.memory.capacity() / 4).max(1);
         let crosses = self.cursor / quarter != to / quarter;
@@ -80,11 +80,11 @@ impl Reader {
         (0..memory.readers()).map(unread).all(|unread| unread <= memory.capacity() / 2)
     }
 
-    /// Waits for a record that concerns this reader: spins, then yields, then sleeps. Ends early when `stop` holds, which has to
-    /// [ring](Reader::wake).
+    /// Waits for a record that wakes this reader: spins, then yields, then sleeps. Returns early once `stop` is set;
+    /// the thread that sets it has to call [`Reader::wake`]. May return without a record.
     pub fn wait(&mut self, stop: &AtomicBool) {
-        let patience = self.patience;
-        if patience.look(|| self.is_over(stop)) {
+        let spin_policy = self.spin_policy;
+        if spin_policy.spin_until(|| self.is_over(stop)) {
             return;
         }
         let rung = self.memory.bell().rung();
@@ -96,9 +96,9 @@ impl Reader {
         self.memory.sleepers().fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes those who sleep in this memory, after something has changed that their `stop` looks at.
+    /// Wakes all sleeping readers of this memory, after a `stop` flag was set.
     pub fn wake(memory: &Memory) {
-        memory.bell().ring(Whom::All);
+        memory.bell().ring(WakeTarget::All);
     }
 
     fn is_over(&mut self, stop: &AtomicBool) -> bool {

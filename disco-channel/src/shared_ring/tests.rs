@@ -1,4 +1,4 @@
-//! One ring in one process, and what can be wrong with its words.
+//! Tests of the shared ring within one process, and with corrupted words.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::thread;
 
 use disco_core::shared_memory::Segment;
 
-use super::{Garbage, Memory, Reader, Whom, Writer};
+use super::{Garbage, Memory, Reader, WakeTarget, Writer};
 use crate::ring::Refused;
 
 const CAPACITY: usize = 64;
@@ -45,20 +45,20 @@ fn every_reader_gets_every_record() {
         while writer.room(record.len()).unwrap() < Some(record.len()) {
             thread::yield_now();
         }
-        writer.send(7, &record, Whom::All).unwrap();
+        writer.send(7, &record, WakeTarget::All).unwrap();
     }
     readers.into_iter().for_each(|reader| reader.join().unwrap());
 }
 
 #[test]
-fn a_full_ring_takes_nothing_until_the_slowest_has_read() {
+fn send_on_a_full_ring_returns_full_until_the_slowest_reader_has_read() {
     let (_, mut writer, mut readers) = ring(2);
     let mut sent = 0;
     while writer.room(8).unwrap() >= Some(8) {
-        writer.send(7, b"12345678", Whom::All).unwrap();
+        writer.send(7, b"12345678", WakeTarget::All).unwrap();
         sent += 1;
     }
-    assert_eq!((sent, writer.send(7, b"12345678", Whom::All)), (CAPACITY / 3, Err(Refused::Full)));
+    assert_eq!((sent, writer.send(7, b"12345678", WakeTarget::All)), (CAPACITY / 3, Err(Refused::Full)));
     let mut bytes = Vec::new();
     let mut read = |reader: &mut Reader| {
         let taken = std::iter::from_fn(|| reader.take(&mut bytes).unwrap());
@@ -74,26 +74,26 @@ fn a_full_ring_takes_nothing_until_the_slowest_has_read() {
 fn an_empty_record_needs_room_too() {
     let (_, mut writer, _) = ring(1);
     for (bytes, left) in [(8 * (CAPACITY - 5), Some(8)), (8, None)] {
-        writer.send(7, &vec![0; bytes], Whom::All).unwrap();
+        writer.send(7, &vec![0; bytes], WakeTarget::All).unwrap();
         assert_eq!(writer.room(0).unwrap(), left);
     }
-    assert_eq!(writer.send(7, b"", Whom::All), Err(Refused::Full));
+    assert_eq!(writer.send(7, b"", WakeTarget::All), Err(Refused::Full));
 }
 
 #[test]
-fn a_retired_reader_holds_nobody_up() {
+fn a_retired_reader_does_not_block_the_writer() {
     let (_, mut writer, mut readers) = ring(2);
     let mut bytes = Vec::new();
     writer.retire(1);
     for _ in 0..3 * CAPACITY {
         assert!(writer.room(1).unwrap() >= Some(1));
-        writer.send(7, b"x", Whom::All).unwrap();
+        writer.send(7, b"x", WakeTarget::All).unwrap();
         readers[0].take(&mut bytes).unwrap().unwrap();
     }
 }
 
 #[test]
-fn a_sleeper_wakes_up_when_it_is_to_stop() {
+fn a_sleeping_reader_wakes_up_for_its_stop_flag() {
     let (segment, _writer, mut readers) = ring(1);
     let stop = Arc::new(AtomicBool::new(false));
     let sleeper = {
@@ -133,6 +133,6 @@ fn garbage_in_any_word_is_an_error() {
         segment.words()[64].store(cursor, Ordering::SeqCst);
         assert_eq!(writer.room(8 * CAPACITY), Err((0, Garbage("its cursor in the ring"))));
     }
-    assert!(writer.send(7, b"x", Whom::All).is_ok());
+    assert!(writer.send(7, b"x", WakeTarget::All).is_ok());
     assert!(Memory::new(segment.clone(), 1, CAPACITY + 1).is_err() && Memory::new(segment, 9, CAPACITY).is_err());
 }

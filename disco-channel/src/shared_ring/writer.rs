@@ -1,33 +1,33 @@
 //! The writing end.
 
-use super::{Garbage, HEADER, Memory, Whom};
+use super::{Garbage, Memory, RECORD_HEADER_WORDS, WakeTarget};
 use crate::ring::Refused;
 use crate::ring::sync::{Ordering, fence};
 
-/// The one who writes.
+/// The writer of the ring.
 pub struct Writer {
     memory: Memory,
     head: u64,
-    /// The slowest cursor, when it was last looked for.
+    /// The slowest cursor as last computed.
     tail: u64,
-    /// The last cursor seen of each reader; none once it is retired.
+    /// Each reader's cursor as last loaded; `None` once the reader is retired.
     cursors: Vec<Option<u64>>,
-    /// Some may sleep on records that did not concern them.
+    /// Whether readers may sleep on records that did not wake them.
     owes: bool,
 }
 
 impl Writer {
-    /// The writer of new memory.
+    /// Makes the writer of a new ring.
     pub fn new(memory: Memory) -> Self {
         let cursors = vec![Some(0); memory.readers()];
         Self { memory, head: 0, tail: 0, cursors, owes: false }
     }
 
-    /// Bytes that a record may have now; none if not even an empty one has room. Whoever finds that too few hears of it
-    /// from the reader that [leaves half of the ring free](super::Taken::frees_half).
+    /// Bytes that a record may have now; `None` if not even an empty record fits. If the result is below `wanted`, the
+    /// reader that [leaves half of the ring free](super::Taken::frees_half) tells the writer.
     ///
     /// # Errors
-    /// A cursor that can't be: whose.
+    /// The index of a reader with an impossible cursor.
     pub fn room(&mut self, wanted: usize) -> Result<Option<usize>, (usize, Garbage)> {
         if self.left() < Some(wanted) {
             self.find_tail()?;
@@ -41,18 +41,18 @@ impl Writer {
         Ok(self.left())
     }
 
-    /// Publishes a record with a tag to all readers, and wakes those whom it concerns.
+    /// Publishes a record with a tag to all readers, and wakes the readers of `target`.
     ///
     /// # Errors
-    /// [`Refused::Full`]: [`Writer::room`] says less.
-    pub fn send(&mut self, tag: u64, record: &[u8], whom: Whom) -> Result<(), Refused> {
+    /// [`Refused::Full`] if [`Writer::room`] is less than the record's length.
+    pub fn send(&mut self, tag: u64, record: &[u8], target: WakeTarget) -> Result<(), Refused> {
         if self.left() < Some(record.len()) {
             return Err(Refused::Full);
         }
         let memory = &self.memory;
         memory.at(self.head).store(record.len() as u64, Ordering::Relaxed);
         memory.at(self.head + 1).store(tag, Ordering::Relaxed);
-        let mut position = self.head + HEADER;
+        let mut position = self.head + RECORD_HEADER_WORDS;
         let (words, rest) = record.as_chunks::<8>();
         for word in words {
             memory.at(position).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
@@ -68,31 +68,31 @@ impl Writer {
         memory.head().store(position, Ordering::Release);
         fence(Ordering::SeqCst);
         if memory.sleepers().load(Ordering::Relaxed) > 0 {
-            memory.bell().ring(whom);
+            memory.bell().ring(target);
         }
-        self.owes = whom != Whom::All;
+        self.owes = target != WakeTarget::All;
         Ok(())
     }
 
-    /// Wakes those who sleep on records that did not concern them, if there are any. To be called now and then.
+    /// Wakes readers that sleep on records that did not wake them, if there are any. Call it at intervals.
     pub fn wake_rest(&mut self) {
         if std::mem::take(&mut self.owes) {
-            self.memory.bell().ring(Whom::All);
+            self.memory.bell().ring(WakeTarget::All);
         }
     }
 
-    /// Waits for a reader no more.
+    /// Stops waiting for a reader.
     pub fn retire(&mut self, reader: usize) {
         if let Some(cursor) = self.cursors.get_mut(reader) {
             *cursor = None;
-            // To the others it has read everything.
+            // Other readers see that it has read everything.
             self.memory.cursor(reader).store(u64::MAX, Ordering::Relaxed);
         }
     }
 
     fn left(&self) -> Option<usize> {
         let words = self.memory.capacity().saturating_sub(self.head - self.tail);
-        words.checked_sub(HEADER).map(|words| 8 * words as usize)
+        words.checked_sub(RECORD_HEADER_WORDS).map(|words| 8 * words as usize)
     }
 
     fn find_tail(&mut self) -> Result<(), (usize, Garbage)> {

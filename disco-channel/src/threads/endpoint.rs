@@ -1,4 +1,4 @@
-//! The worker's end.
+//! The worker's end of a thread lane.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use disco_core::{Endpoint, Error, Frame, Inbox, Link, Result, Value, WorkerId};
 
 use crate::ring::{Closed, Reader};
 
-/// How often a reply that is held back is tried again.
+/// How often a worker with a large reply checks whether the inbox accepts it.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The end of a worker that is a thread of the controller's process.
+/// The [`Endpoint`] of a worker that is a thread of the controller's process.
 pub struct ThreadEndpoint {
     pub(super) worker: WorkerId,
     pub(super) frames: Reader<Arc<Frame>>,

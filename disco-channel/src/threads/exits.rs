@@ -1,4 +1,4 @@
-//! Who has left.
+//! Tracks which worker threads have ended.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,39 +7,39 @@ use std::time::Instant;
 use disco_core::sync;
 use event_listener::{Event, Listener};
 
-/// The exits of a crew.
+/// Which threads of a [`WorkerSet`](super::worker_set::WorkerSet) have ended, and until when a caller waits for them.
 #[derive(Debug)]
 pub(super) struct Exits {
     expected: AtomicBool,
     left: Box<[AtomicBool]>,
-    /// Until when the crew may leave by itself.
+    /// The earliest deadline of concurrent callers.
     limit: Mutex<Option<Instant>>,
     changed: Event,
 }
 
 impl Exits {
-    /// All are there.
+    /// No worker has left.
     pub(super) fn new(workers: usize) -> Self {
         let left = (0..workers).map(|_| AtomicBool::new(false)).collect();
         Self { expected: AtomicBool::new(false), left, limit: Mutex::default(), changed: Event::new() }
     }
 
-    /// From now on leaving is no loss.
+    /// A worker that ends from now on is not lost.
     pub(super) fn expect(&self) {
         self.expected.store(true, Ordering::Release);
     }
 
-    /// Whether leaving is no loss.
+    /// Whether a worker that ends now has left, and is not lost.
     pub(super) fn are_expected(&self) -> bool {
         self.expected.load(Ordering::Acquire)
     }
 
-    /// Says that a worker has left once the guard is dropped.
+    /// Marks a worker as left when the guard is dropped.
     pub(super) fn guard(&self, index: usize) -> impl Drop {
         Guard { exits: self, index }
     }
 
-    /// A worker has left.
+    /// Marks a worker as left.
     pub(super) fn leave(&self, index: usize) {
         self.left[index].store(true, Ordering::Release);
         self.changed.notify(usize::MAX);
@@ -50,7 +50,8 @@ impl Exits {
         self.left[index].load(Ordering::Acquire)
     }
 
-    /// Blocks until all have left, at most until `limit`, or an earlier one of another caller; for ever if there is none.
+    /// Blocks until all workers have left, at most until the earliest limit of all concurrent callers; `None` is no
+    /// limit.
     pub(super) fn wait_until_earliest(&self, limit: Option<Instant>) {
         let earliest = || *sync::lock(&self.limit);
         {
@@ -61,7 +62,7 @@ impl Exits {
         self.wait(earliest);
     }
 
-    /// Blocks until all have left, at most until `deadline`, which is asked for again whenever something changes.
+    /// Blocks until all workers have left, at most until `deadline`, which is called again after each change.
     pub(super) fn wait(&self, deadline: impl Fn() -> Option<Instant>) {
         loop {
             let changed = self.changed.listen();
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_earlier_limit_of_another_caller_ends_a_wait() {
+    fn wait_ends_at_the_earliest_limit_of_concurrent_callers() {
         let exits = Exits::new(1);
         thread::scope(|scope| {
             scope.spawn(|| exits.wait_until_earliest(None));

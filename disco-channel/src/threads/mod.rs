@@ -3,17 +3,17 @@
 //! ```text
 //! controller's threads                         thread `disco-worker-3`
 //! ThreadLane::send ─────── ring ─────────────▶ ThreadEndpoint::recv
-//! ThreadLane::urgent ───── Link::abort ▶ whatever waits on peers
-//! Inbox ◀───────────────────────────────────── ThreadEndpoint::reply, Link::notify: plain calls, on this thread
-//! ThreadLane::close ◀───── exits ───────────── the function returned or panicked; the endpoint is gone by then
+//! ThreadLane::signal ───── Link::abort ▶ operations that wait for peers
+//! Inbox ◀───────────────────────────────────── ThreadEndpoint::reply, Link::notify: plain calls on the worker's thread
+//! ThreadLane::close ◀───── exits ───────────── `run` returned or panicked, after the endpoint was dropped
 //! ```
 //!
-//! Commands and tensors pass by reference. A worker that ends before the lane was told to shut down, or by a panic, is
-//! reported as lost, and the ring no longer waits for it.
+//! Commands and tensors pass by reference. A worker that ends before shutdown, or by a panic, is reported as lost, and
+//! the ring no longer waits for it.
 
-mod crew;
 mod endpoint;
 mod exits;
+mod worker_set;
 
 mod lane;
 #[cfg(test)]

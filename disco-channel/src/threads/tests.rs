@@ -11,52 +11,52 @@ use disco_core::{Abort, Channel, Command, Endpoint, Error, Frame, Inbox, Result,
 use super::{ThreadEndpoint, ThreadLane};
 use crate::ring;
 
-/// What came up, in order of arrival, as text.
+/// Records the calls of the inbox as text, in order of arrival.
 #[derive(Default)]
-struct Heard {
-    said: Mutex<Vec<String>>,
+struct Recorder {
+    calls: Mutex<Vec<String>>,
     holds_back: AtomicBool,
 }
 
-impl Heard {
-    fn hear(&self, what: String) {
-        self.said.lock().unwrap().push(what);
+impl Recorder {
+    fn record(&self, what: String) {
+        self.calls.lock().unwrap().push(what);
     }
 
     fn sorted(&self) -> Vec<String> {
-        let mut heard = self.said.lock().unwrap().clone();
+        let mut heard = self.calls.lock().unwrap().clone();
         heard.sort();
         heard
     }
 }
 
-impl Inbox for Heard {
+impl Inbox for Recorder {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
-        self.hear(format!("{from} replies to {seq}: {reply:?}"));
+        self.record(format!("{from} replies to {seq}: {reply:?}"));
     }
     fn accepts_large_replies(&self) -> bool {
         !self.holds_back.load(Ordering::SeqCst)
     }
     fn notice(&self, from: WorkerId, notice: Notice) {
-        self.hear(format!("{from} notes: {notice}"));
+        self.record(format!("{from} notes: {notice}"));
     }
     fn room(&self, workers: WorkerRange) {
-        self.hear(format!("room for {workers:?}"));
+        self.record(format!("room for {workers:?}"));
     }
     fn left(&self, _: WorkerRange) {}
     fn lost(&self, _: WorkerRange, why: Error) {
-        self.hear(why.to_string());
+        self.record(why.to_string());
     }
 }
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn start<F>(range: Range<u32>, run: F) -> (ThreadLane, Arc<Heard>)
+fn start<F>(range: Range<u32>, run: F) -> (ThreadLane, Arc<Recorder>)
 where
     F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
 {
     let lane = ThreadLane::new(WorkerRange::new(range), Arc::default(), run);
-    let heard = Arc::new(Heard::default());
+    let heard = Arc::new(Recorder::default());
     lane.start(heard.clone()).unwrap();
     (lane, heard)
 }
@@ -81,7 +81,7 @@ fn close(lane: &ThreadLane, limit: Duration) -> Result<()> {
 }
 
 #[test]
-fn every_worker_answers_and_leaves_at_shutdown() {
+fn every_worker_replies_and_ends_at_shutdown() {
     let (lane, heard) = start(2..4, obedient);
     lane.send(&frame(1, Command::SyncAll)).unwrap();
     lane.send(&frame(2, Command::Shutdown)).unwrap();
@@ -104,7 +104,7 @@ fn threads_carry_the_names_of_their_workers() {
 }
 
 #[test]
-fn a_signalled_shutdown_overtakes_commands() {
+fn a_shutdown_signal_overtakes_queued_commands() {
     let (go, wait) = mpsc::channel();
     let wait = Mutex::new(wait);
     let (lane, heard) = start(0..1, move |worker, mut endpoint| {
@@ -114,14 +114,14 @@ fn a_signalled_shutdown_overtakes_commands() {
         obedient(worker, endpoint)
     });
     lane.send(&frame(1, Command::SyncAll)).unwrap();
-    lane.urgent(Signal::Shutdown).unwrap();
+    lane.signal(Signal::Shutdown).unwrap();
     go.send(()).unwrap();
     close(&lane, LONG).unwrap();
     assert!(heard.sorted().is_empty(), "{:?}", heard.sorted());
 }
 
 #[test]
-fn an_abort_passes_a_busy_worker_s_commands() {
+fn an_abort_reaches_a_worker_that_is_inside_a_function() {
     struct Flag(mpsc::Sender<Arc<str>>);
     impl Abort for Flag {
         fn abort(&self, cause: &Arc<str>) {
@@ -136,7 +136,7 @@ fn an_abort_passes_a_busy_worker_s_commands() {
         endpoint.reply(7, Ok(Value::from(&*cause)))?;
         obedient(worker, endpoint)
     });
-    lane.urgent(Signal::Abort { epoch: 0, cause: "worker 1 failed".into() }).unwrap();
+    lane.signal(Signal::Abort { epoch: 0, cause: "worker 1 failed".into() }).unwrap();
     lane.send(&frame(1, Command::Shutdown)).unwrap();
     close(&lane, LONG).unwrap();
     assert_eq!(heard.sorted().len(), 2);
@@ -144,7 +144,7 @@ fn an_abort_passes_a_busy_worker_s_commands() {
 }
 
 #[test]
-fn notices_come_up_at_once() {
+fn a_notice_reaches_the_inbox_without_a_command() {
     let (lane, heard) = start(0..1, |worker, endpoint| {
         let failure = Failure {
             worker,
@@ -160,30 +160,30 @@ fn notices_come_up_at_once() {
         endpoint.link().notify(Notice::Failed { epoch: 0, failure: Arc::new(failure) });
         obedient(worker, endpoint)
     });
-    lane.urgent(Signal::Shutdown).unwrap();
+    lane.signal(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();
     assert_eq!(heard.sorted(), ["worker 0 notes: failed: worker 0: f (command 4): no luck"]);
 }
 
 #[test]
-fn a_worker_that_ends_early_is_lost_with_its_reason() {
+fn a_worker_that_ends_before_shutdown_is_reported_lost_with_the_reason() {
     let (lane, heard) = start(0..4, |worker, endpoint| match worker.index() {
         0 => panic!("bad {}", "luck"),
         1 => Err(Error::NoCommunicator),
         2 => Ok(()),
         _ => obedient(worker, endpoint),
     });
-    while heard.said.lock().unwrap().len() < 3 {
+    while heard.calls.lock().unwrap().len() < 3 {
         thread::yield_now();
     }
-    // Three times the ring: those who are gone hold nobody up.
+    // Three times the ring's capacity: lost workers do not fill the ring.
     for seq in 1..=3 * ring::CAPACITY as u64 {
         while lane.room() == 0 {
             thread::yield_now();
         }
         lane.send(&frame(seq, Command::KillReg { register: 0.into() })).unwrap();
     }
-    lane.urgent(Signal::Shutdown).unwrap();
+    lane.signal(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();
     let lost: Vec<_> = heard.sorted().into_iter().filter(|text| text.contains("lost")).collect();
     assert_eq!(lost.len(), 3);
@@ -193,7 +193,7 @@ fn a_worker_that_ends_early_is_lost_with_its_reason() {
 }
 
 #[test]
-fn close_names_who_is_stuck_and_in_what() {
+fn close_names_stuck_workers_and_their_functions() {
     let (release, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let (lane, _) = start(1..3, move |worker, mut endpoint| {
@@ -222,7 +222,7 @@ fn close_names_who_is_stuck_and_in_what() {
 }
 
 #[test]
-fn a_full_lane_takes_nothing_and_tells_of_room() {
+fn send_on_a_full_lane_fails_and_the_inbox_is_told_of_room_once() {
     let (release, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let (lane, heard) = start(0..1, move |worker, endpoint| {
@@ -236,7 +236,7 @@ fn a_full_lane_takes_nothing_and_tells_of_room() {
     }
     assert_eq!(seq, ring::CAPACITY as u64);
     let full = lane.send(&frame(seq + 1, Command::SyncAll)).unwrap_err();
-    assert_eq!(full.to_string(), "lane to the threads of workers 0..1: is full");
+    assert_eq!(full.to_string(), "lane to the threads of workers 0..1: the lane is full");
     drop(release);
     while lane.room() < ring::CAPACITY / 2 {
         thread::yield_now();
@@ -247,7 +247,7 @@ fn a_full_lane_takes_nothing_and_tells_of_room() {
 }
 
 #[test]
-fn a_dropped_lane_lets_its_workers_go_without_waiting() {
+fn dropping_a_lane_ends_its_workers_and_reports_no_loss() {
     struct Count(Arc<AtomicUsize>);
     impl Drop for Count {
         fn drop(&mut self) {
@@ -270,19 +270,19 @@ fn a_dropped_lane_lets_its_workers_go_without_waiting() {
 }
 
 #[test]
-fn a_lane_starts_once_and_not_without_workers() {
+fn a_second_start_and_a_start_without_workers_fail() {
     let (lane, heard) = start(0..1, obedient);
-    assert!(lane.start(heard.clone()).unwrap_err().to_string().ends_with("was started before"));
+    assert!(lane.start(heard.clone()).unwrap_err().to_string().ends_with("the lane was started before"));
     let none = ThreadLane::new(WorkerRange::new(2..2), Arc::default(), obedient);
-    assert!(none.start(heard).unwrap_err().to_string().contains("1 to 65535 workers are possible"));
+    assert!(none.start(heard).unwrap_err().to_string().contains("a lane has 1 to 65535 workers"));
     let idle = ThreadLane::new(WorkerRange::new(0..1), Arc::default(), obedient);
-    assert!(idle.send(&frame(1, Command::SyncAll)).unwrap_err().to_string().ends_with("was not started"));
+    assert!(idle.send(&frame(1, Command::SyncAll)).unwrap_err().to_string().ends_with("the lane was not started"));
     close(&idle, LONG).unwrap();
 }
 
 #[test]
-fn a_worker_holds_a_large_reply_back_until_the_inbox_accepts_it_or_the_lane_closes() {
-    // Answers a sync of all workers with little, and everything else with much.
+fn a_large_reply_waits_until_the_inbox_accepts_it_or_the_lane_closes() {
+    // Answers a sync of all workers with a small reply, and any other command with a large one.
     let (lane, heard) = start(0..1, |_, mut endpoint| {
         while let Ok(frame) = endpoint.recv() {
             let bytes = if *frame.command() == Command::SyncAll { 1 } else { 100_000 };
@@ -306,6 +306,6 @@ fn a_worker_holds_a_large_reply_back_until_the_inbox_accepts_it_or_the_lane_clos
     wait_for(2);
     heard.holds_back.store(true, Ordering::SeqCst);
     lane.send(&frame(3, large)).unwrap();
-    lane.urgent(Signal::Shutdown).unwrap();
+    lane.signal(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();
 }

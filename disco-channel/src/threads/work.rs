@@ -14,7 +14,7 @@ use super::exits::Exits;
 /// What each worker runs.
 pub(super) type Run = dyn Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync;
 
-/// Starts the thread of a worker, the one of this index in the lane.
+/// Starts the thread of the worker with this index in the lane.
 pub(super) fn spawn(
     run: &Arc<Run>,
     endpoint: ThreadEndpoint,
@@ -27,7 +27,7 @@ pub(super) fn spawn(
         let _left = exits.guard(index);
         work(&*run, endpoint, &exits);
     });
-    started.map_err(|error| Error::system(format!("{worker}: its thread can't be started"), error))
+    started.map_err(|error| Error::system(format!("the thread of {worker} can't be started"), error))
 }
 
 fn work(run: &Run, endpoint: ThreadEndpoint, exits: &Exits) {
@@ -40,7 +40,7 @@ fn work(run: &Run, endpoint: ThreadEndpoint, exits: &Exits) {
         Ok(Err(error)) => LossCause::ThreadEnded(Some(error.to_string())),
         Err(panic) => LossCause::Panicked(message(&*panic).to_owned()),
     };
-    inbox.lost(here, Error::lost(LostPeer::Workers { workers: here, node: None }, why));
+    inbox.lost(here, Error::peer_lost(LostPeer::Workers { workers: here, node: None }, why));
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

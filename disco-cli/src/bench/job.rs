@@ -1,4 +1,4 @@
-//! What workers do: make an operation once, look at its result, run it often.
+//! The worker functions of `disco bench`: prepare an operation, verify its result, and time iterations of it.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -12,26 +12,27 @@ disco::register_function!("disco-cli.bench.prepare", prepare);
 disco::register_function!("disco-cli.bench.verify", verify);
 disco::register_function!("disco-cli.bench.run", run);
 
-/// One rank's part in an operation.
+/// One rank's part in the measured operation.
 struct Job {
     group: Vec<Op>,
     pattern: Pattern,
-    /// What is in the destination afterwards; none where nothing is received.
+    /// The destination and its expected content; `None` if this rank receives nothing.
     result: Option<(Tensor, Content)>,
 }
 
-/// Blocks of this many elements.
+/// Expected content of a destination. `first` is the index of the first element in the source.
 #[derive(Clone, Copy)]
 enum Content {
-    /// The reduction, from an element on.
+    /// The reduction over all ranks, from element `first` on.
     Reduced { first: usize },
-    /// What one rank put in, from an element on.
+    /// The input of `rank`, from element `first` on.
     Of { rank: usize, first: usize },
-    /// A block from each rank, from the same element of theirs on.
+    /// One block of `block` elements from each rank, each from element `first` of that rank's input on.
     Blocks { first: usize, block: usize },
 }
 
-/// `count` elements a block where there are blocks, and in all where there are none. `op` is none for a ring of transfers.
+/// Makes a rank's [`Job`]. `count` is the number of elements per block if the operation has blocks, else in total. An
+/// `op` that names no collective is a ring of transfers: each rank sends to the next.
 fn prepare(ctx: &mut WorkerContext, op: String, plan: disco::Shape, reduction: String, dtype: DType) -> Result<Opaque> {
     let [count, root, in_place] = plan[..] else { return Err(Error::invalid("bench: a plan has 3 numbers")) };
     let (count, root, in_place) = (count as usize, Rank::new(root as u32), in_place != 0);
@@ -42,7 +43,8 @@ fn prepare(ctx: &mut WorkerContext, op: String, plan: disco::Shape, reduction: S
     let pattern = Pattern::new(dtype, reduction, size);
     let at_root = me == root.index();
     let all = size * count;
-    // A tensor of zeros, with elements of one rank's input from one place of it on.
+    // A tensor of zeros; `input` = (first, at, len) copies `len` elements of this rank's input, from `first` on, to
+    // index `at`.
     let mut tensor = |len: usize, input: Option<(usize, usize, usize)>| -> Result<Tensor> {
         let host = Tensor::zeros(dtype, [len as i64])?;
         if let Some((first, at, len)) = input {
@@ -54,7 +56,7 @@ fn prepare(ctx: &mut WorkerContext, op: String, plan: disco::Shape, reduction: S
         Ok(tensor)
     };
     let whole = |len: usize| Some((0, 0, len));
-    // A destination that holds the source, or the two.
+    // Source and destination: in place, there is only a destination, which holds the input.
     let mut mapped = |from: usize, to: usize| -> Result<(Option<Tensor>, Tensor)> {
         match in_place {
             true => Ok((None, tensor(from, whole(from))?)),
@@ -118,7 +120,7 @@ fn prepare(ctx: &mut WorkerContext, op: String, plan: disco::Shape, reduction: S
     Ok(Opaque::new(Job { group: vec![op], pattern, result }))
 }
 
-/// Runs it once and counts wrong elements.
+/// Runs the operation once and returns the number of wrong elements.
 fn verify(ctx: &mut WorkerContext, job: Rc<Job>) -> Result<i64> {
     let comm = ctx.comm()?;
     comm.enqueue(&job.group)?;
@@ -131,7 +133,7 @@ fn verify(ctx: &mut WorkerContext, job: Rc<Job>) -> Result<i64> {
     let bytes = host.bytes()?;
     let (pattern, width) = (&job.pattern, tensor.dtype().size());
     let wrong = match *content {
-        // In place, a reduce-scatter's destination is longer than its result.
+        // The destination of an in-place reduce-scatter is longer than its result.
         Content::Reduced { first } => {
             let size = ctx.comm()?.size();
             let len = match &job.group[0] {
@@ -149,7 +151,7 @@ fn verify(ctx: &mut WorkerContext, job: Rc<Job>) -> Result<i64> {
     Ok(wrong as i64)
 }
 
-/// Seconds that `iters` of them take on this rank, after `warm_up` of them.
+/// Runs `warm_up` iterations, then `iters` timed ones; returns the seconds of the timed ones on this rank.
 fn run(ctx: &mut WorkerContext, job: Rc<Job>, warm_up: u64, iters: u64) -> Result<Value> {
     let comm = ctx.comm()?;
     for _ in 0..warm_up {

@@ -21,18 +21,19 @@ use crate::output::{OutputFile, json};
 use crate::report::{Figures, Report, Row};
 use crate::{plot, values};
 
-/// How long a row is measured, in seconds, and how often at least.
-const ROW: f64 = 0.02;
-const LEAST: u64 = 5;
-const PROGRESS: &str = "[{elapsed_precise}] {bar:30} {pos}/{len} sizes, {msg}";
+/// Target duration of one measurement without `--iters`, in seconds.
+const TARGET_SECONDS: f64 = 0.02;
+/// Minimum number of iterations without `--iters`.
+const MIN_ITERS: u64 = 5;
+const PROGRESS_TEMPLATE: &str = "[{elapsed_precise}] {bar:30} {pos}/{len} sizes, {msg}";
 
-/// Measure an operation of a backend on this machine, with the columns and the short options of nccl-tests
+/// Measure latency and bandwidth of an operation, with the columns and the short options of nccl-tests
 ///
-/// Times are those of the slowest rank. Each size is checked with fresh data: `wrong` counts elements, and any makes the
-/// exit status 1. `Avg bus bandwidth` is the mean of all rows.
+/// Times are those of the slowest rank. The result of each size is checked once before it is timed: the column `wrong`
+/// counts wrong elements, and the exit status is 1 if there are any. `Avg bus bandwidth` is the mean of all rows.
 #[derive(Args)]
 pub(crate) struct Bench {
-    /// What to measure
+    /// Operation to measure
     operation: Operation,
     /// Backend of the data plane
     #[arg(long, default_value = "local", value_parser = values::backends())]
@@ -40,43 +41,43 @@ pub(crate) struct Bench {
     /// Number of workers
     #[arg(short = 'g', long, default_value_t = 2, value_parser = values::workers)]
     workers: usize,
-    /// Where the workers live [default: processes for `mpi`, threads for others]
+    /// Kind of session: where the workers run [default: processes for backend mpi, else threads]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
-    /// Each worker's device, parted by commas [default: worker i takes device i]
+    /// Device of each worker, separated by commas [default: worker i uses device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
-    /// Smallest size of the larger side of a rank, in bytes: 8, 64K, 1M
+    /// Smallest size in bytes, such as 8, 64K or 1M: of the larger of a rank's source and destination
     #[arg(short = 'b', long, default_value = "8", value_parser = values::size)]
     min_bytes: usize,
-    /// Largest size
+    /// Largest size in bytes
     #[arg(short = 'e', long, default_value = "64M", value_parser = values::size)]
     max_bytes: usize,
-    /// From one size to the next
+    /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
-    /// Iterations of a row [default: as many as take about 20 ms, at least 5]
+    /// Timed iterations per size [default: as many as fit in about 20 ms, at least 5]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// Warm-up iterations of a row, before the clock starts
+    /// Warm-up iterations per size, before the clock starts
     #[arg(short = 'w', long, default_value_t = 3)]
     warmup_iters: u32,
-    /// Check the result of each row (1) or of none (0)
+    /// Whether to check results: 1 checks each size once, 0 checks none
     #[arg(short = 'c', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     check: u8,
     /// Element type
     #[arg(long, default_value = "f32", value_parser = values::dtypes())]
     dtype: DType,
-    /// How elements are reduced [default: sum]
+    /// Reduction [default: sum]
     #[arg(long = "op", value_parser = values::reductions())]
     reduction: Option<Reduction>,
     /// Root of rooted operations [default: 0]
     #[arg(long)]
     root: Option<u32>,
-    /// Print one JSON object
+    /// Print the results as one JSON object
     #[arg(long)]
     json: bool,
-    /// Draw latency and bus bandwidth against size, as SVG
+    /// Also draw latency and bus bandwidth against size into this SVG file
     #[arg(long, value_name = "FILE.svg", value_parser = values::svg)]
     plot: Option<PathBuf>,
 }
@@ -87,7 +88,7 @@ impl Bench {
         let probe = backend::find(&self.backend)?.probe()?;
         let picture = self.plot.as_deref().map(OutputFile::open).transpose()?;
         let kind = self.session.unwrap_or(SessionKind::of(&self.backend));
-        let hop = || placement::hop().map(|hop| hop.as_nanos());
+        let hop = || placement::cache_line_latency().map(|hop| hop.as_nanos());
         let mut report = Report {
             version: env!("CARGO_PKG_VERSION").into(),
             operation: self.operation.name().into(),
@@ -105,8 +106,9 @@ impl Bench {
         if !self.json {
             report.print_header(out)?;
         }
-        // Draws nothing where standard error is no terminal.
-        let bar = ProgressBar::new(self.sizes().count() as u64).with_style(ProgressStyle::with_template(PROGRESS)?);
+        // The bar is hidden unless standard error is a terminal.
+        let bar =
+            ProgressBar::new(self.sizes().count() as u64).with_style(ProgressStyle::with_template(PROGRESS_TEMPLATE)?);
         for bytes in self.sizes() {
             bar.set_message(format!("{bytes} bytes"));
             let row = block_on(self.row(&session, bytes))?;
@@ -127,20 +129,21 @@ impl Bench {
             true => json(out, &report),
             false => report.print_footer(out).map_err(Into::into),
         };
-        // A reader that has seen enough does not make wrong elements a success.
+        // Wrong elements fail the command even if its reader has closed the pipe.
         match report.wrong().unwrap_or(0) {
             0 => written.map(|()| ExitCode::SUCCESS),
             _ => Ok(ExitCode::FAILURE),
         }
     }
 
-    /// Refuses what can't be measured, and options that have no effect.
+    /// Rejects contradictory options and options that have no effect.
     fn check_options(&self) -> anyhow::Result<()> {
         let Self { operation, workers, .. } = self;
         let name = operation.name();
-        ensure!(self.min_bytes <= self.max_bytes, "--min-bytes is larger than --max-bytes");
+        let (min, max) = (self.min_bytes, self.max_bytes);
+        ensure!(min <= max, "--min-bytes is larger than --max-bytes: {min} bytes and {max} bytes");
         if let Some(root) = self.root {
-            ensure!((root as usize) < *workers, "--root {root} is none of {workers} workers");
+            ensure!((root as usize) < *workers, "--root {root} is out of range: the session has {workers} workers");
             ensure!(operation.has_root(), "--root {root} has no effect: {name} has no root");
         }
         if let Some(reduction) = self.reduction {
@@ -166,7 +169,7 @@ impl Bench {
     async fn row(&self, session: &dyn Session, bytes: usize) -> disco::Result<Row> {
         let elements = bytes / self.dtype.size();
         let blocks = if self.operation.has_blocks() { self.workers } else { 1 };
-        // At least one element, so that there is something to look at.
+        // At least one element per block, so that there is a result to check.
         let count = (elements / blocks).max(1);
         let size = count * blocks * self.dtype.size();
         let in_place = match self.operation.has_in_place() {
@@ -204,23 +207,24 @@ impl Bench {
                 Some(wrong.into_iter().sum::<i64>() as u64)
             }
         };
-        let warm_up = i64::from(self.warmup_iters);
+        let warmup_iters = u64::from(self.warmup_iters);
         let time = async |iters: u64| -> disco::Result<f64> {
-            let seconds: Vec<f64> = on_all(session, &session.call(&run, (&job, warm_up, iters as i64)).await?).await?;
+            let args = (&job, warmup_iters as i64, iters as i64);
+            let seconds: Vec<f64> = on_all(session, &session.call(&run, args).await?).await?;
             Ok(seconds.into_iter().fold(0.0, f64::max) / iters as f64)
         };
         let iters = match self.iters {
             Some(iters) => iters.into(),
-            None => (ROW / time(LEAST).await?).clamp(LEAST as f64, 1e6) as u64,
+            None => (TARGET_SECONDS / time(MIN_ITERS).await?).clamp(MIN_ITERS as f64, 1e6) as u64,
         };
         let seconds = time(iters).await?;
         let algbw = size as f64 / seconds / 1e9;
         let busbw = algbw * self.operation.bus_factor(self.workers);
-        Ok(Figures { time_us: seconds * 1e6, algbw, busbw, wrong })
+        Ok(Figures { time_us: seconds * 1e6, algbw, busbw, wrong, iters, warmup_iters })
     }
 }
 
-/// The values of a handle on all workers.
+/// The value of a handle on each worker.
 async fn on_all<T: disco::function::FromArg>(session: &dyn Session, handle: &DRef) -> disco::Result<Vec<T>> {
     let mut values = Vec::new();
     for worker in session.world().workers() {

@@ -1,4 +1,4 @@
-//! What can be measured, and how sizes and bandwidths are counted: as nccl-tests do it (its `doc/PERFORMANCE.md` and the
+//! The operations of `disco bench`. Sizes and bandwidths are defined as in nccl-tests (`doc/PERFORMANCE.md`, and
 //! `src/*.cu` of each operation).
 
 use clap::ValueEnum;
@@ -8,33 +8,33 @@ use disco::OpKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Operation {
-    /// Every rank gets the reduction of all
+    /// Every rank gets the reduction over all ranks
     AllReduce,
-    /// The root gets the reduction of all
+    /// The root gets the reduction over all ranks
     Reduce,
-    /// Each rank gets its block of the reduction of all
+    /// Each rank gets its block of the reduction over all ranks
     ReduceScatter,
-    /// Every rank gets the blocks of all
+    /// Every rank gets the blocks of all ranks
     AllGather,
-    /// Every rank gets what the root has
+    /// Every rank gets the root's tensor
     Broadcast,
-    /// The root gets the blocks of all
+    /// The root gets the blocks of all ranks
     Gather,
-    /// Each rank gets its block of what the root has
+    /// Each rank gets its block of the root's tensor
     Scatter,
-    /// Each rank gets a block from each
+    /// Each rank gets one block from every rank
     AllToAll,
-    /// Each rank sends to the next and receives from the one before, at the same time
+    /// Each rank sends to the next rank and at the same time receives from the previous one
     SendRecv,
 }
 
 impl Operation {
-    /// The field's name.
+    /// The name on the command line and in reports.
     pub(super) fn name(self) -> &'static str {
         self.kind().map_or("send_recv", OpKind::name)
     }
 
-    /// The collective; none is a pair of transfers.
+    /// The collective, or `None` for [`Self::SendRecv`].
     pub(super) fn kind(self) -> Option<OpKind> {
         Some(match self {
             Self::AllReduce => OpKind::AllReduce,
@@ -49,28 +49,28 @@ impl Operation {
         })
     }
 
-    /// Whether it reduces.
+    /// Whether the operation takes a reduction.
     pub(super) fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Whether it has a root.
+    /// Whether the operation has a root.
     pub(super) fn has_root(self) -> bool {
         matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
     }
 
-    /// Whether source and destination may be one.
+    /// Whether the operation has an in-place form.
     pub(super) fn has_in_place(self) -> bool {
         self != Self::SendRecv
     }
 
-    /// Whether the larger side of a rank has a block for each rank.
+    /// Whether the larger of source and destination holds one block per rank.
     pub(super) fn has_blocks(self) -> bool {
         matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll)
     }
 
-    /// Bus bandwidth over algorithm bandwidth: what the slowest link has to carry of each byte of the size, whatever the
-    /// algorithm.
+    /// Ratio of bus bandwidth to algorithm bandwidth: the bytes that the bottleneck link carries per byte of the size,
+    /// with any algorithm.
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
         match self {
@@ -86,7 +86,7 @@ mod tests {
     use super::Operation;
 
     #[test]
-    fn bus_factors_are_those_of_nccl_tests() {
+    fn bus_factors_equal_those_of_nccl_tests() {
         assert_eq!(Operation::AllReduce.bus_factor(4), 1.5);
         assert_eq!(Operation::AllGather.bus_factor(4), 0.75);
         assert_eq!(Operation::Broadcast.bus_factor(4), 1.0);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::{disco, err, out};
 
-/// Every operation, as JSON.
+/// The JSON report of `disco bench` with 3 workers.
 fn bench(args: &[&str]) -> serde_json::Value {
     let output = disco(&[&["bench"], args, &["--workers", "3", "--min-bytes", "8", "--json"]].concat());
     assert!(output.status.success(), "{args:?}: {}", err(&output));
@@ -33,7 +33,7 @@ fn bench_prints_the_columns_of_nccl_tests() {
 }
 
 #[test]
-fn bench_finds_every_operation_right_on_every_dtype() {
+fn bench_finds_no_wrong_element_in_any_operation_or_dtype() {
     for operation in [
         "all_reduce",
         "reduce",
@@ -75,7 +75,7 @@ fn bench_finds_every_operation_right_on_every_dtype() {
 }
 
 #[test]
-fn results_of_bench_are_drawn_over_each_other() {
+fn plot_draws_several_results_with_a_color_per_series() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let one = path("one.svg");
@@ -95,7 +95,7 @@ fn results_of_bench_are_drawn_over_each_other() {
             assert!(picture.contains(label), "{label}");
         }
     }
-    // Each series has a color of its own: a line in each panel, and one in its legend.
+    // Per series: a line in each of two panels and in each of their legends.
     let lines = |picture: &str, color: &str| picture.matches(&format!("stroke=\"{color}\"")).count();
     for (color, of_one) in [("#0072B2", 4), ("#D55E00", 4), ("#009E73", 0), ("#CC79A7", 0)] {
         assert_eq!((lines(&one, color), lines(&both, color)), (of_one, 4), "{color}");
@@ -105,7 +105,7 @@ fn results_of_bench_are_drawn_over_each_other() {
 }
 
 #[test]
-fn bench_refuses_what_makes_no_sense() {
+fn bench_rejects_contradictory_sizes_and_unknown_names() {
     let refused = |args: &[&str]| {
         let output = disco(&[&["bench", "all_reduce"], args].concat());
         assert!(!output.status.success());
@@ -116,11 +116,11 @@ fn bench_refuses_what_makes_no_sense() {
     assert!(refused(&["--factor", "1"]).contains("1 is not in 2.."));
     assert!(refused(&["--dtype", "float"]).contains("unknown dtype `float`"));
     assert!(refused(&["--op", "xor"]).contains("unknown reduction `xor`"));
-    assert!(refused(&["--root", "2"]).contains("--root 2 is none of 2 workers"));
+    assert!(refused(&["--root", "2"]).contains("--root 2 is out of range: the session has 2 workers"));
     assert!(refused(&["--backend", "ucc"]).contains("backend `ucc` is not available"));
 }
 
-/// Lines that are no rows, and rows by their columns.
+/// The output of `disco bench`, and its rows split into columns.
 fn table(args: &[&str]) -> (String, Vec<Vec<String>>) {
     let output = disco(&[&["bench"], args].concat());
     assert!(output.status.success(), "{args:?}: {}", err(&output));
@@ -140,7 +140,7 @@ fn bench_takes_the_short_options_of_nccl_tests() {
 }
 
 #[test]
-fn bench_without_checks_counts_no_wrong_elements() {
+fn bench_without_checks_reports_wrong_elements_as_not_checked() {
     let (text, rows) = table(&["broadcast", "-b", "8", "-e", "8", "-c", "0"]);
     assert!(rows.iter().all(|row| (row[8].as_str(), row[12].as_str()) == ("N/A", "N/A")), "{text}");
     assert!(text.ends_with("# wrong elements: not checked\n"), "{text}");
@@ -159,23 +159,23 @@ fn bench_prints_the_average_bus_bandwidth_of_all_rows() {
     assert!(json["avg_busbw"].as_f64().unwrap() > 0.0, "{json}");
 }
 
-/// With `-n` the time is that of so many runs: more take longer in all, and so does the warm-up.
 #[test]
-fn bench_runs_as_often_as_it_is_told() {
-    let took = |args: &[&str]| {
-        let start = std::time::Instant::now();
-        table(&[&["all_reduce", "-b", "64K", "-e", "64K", "-c", "0"], args].concat());
-        start.elapsed()
+fn bench_runs_the_iterations_of_n_and_the_warm_up_iterations_of_w() {
+    let iterations = |args: &[&str]| {
+        let json = bench(&[&["all_reduce", "-e", "8"], args].concat());
+        let row = &json["rows"][0];
+        [&row["out_of_place"], &row["in_place"]]
+            .map(|figures| [&figures["iters"], &figures["warmup_iters"]].map(|count| count.as_u64().unwrap()))
     };
-    let few = took(&["-n", "1", "-w", "0"]);
-    for many in [["-n", "20000", "-w", "0"], ["-n", "1", "-w", "20000"]] {
-        let many_took = took(&many);
-        assert!(many_took > 2 * few, "{many:?}: {many_took:?}, a single one {few:?}");
+    assert_eq!(iterations(&["-n", "7", "-w", "0"]), [[7, 0]; 2]);
+    assert_eq!(iterations(&["-n", "1", "-w", "9"]), [[1, 9]; 2]);
+    for [iters, warmup_iters] in iterations(&[]) {
+        assert!(iters >= 5 && warmup_iters == 3, "defaults: {iters} iterations after {warmup_iters}");
     }
 }
 
 #[test]
-fn series_differ_in_color_or_marker_and_each_point_is_marked() {
+fn ten_series_differ_in_color_or_marker_and_each_point_has_a_marker() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let mut args = vec!["plot".to_owned()];
@@ -201,7 +201,7 @@ fn series_differ_in_color_or_marker_and_each_point_is_marked() {
 }
 
 #[test]
-fn a_picture_is_svg_and_its_file_is_opened_before_anything_is_measured() {
+fn a_picture_that_is_not_svg_or_not_writable_is_rejected_before_the_measurement() {
     let refused = |args: &[&str]| {
         let output = disco(args);
         assert!(!output.status.success() && output.stdout.is_empty(), "{}", out(&output));
@@ -210,11 +210,11 @@ fn a_picture_is_svg_and_its_file_is_opened_before_anything_is_measured() {
     for args in [&["bench", "all_reduce", "--plot", "x.png"][..], &["plot", "x.json", "--out", "x.png"]] {
         let text = refused(args);
         assert!(text.contains("invalid value 'x.png'"), "{text}");
-        assert!(text.contains("pictures are SVG: name the file x.svg"), "{text}");
+        assert!(text.contains("pictures are written as SVG: name the file x.svg"), "{text}");
     }
     let text = refused(&["bench", "all_reduce", "--plot", "/nowhere/x.svg"]);
     assert_eq!(text, "disco: can't write /nowhere/x.svg: No such file or directory (os error 2)\n");
-    // The picture of an earlier run stays where this one fails.
+    // A failed run keeps the picture of an earlier run.
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("earlier.svg");
     std::fs::write(&path, "earlier").unwrap();
     let none = path.with_file_name("none.json");

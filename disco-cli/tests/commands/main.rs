@@ -1,4 +1,4 @@
-//! The `disco` command, as users run it.
+//! End-to-end tests of the `disco` command.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -24,7 +24,7 @@ fn err(output: &Output) -> String {
 }
 
 #[test]
-fn backends_lists_what_there_is() {
+fn backends_lists_local_as_available() {
     let listed = disco(&["backends"]);
     assert!(listed.status.success());
     let local = format!("local    available    {} (built in)\n", env!("CARGO_PKG_VERSION"));
@@ -48,7 +48,7 @@ fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
 }
 
 #[test]
-fn ping_measures_syncs_and_calls() {
+fn ping_reports_latencies_of_syncs_and_rates_of_calls() {
     for session in ["threads", "processes", "nodes"] {
         let json = disco(&["ping", "--workers", "4", "--session", session, "--rounds", "20", "--json"]);
         assert!(json.status.success(), "{}", err(&json));
@@ -69,7 +69,7 @@ fn ping_measures_syncs_and_calls() {
 }
 
 #[test]
-fn run_passes_the_session_on_and_the_status_back() {
+fn run_sets_the_environment_of_the_program_and_returns_its_status() {
     let script = "echo $DISCO_SESSION $DISCO_BACKEND $DISCO_WORKERS $DISCO_GROUPS $0; exit 7";
     let run = disco(&["run", "--workers", "4", "--groups", "2", "--", "sh", "-c", script, "arg"]);
     assert_eq!(out(&run), "threads local 4 2 arg\n");
@@ -81,7 +81,7 @@ fn run_passes_the_session_on_and_the_status_back() {
 }
 
 #[test]
-fn run_refuses_what_can_not_work_before_it_starts_anything() {
+fn run_rejects_unequal_groups_and_unknown_backends_before_the_program_starts() {
     let text = |args: &[&str]| err(&disco(&[&["run"], args, &["--", "sh", "-c", "echo started"]].concat()));
     assert_eq!(
         text(&["--workers", "4", "--groups", "3"]),
@@ -102,7 +102,7 @@ fn completions_and_version_are_printed() {
 }
 
 #[test]
-fn check_says_what_came_of_each_check_and_counts() {
+fn check_prints_the_outcome_of_each_check_and_the_totals() {
     let checked = disco(&["check", "--workers", "2", "--filter", "all_reduce::i8"]);
     assert!(checked.status.success(), "{}{}", out(&checked), err(&checked));
     let lines: Vec<String> =
@@ -111,7 +111,7 @@ fn check_says_what_came_of_each_check_and_counts() {
 }
 
 #[test]
-fn check_skips_what_one_worker_can_not_show_and_says_so() {
+fn check_with_one_worker_skips_checks_that_need_two_and_prints_the_reason() {
     let checked = disco(&["check", "--workers", "1", "--filter", "abort::barrier"]);
     assert_eq!(
         out(&checked),
@@ -133,7 +133,7 @@ fn check_prints_one_json_object() {
 }
 
 #[test]
-fn check_never_falls_back_to_another_backend() {
+fn check_of_an_unknown_backend_or_filter_is_an_error() {
     let absent = disco(&["check", "--backend", "ucc"]);
     assert_eq!((absent.status.code(), out(&absent)), (Some(1), String::new()));
     assert_eq!(
@@ -144,6 +144,6 @@ fn check_never_falls_back_to_another_backend() {
     let unknown = disco(&["check", "--filter", "all_produce"]);
     assert_eq!(
         (unknown.status.code(), err(&unknown)),
-        (Some(1), "disco: no check has `all_produce` in its name\n".into())
+        (Some(1), "disco: --filter matches no check: no name contains `all_produce`\n".into())
     );
 }

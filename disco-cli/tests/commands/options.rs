@@ -1,21 +1,21 @@
-//! Values that options take, and the errors of refused options.
+//! Option values: errors for invalid ones, and the lists in `--help`.
 
 use crate::{disco, err, out};
 
-/// The text that the command prints when it refuses its command line.
+/// The error that the command prints when it rejects its command line.
 fn refused(args: &[&str]) -> String {
     let output = disco(args);
     assert!(!output.status.success() && output.stdout.is_empty(), "{args:?}: {}", out(&output));
     err(&output)
 }
 
-/// The first line, of a command line that the parser refuses.
+/// The first line of that error.
 fn first_line(args: &[&str]) -> String {
     refused(args).lines().next().unwrap().to_owned()
 }
 
 #[test]
-fn errors_are_about_what_was_typed() {
+fn errors_quote_the_invalid_value_and_its_option() {
     let invalid =
         |value: &str, option: &str, why: &str| format!("error: invalid value '{value}' for '{option}': {why}");
     let workers = |value| invalid(value, "--workers <WORKERS>", "a session has at least 1 worker");
@@ -28,12 +28,12 @@ fn errors_are_about_what_was_typed() {
     assert_eq!(first_line(&["ping", "--workers", "0"]), workers("0"));
     assert_eq!(
         first_line(&["ping", "--workers", "four"]),
-        invalid("four", "--workers <WORKERS>", "`four` is no whole number")
+        invalid("four", "--workers <WORKERS>", "`four` is not a whole number")
     );
     let nodes = "a session has at least 1 node, which is this machine";
     assert_eq!(first_line(&["run", "--nodes", "0", "--", "true"]), invalid("0", "--nodes <NODES>", nodes));
     assert_eq!(first_line(&["ping", "--session", "nodes", "--nodes", "0"]), invalid("0", "--nodes <NODES>", nodes));
-    let kinds = "workers of a node are threads or processes, not `nodes`";
+    let kinds = "`nodes` is not possible on a node: workers of a node are threads or processes";
     assert_eq!(
         first_line(&["ping", "--node-workers", "nodes"]),
         invalid("nodes", "--node-workers <NODE_WORKERS>", kinds)
@@ -45,38 +45,38 @@ fn errors_are_about_what_was_typed() {
         first_line(&["bench", "all_reduce", "--min-bytes", "0"]),
         invalid("0", min, "a size is at least 1 byte")
     );
-    let size = "a size is a whole number of bytes, or of K, M or G in powers of 1,024, as in 64K";
+    let size = "a size is a whole number of bytes, or of K, M or G (powers of 1,024), such as 64K";
     assert_eq!(
         first_line(&["bench", "all_reduce", "--min-bytes", "1e6"]),
-        invalid("1e6", min, &format!("`1e6` is no size: {size}"))
+        invalid("1e6", min, &format!("`1e6` is not a size: {size}"))
     );
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_address_without_a_port_is_refused_at_once() {
-    let expected = "error: invalid value 'foo' for '--connect <HOST:PORT>': `foo` is no HOST:PORT: the port is missing, as in foo:4567";
+fn an_address_without_a_port_is_rejected_by_the_parser() {
+    let expected = "error: invalid value 'foo' for '--connect <HOST:PORT>': `foo` is not HOST:PORT: the port is missing, as in foo:4567";
     assert_eq!(first_line(&["worker", "--connect", "foo"]), expected);
     let listen = first_line(&["run", "--nodes", "2", "--listen", "0.0.0.0", "--", "true"]);
-    assert!(listen.ends_with("`0.0.0.0` is no HOST:PORT: the port is missing, as in 0.0.0.0:4567"), "{listen}");
+    assert!(listen.ends_with("`0.0.0.0` is not HOST:PORT: the port is missing, as in 0.0.0.0:4567"), "{listen}");
 }
 
 #[test]
-fn options_without_effect_are_refused() {
+fn options_without_effect_are_rejected() {
     for (args, expected) in [
         (&["bench", "all_reduce", "--root", "1"][..], "--root 1 has no effect: all_reduce has no root"),
         (&["bench", "broadcast", "--op", "max"], "--op max has no effect: broadcast does not reduce"),
         (
             &["bench", "all_reduce", "--devices", "1,0"],
-            "--devices has no effect: tensors of backend `local` are in the host's memory",
+            "--devices has no effect: backend `local` keeps tensors in host memory",
         ),
         (
             &["check", "--backend", "local", "--devices", "1,0"],
-            "--devices has no effect: tensors of backend `local` are in the host's memory",
+            "--devices has no effect: backend `local` keeps tensors in host memory",
         ),
         (
             &["run", "--devices", "1,0", "--", "echo", "started"],
-            "--devices has no effect: tensors of backend `local` are in the host's memory",
+            "--devices has no effect: backend `local` keeps tensors in host memory",
         ),
         (&["ping", "--nodes", "3"], "--nodes has no effect without --session nodes"),
         (&["ping", "--node-workers", "threads"], "--node-workers has no effect without --session nodes"),
@@ -84,12 +84,11 @@ fn options_without_effect_are_refused() {
         (&["run", "--listen", "0.0.0.0:1", "--", "echo", "started"], "--listen has no effect without --nodes"),
         (
             &["run", "--log-dir", "logs", "--", "echo", "started"],
-            "--log-dir has no effect on workers that are threads, which print as their program does; `--session processes` makes \
-             them processes",
+            "--log-dir has no effect on workers that are threads, whose output is that of the program; use `--session processes`",
         ),
         (
             &["run", "--nodes", "2", "--session", "threads", "--", "echo", "started"],
-            "--session threads is on one machine, and --nodes 2 are as many machines",
+            "--session threads runs on one machine, but --nodes asks for 2",
         ),
     ] {
         assert_eq!(refused(args), format!("disco: {expected}\n"));
@@ -109,7 +108,7 @@ fn help_lists_the_values_of_every_enum() {
         ("run", "[possible values: cuda_p2p, local, mpi, nccl, rccl, rocm_p2p]"),
         ("completions", "[possible values: bash, elvish, fish, powershell, zsh]"),
     ] {
-        // In one line, however wide the terminal is.
+        // Joined into one line, because `--help` wraps at the width of the terminal.
         let help = out(&disco(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(help.contains(values), "{command}: {values}: {help}");
     }

@@ -1,11 +1,11 @@
-//! Where output goes: pipes that are closed, files, terminals.
+//! Output to closed pipes, files and terminals.
 
 use std::io;
 use std::process::{Command, Output, Stdio};
 
 use crate::{disco, err};
 
-/// Runs the command with a standard output whose reader has closed, and a standard error likewise if asked for.
+/// Runs the command with a closed pipe as standard output, and, with `error_too`, as standard error.
 fn into_closed_pipes(args: &[&str], error_too: bool) -> Output {
     let closed = || io::pipe().unwrap().1;
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
@@ -14,7 +14,7 @@ fn into_closed_pipes(args: &[&str], error_too: bool) -> Output {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_closed_pipe_as_standard_output_is_a_success() {
     let commands: [&[&str]; 5] = [
         &["backends"],
         &["topo"],
@@ -35,7 +35,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn a_failure_that_nobody_reads_is_no_panic() {
+fn a_failure_with_closed_standard_error_has_exit_status_1() {
     for args in [&["check", "--backend", "ucc"][..], &["bench", "all_reduce", "--root", "1"]] {
         assert_eq!(into_closed_pipes(args, true).status.code(), Some(1), "{args:?}");
     }
@@ -43,7 +43,7 @@ fn a_failure_that_nobody_reads_is_no_panic() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_an_error() {
+fn output_to_a_full_disk_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
     let output = command.args(["backends", "--json"]).stdout(full).output().unwrap();
@@ -54,7 +54,7 @@ fn a_full_disk_is_an_error() {
 }
 
 #[test]
-fn escape_codes_do_not_go_to_files() {
+fn logs_to_a_pipe_have_no_escape_codes() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
     command.env_remove("NO_COLOR").env("DISCO_LOG", "trace").args([
         "bench",
@@ -73,7 +73,7 @@ fn escape_codes_do_not_go_to_files() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn backends_fit_a_terminal_and_stay_on_one_line_elsewhere() {
+fn backends_wraps_lines_on_a_terminal_only() {
     let nowhere = |command: &mut Command| {
         for variable in ["DISCO_NCCL_LIBRARY", "DISCO_RCCL_LIBRARY"] {
             command.env(variable, format!("/nowhere/{}/library.so", "folder".repeat(20)));

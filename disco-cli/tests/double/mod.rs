@@ -1,11 +1,11 @@
-//! The `disco` command on a test double.
+//! Helpers that run the `disco` command with the libraries of a test double.
 
-#![allow(dead_code, reason = "not every test needs all of it")]
+#![allow(dead_code, reason = "each test uses some of these helpers")]
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The command, with a folder of libraries.
+/// Runs the command with `folder` as its library path.
 pub(crate) fn disco(folder: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
     command.args(args).env("LD_LIBRARY_PATH", folder);
@@ -18,12 +18,12 @@ pub(crate) fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
 
-/// Parts of the conformance suite, on so many workers that are threads.
+/// Runs `parts` of the conformance suite in sessions of threads: pairs of a number of workers and a filter.
 pub(crate) fn conforms(backend: &str, folder: &Path, variables: &[(&str, &str)], parts: &[(&str, &str)]) {
     conforms_in("threads", backend, folder, variables, parts);
 }
 
-/// The same where the workers live otherwise.
+/// Runs `parts` of the conformance suite in sessions of kind `session`.
 pub(crate) fn conforms_in(
     session: &str,
     backend: &str,
@@ -42,9 +42,10 @@ pub(crate) fn conforms_in(
     }
 }
 
-/// Parts that a library without non-blocking communicators can do. Its first sends wait inside the library for peers that do not come,
-/// which nothing can end: there are no aborts of operations that consist of sends.
-pub(crate) const OF_AN_OLD_LIBRARY: [(&str, &str); 10] = [
+/// Parts of the suite that pass with a library without non-blocking communicators. Aborts of operations built from
+/// sends are left out: the first send to a peer blocks inside the library until the peer connects, and can't be
+/// aborted.
+pub(crate) const OLD_LIBRARY_PARTS: [(&str, &str); 10] = [
     ("2", "f32"),
     ("2", "u8"),
     ("2", "i64"),
@@ -57,8 +58,8 @@ pub(crate) const OF_AN_OLD_LIBRARY: [(&str, &str); 10] = [
     ("3", "abort::broadcast"),
 ];
 
-/// Why the backend can't be used.
-pub(crate) fn absent(backend: &str, folder: &Path, variables: &[(&str, &str)]) -> String {
+/// The reason that `disco backends` prints for an unavailable backend.
+pub(crate) fn unavailable_reason(backend: &str, folder: &Path, variables: &[(&str, &str)]) -> String {
     let listed = disco(folder, variables, &["backends"]);
     assert!(listed.status.success(), "{}", text(&listed));
     let listed = text(&listed);

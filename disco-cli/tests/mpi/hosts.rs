@@ -1,5 +1,5 @@
-//! Ranks on two hosts, which are network namespaces of this machine with names and shared memory of their own: no socket
-//! without an address leads from one to the other. What stands in for `ssh` starts a command in one of them.
+//! Ranks on two hosts. Each host is a network namespace of this machine with its own host name and shared memory, so
+//! hosts reach each other only over TCP. A script takes the place of `ssh` and starts a command in a namespace.
 
 use std::env;
 use std::fs;
@@ -12,23 +12,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::BENCH;
-use crate::library::{INTEL, Library, MPICH, OPEN_MPI, run, text, turn};
+use crate::library::{INTEL, Library, MPICH, OPEN_MPI, exclusive, run, text};
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
-/// Addresses of the hosts, `host1` and `host2`, which this test alone sees.
+/// Addresses of `host1` and `host2`, which exist only in the namespaces of a test.
 const ADDRESSES: [&str; 2] = ["10.213.7.1", "10.213.7.2"];
-/// What goes on for seconds, with tensors up to 64 MiB.
-const ALL_REDUCE: [&str; 6] = ["bench", "all_reduce", "--backend", "mpi", "--workers", "4"];
+/// A benchmark that runs for seconds, with tensors up to 64 MiB.
+const LONG_BENCH: [&str; 6] = ["bench", "all_reduce", "--backend", "mpi", "--workers", "4"];
 
-/// Two hosts with a cable in between.
+/// Two hosts connected by a virtual cable.
 struct Hosts {
-    /// What stands before the name of a host in that of its namespace.
+    /// Prefix of the namespace names: a namespace is named prefix + host name.
     prefix: String,
     ssh: PathBuf,
 }
 
 impl Hosts {
-    /// None, said, where this user or this machine makes no namespaces.
+    /// Creates the hosts. Prints the reason and returns `None` if this user can't create namespaces.
     fn new() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("disco-{}-{}-", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -54,12 +54,12 @@ impl Hosts {
             ip(&["-n", host, "link", "set", "lo", "up"])?;
             ip(&["-n", host, "link", "set", "cable", "up"])?;
         }
-        // A cable is said to be plugged in a little later.
+        // The kernel reports the link as up with a delay.
         let is_up = |host| ip(&["-n", host, "link", "show", "cable"]).is_ok_and(|link| link.contains("state UP"));
         let start = Instant::now();
         while !(is_up(&a) && is_up(&b)) {
             if start.elapsed() > Duration::from_secs(5) {
-                return Err("they stay apart".into());
+                return Err("the link between the hosts did not come up within 5s".into());
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -78,7 +78,7 @@ impl Hosts {
         }
     }
 
-    /// The `disco` command as four ranks, two on each host.
+    /// The command that starts `disco` as four ranks, two on each host.
     fn launch(&self, library: Library, folder: &Path, options: &[&str], args: &[&str]) -> Command {
         let both = |suffix: &str| ADDRESSES.map(|address| format!("{address}{suffix}")).join(",");
         let mut command = Command::new(&self.ssh);
@@ -95,31 +95,31 @@ impl Hosts {
             name if name == INTEL.folder => {
                 command.args(["-iface", "cable", "-hosts", &both(""), "-ppn", "2", "-bootstrap", "ssh"]);
                 command.arg("-bootstrap-exec").arg(&self.ssh);
-                // Its parts for the network are looked for where an installation has them.
+                // Intel MPI looks for its network providers in the folder of an installation.
                 command.env("LD_LIBRARY_PATH", folder.join("lib")).env("FI_PROVIDER_PATH", folder.join("lib"));
             }
             _ => {
                 command.args(["-localhost", ADDRESSES[0], "-hosts", &both(""), "-ppn", "2", "-launcher", "ssh"]);
                 command.arg("-launcher-exec").arg(&self.ssh);
-                // It takes both hosts for one machine, whose ranks need no network.
+                // UCX takes both hosts for one machine and would use shared memory.
                 command.env("UCX_NET_DEVICES", "cable");
             }
         }
         command.args(options).arg(DISCO).args(args);
         command.env("FI_PROVIDER", "tcp");
-        // By default it lets nobody in who is root.
+        // By default, Open MPI refuses to run as root.
         command.env("PRTE_ALLOW_RUN_AS_ROOT", "1").env("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command.env("DISCO_MPI_LIBRARY", folder.join(library.file)).stdin(Stdio::null());
         command
     }
 
-    /// Processes of a host.
+    /// Ids of the processes of a host.
     fn processes(&self, host: &str) -> Vec<String> {
         let pids = ip(&["netns", "pids", &format!("{}{host}", self.prefix)]).unwrap_or_default();
         pids.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// The process of a rank.
+    /// Process id of a rank.
     fn rank(&self, host: &str, rank: usize) -> String {
         let variable = format!("PMI_RANK={rank}");
         let is_rank = |pid: &String| {
@@ -130,8 +130,8 @@ impl Hosts {
         self.processes(host).into_iter().find(is_rank).unwrap()
     }
 
-    /// Sees to it that nobody is left on any host.
-    fn assert_empty(&self) {
+    /// Asserts that all processes of both hosts end within 20 s.
+    fn assert_processes_end(&self) {
         let start = Instant::now();
         let left = || ["host1", "host2"].map(|host| self.processes(host)).concat();
         while !left().is_empty() {
@@ -145,7 +145,7 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         for host in ["host1", "host2"] {
             self.processes(host).iter().for_each(|pid| kill("-KILL", pid));
-            // It was never made, perhaps.
+            // Fails if the namespace was never created.
             _ = ip(&["netns", "del", &format!("{}{host}", self.prefix)]);
         }
         _ = fs::remove_file(&self.ssh);
@@ -164,7 +164,8 @@ fn kill(signal: &str, pid: &str) {
     _ = Command::new("kill").args([signal, pid]).status();
 }
 
-/// Waits until a process prints a line with this in it, and returns that line. Lines that follow are read, and forgotten.
+/// Waits for a line that contains `part`, and returns it, or all lines if there is none. Discards later lines in the
+/// background.
 fn line(pipe: impl std::io::Read + Send + 'static, part: &'static str) -> Result<String, String> {
     let mut lines = BufReader::new(pipe).lines().map_while(Result::ok);
     let mut others = String::new();
@@ -178,7 +179,7 @@ fn line(pipe: impl std::io::Read + Send + 'static, part: &'static str) -> Result
     Err(others)
 }
 
-/// A benchmark that has begun.
+/// Starts a benchmark and waits for its first row.
 fn begin(command: &mut Command) -> Child {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     line(child.stdout.take().unwrap(), " f32 ").unwrap();
@@ -186,48 +187,50 @@ fn begin(command: &mut Command) -> Child {
 }
 
 #[test]
-fn ranks_of_two_hosts_are_one_session() {
+fn ranks_on_two_hosts_form_one_session() {
     for library in [MPICH, OPEN_MPI, INTEL] {
         let Some(folder) = library.folder() else { continue };
         let Some(hosts) = Hosts::new() else { return };
         let ran = run(&mut hosts.launch(library, &folder, &[], &[&BENCH[..], &["--workers", "4"]].concat()));
         let said = text(&ran);
         assert!(ran.status.success() && said.contains("wrong elements: 0"), "{}: {said}", library.folder);
-        hosts.assert_empty();
+        hosts.assert_processes_end();
     }
 }
 
 #[test]
-fn ranks_of_two_hosts_conform() {
+fn ranks_on_two_hosts_pass_the_conformance_suite() {
     let Some(folder) = MPICH.folder() else { return };
     let Some(hosts) = Hosts::new() else { return };
     let checked = run(&mut hosts.launch(MPICH, &folder, &[], &["check", "--backend", "mpi", "--workers", "4"]));
     assert!(checked.status.success() && text(&checked).contains(" 0 failed"), "{}", text(&checked));
-    hosts.assert_empty();
+    hosts.assert_processes_end();
 }
 
-/// How the controller's program ends when rank 2, which is on another host, gets a signal: its error, and after how long.
-fn end_by(signal: &str, options: &[&str]) -> Option<(String, Duration)> {
+/// Sends `signal` to rank 2, which is on the other host. Returns the controller's error and the time until it was
+/// printed.
+fn error_after(signal: &str, options: &[&str]) -> Option<(String, Duration)> {
     let folder = MPICH.folder()?;
     let hosts = Hosts::new()?;
-    let _turn = turn();
-    let mut launched = begin(&mut hosts.launch(MPICH, &folder, options, &ALL_REDUCE));
+    let _exclusive = exclusive();
+    let mut launched = begin(&mut hosts.launch(MPICH, &folder, options, &LONG_BENCH));
     let start = Instant::now();
     kill(signal, &hosts.rank("host2", 2));
     let error = line(launched.stderr.take().unwrap(), " lost: ");
     let after = start.elapsed();
-    hosts.assert_empty();
+    hosts.assert_processes_end();
     launched.wait().unwrap();
     Some((error.unwrap_or_else(|others| others), after))
 }
 
 #[test]
-fn a_rank_killed_on_another_host_is_named() {
+fn the_error_names_a_rank_killed_on_another_host() {
     let wanted = "disco: rank 2 on host2 with worker 2 lost: its connection was closed";
     let mut said = Vec::new();
-    // The launcher is told not to kill whoever could say so; at times it fails itself, by what it had to say to the rank.
+    // The option keeps the launcher from killing the controller. At times the launcher itself fails first, when it
+    // writes to the dead rank: then the run is repeated.
     while said.len() < 3 {
-        let Some((error, after)) = end_by("-KILL", &["-disable-auto-cleanup"]) else { return };
+        let Some((error, after)) = error_after("-KILL", &["-disable-auto-cleanup"]) else { return };
         if error == wanted {
             assert!(after < Duration::from_secs(5), "after {after:?}");
             return;
@@ -238,33 +241,33 @@ fn a_rank_killed_on_another_host_is_named() {
 }
 
 #[test]
-fn a_rank_stopped_on_another_host_is_named() {
-    let Some((error, after)) = end_by("-STOP", &[]) else { return };
+fn the_error_names_a_rank_stopped_on_another_host() {
+    let Some((error, after)) = error_after("-STOP", &[]) else { return };
     assert_eq!(error, "disco: rank 2 on host2 with worker 2 lost: it has said nothing for 5s");
     assert!(after < Duration::from_secs(10), "after {after:?}");
 }
 
 #[test]
-fn ranks_of_two_hosts_end_with_rank_0() {
+fn all_ranks_end_when_rank_0_is_killed() {
     let Some(folder) = MPICH.folder() else { return };
     let Some(hosts) = Hosts::new() else { return };
-    let _turn = turn();
-    let mut launched = begin(&mut hosts.launch(MPICH, &folder, &[], &ALL_REDUCE));
+    let _exclusive = exclusive();
+    let mut launched = begin(&mut hosts.launch(MPICH, &folder, &[], &LONG_BENCH));
     kill("-KILL", &hosts.rank("host1", 0));
-    hosts.assert_empty();
+    hosts.assert_processes_end();
     assert!(!launched.wait().unwrap().success());
 }
 
 #[test]
-fn an_address_that_ranks_do_not_reach_is_an_error_that_names_them() {
+fn the_error_names_the_ranks_that_can_not_reach_the_address_of_rank_0() {
     let Some(folder) = MPICH.folder() else { return };
     let Some(hosts) = Hosts::new() else { return };
-    let mut command = hosts.launch(MPICH, &folder, &[], &ALL_REDUCE);
-    // Nobody's turn: it waits most of the time.
+    let mut command = hosts.launch(MPICH, &folder, &[], &LONG_BENCH);
+    // Not exclusive: these ranks sleep most of the time.
     let ran = command.env("DISCO_LISTEN", "127.0.0.1:0").output().unwrap();
     let said = text(&ran);
     assert!(!ran.status.success(), "{said}");
     assert!(said.contains("start: no end after 30s: rank 2 on host2, rank 3 on host2 did not join"), "{said}");
     assert!(said.contains("rank 3 on host2: joining the controller at 127.0.0.1:"), "{said}");
-    hosts.assert_empty();
+    hosts.assert_processes_end();
 }

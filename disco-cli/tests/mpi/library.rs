@@ -1,4 +1,4 @@
-//! The libraries that `cargo xtask test` fetches.
+//! The MPI libraries that `cargo xtask test` fetches.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use disco_conformance::Required;
 
-/// A library in a folder of its own.
+/// A library in its own folder of the test cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Library {
     pub(crate) folder: &'static str,
     pub(crate) file: &'static str,
     pub(crate) launcher: &'static [&'static str],
-    /// Whether it is fetched for the long tests only.
+    /// Whether only `cargo xtask test --long` fetches it.
     is_long: bool,
 }
 
@@ -29,14 +29,14 @@ pub(crate) const OPEN_MPI: Library = Library {
 pub(crate) const INTEL: Library =
     Library { folder: "impi-rt-2021.18.1", file: "lib/libmpi.so.12", launcher: &["bin/mpiexec"], is_long: true };
 pub(crate) const INTEL_STANDARD: Library = Library { file: "lib/libmpi_abi.so.1", ..INTEL };
-/// 4.0, which never yields.
+/// MPICH 4.0, whose waits spin without yielding.
 pub(crate) const DEBIAN_MPICH: Library = Library {
     folder: "debian-mpich",
     file: "usr/lib/x86_64-linux-gnu/libmpich.so.12",
     launcher: &["usr/bin/mpiexec.hydra"],
     is_long: true,
 };
-/// 4.1.
+/// Open MPI 4.1.
 pub(crate) const DEBIAN_OPEN_MPI: Library = Library {
     folder: "debian-openmpi",
     file: "usr/lib/x86_64-linux-gnu/libmpi.so.40",
@@ -45,7 +45,7 @@ pub(crate) const DEBIAN_OPEN_MPI: Library = Library {
 };
 
 impl Library {
-    /// Its folder; none, said or required, where it was not fetched.
+    /// The library's folder, or `None`, with a message, if it was not fetched. Panics if it is required and missing.
     pub(crate) fn folder(self) -> Option<PathBuf> {
         let is_required = Required::from_env().contains("mpi");
         let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(self.folder));
@@ -61,19 +61,19 @@ impl Library {
         found
     }
 
-    /// The `disco` command with this library, as it is.
+    /// Runs the `disco` command with this library, without a launcher.
     pub(crate) fn disco(self, folder: &Path, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
         run(self.relocated(&mut command, folder).args(args).env("DISCO_MPI_LIBRARY", folder.join(self.file)))
     }
 
-    /// The same as so many ranks of a launcher.
+    /// Runs the `disco` command as `ranks` ranks of the library's launcher.
     pub(crate) fn launch(self, folder: &Path, ranks: usize, args: &[&str]) -> Output {
         let mut command = self.ranks(folder, ranks, Path::new(env!("CARGO_BIN_EXE_disco")));
         run(command.args(args).env("DISCO_MPI_LIBRARY", folder.join(self.file)))
     }
 
-    /// A program as so many ranks of a launcher, which finds its library itself.
+    /// The command that starts `program` as `ranks` ranks of the launcher. The program finds its library itself.
     pub(crate) fn ranks(self, folder: &Path, ranks: usize, program: &Path) -> Command {
         let [launcher, options @ ..] = self.launcher else { panic!() };
         let mut command = Command::new(folder.join(launcher));
@@ -81,7 +81,7 @@ impl Library {
         command
     }
 
-    /// Says where things are that a package has at home in the root folder.
+    /// Sets the variables that a Debian package needs outside of `/usr`.
     fn relocated<'a>(self, command: &'a mut Command, folder: &Path) -> &'a mut Command {
         match folder.join("usr") {
             usr if usr.is_dir() => {
@@ -92,14 +92,14 @@ impl Library {
     }
 }
 
-/// One at a time: ranks that wait keep their processors busy.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Serializes runs of ranks: waiting ranks spin and would slow each other down.
+pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn run(command: &mut Command) -> Output {
-    let _turn = turn();
+    let _exclusive = exclusive();
     command.stdin(Stdio::null()).output().unwrap()
 }
 

@@ -1,5 +1,5 @@
-//! The backend `mpi` on real libraries: those that `cargo xtask test` fetches, each under its own launcher and, where it will
-//! do, without one.
+//! The `disco` command with backend `mpi`, on the MPI libraries that `cargo xtask test` fetches: each under its own
+//! launcher, and without a launcher if the library permits it.
 
 #![cfg(all(feature = "mpi", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -17,12 +17,12 @@ use library::{
     DEBIAN_MPICH, DEBIAN_OPEN_MPI, INTEL, INTEL_STANDARD, Library, MPICH, MPICH_STANDARD, OPEN_MPI, run, text,
 };
 
-/// The whole conformance suite, on 2 of 4 ranks, and what of it concerns other numbers.
+/// Runs the whole conformance suite on 2 of 4 ranks, and the parts that depend on the number of workers on others.
 fn conforms(library: Library) {
     conforms_on(library, 4, &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
 }
 
-/// Parts of the suite, which have this in their names, on so many workers.
+/// Runs `parts` of the suite under the launcher with `ranks` ranks: pairs of a number of workers and a filter.
 fn conforms_on(library: Library, ranks: usize, parts: &[(&str, &str)]) {
     let Some(folder) = library.folder() else { return };
     for &(workers, filter) in parts {
@@ -38,9 +38,9 @@ fn conforms_on(library: Library, ranks: usize, parts: &[(&str, &str)]) {
 
 pub(crate) const BENCH: [&str; 6] = ["bench", "all_reduce", "--backend", "mpi", "--max-bytes", "65536"];
 
-/// The suite's tensors are small: these are reduced in several pieces.
+/// Unlike the suite's tensors, these are larger than one piece of a reduction.
 #[test]
-fn large_tensors_go_in_pieces() {
+fn a_tensor_of_several_pieces_is_reduced_without_wrong_elements() {
     let Some(folder) = MPICH.folder() else { return };
     for (operation, dtype, reduction) in [
         ("all_reduce", "bf16", "avg"),
@@ -56,16 +56,16 @@ fn large_tensors_go_in_pieces() {
     }
 }
 
-/// Files of MPICH's in shared memory.
+/// Number of MPICH's files in shared memory.
 fn shared_files() -> usize {
     let files = fs::read_dir("/dev/shm").unwrap().filter_map(Result::ok);
     files.filter(|file| file.file_name().to_string_lossy().starts_with("mpich_shm_")).count()
 }
 
-/// A session of processes whose ranks find each other without a launcher, and leave no file behind.
-fn needs_no_launcher(library: Library) {
+/// Asserts that ranks of a session of processes find each other without a launcher, and leave no file behind.
+fn assert_needs_no_launcher(library: Library) {
     let Some(folder) = library.folder() else { return };
-    // One that never yields takes long on fewer processors.
+    // Debian's MPICH spins without yielding, so 3 ranks are slow on fewer than 3 CPUs.
     for workers in if library.folder == DEBIAN_MPICH.folder { &["2"][..] } else { &["2", "3"] } {
         let args = [&BENCH[..], &["--workers", workers]].concat();
         let before = shared_files();
@@ -76,43 +76,43 @@ fn needs_no_launcher(library: Library) {
 }
 
 #[test]
-fn mpich_conforms() {
+fn mpich_passes_the_conformance_suite() {
     conforms(MPICH);
 }
 
 #[test]
-fn the_standard_abi_conforms() {
+fn mpich_with_the_standard_abi_passes_the_conformance_suite() {
     conforms(MPICH_STANDARD);
 }
 
 #[test]
-fn open_mpi_conforms() {
+fn open_mpi_passes_the_conformance_suite() {
     conforms(OPEN_MPI);
 }
 
 #[test]
-fn intel_mpi_conforms() {
+fn intel_mpi_passes_the_conformance_suite() {
     conforms(INTEL);
     conforms(INTEL_STANDARD);
 }
 
 #[test]
-fn debian_s_mpich_conforms() {
+fn debian_s_mpich_passes_the_conformance_suite() {
     conforms_on(DEBIAN_MPICH, 2, &[("2", "")]);
 }
 
 #[test]
-fn debian_s_open_mpi_conforms() {
+fn debian_s_open_mpi_passes_the_conformance_suite() {
     conforms(DEBIAN_OPEN_MPI);
 }
 
 #[test]
 fn the_mpich_family_needs_no_launcher() {
-    [MPICH, MPICH_STANDARD, INTEL, INTEL_STANDARD, DEBIAN_MPICH].into_iter().for_each(needs_no_launcher);
+    [MPICH, MPICH_STANDARD, INTEL, INTEL_STANDARD, DEBIAN_MPICH].into_iter().for_each(assert_needs_no_launcher);
 }
 
 #[test]
-fn open_mpi_without_its_launcher_says_what_to_run() {
+fn open_mpi_without_its_launcher_is_an_error_with_the_command_to_run() {
     let Some(folder) = OPEN_MPI.folder() else { return };
     let run = OPEN_MPI.disco(&folder, &BENCH);
     let why = "needs its launcher to start ranks: run `disco run --backend mpi --workers 2 -- PROGRAM` or `mpirun -n 2 PROGRAM`";
@@ -120,7 +120,7 @@ fn open_mpi_without_its_launcher_says_what_to_run() {
 }
 
 #[test]
-fn disco_run_starts_the_launcher_that_a_library_needs() {
+fn disco_run_starts_ranks_with_the_launcher_of_the_library() {
     for library in [MPICH, OPEN_MPI] {
         let Some(folder) = library.folder() else { continue };
         let disco = env!("CARGO_BIN_EXE_disco");
@@ -131,7 +131,7 @@ fn disco_run_starts_the_launcher_that_a_library_needs() {
 }
 
 #[test]
-fn blocking_calls_give_the_same() {
+fn blocking_calls_pass_the_conformance_suite() {
     for library in [MPICH, OPEN_MPI] {
         let Some(folder) = library.folder() else { continue };
         let mut command = library.ranks(&folder, 2, Path::new(env!("CARGO_BIN_EXE_disco")));
@@ -143,7 +143,7 @@ fn blocking_calls_give_the_same() {
 }
 
 #[test]
-fn a_program_starts_itself_again_under_the_launcher_that_its_library_needs() {
+fn a_program_without_a_required_launcher_executes_itself_under_it() {
     let Some(folder) = OPEN_MPI.folder() else { return };
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
     command.args(BENCH).env("DISCO_MPI_LIBRARY", folder.join(OPEN_MPI.file));
@@ -152,7 +152,7 @@ fn a_program_starts_itself_again_under_the_launcher_that_its_library_needs() {
 }
 
 #[test]
-fn of_several_libraries_the_launcher_s_is_found() {
+fn with_several_libraries_that_of_the_launcher_is_loaded() {
     let (Some(mpich), Some(open_mpi)) = (MPICH.folder(), OPEN_MPI.folder()) else { return };
     let path = env::join_paths([mpich.join("lib"), open_mpi.join("lib")]).unwrap();
     for (library, folder) in [(MPICH, &mpich), (OPEN_MPI, &open_mpi)] {
@@ -167,12 +167,12 @@ fn of_several_libraries_the_launcher_s_is_found() {
 fn fewer_ranks_than_workers_are_an_error() {
     let Some(folder) = MPICH.folder() else { return };
     let run = MPICH.launch(&folder, 2, &[&BENCH[..], &["--workers", "3"]].concat());
-    let why = "MPI's launcher has started 2 ranks, and the session has 3 workers: start as many ranks";
+    let why = "MPI's launcher has started 2 ranks, but the session has 3 workers: start at least 3 ranks";
     assert!(!run.status.success() && text(&run).contains(why), "{}", text(&run));
 }
 
 #[test]
-fn ranks_are_processes() {
+fn a_session_of_threads_is_an_error_that_names_sessions_of_processes() {
     let Some(folder) = MPICH.folder() else { return };
     let run = MPICH.disco(&folder, &[&BENCH[..], &["--session", "threads"]].concat());
     let why = "are threads of one process, which MPI has only one rank for: make the 2 workers processes, by `--session processes`";
@@ -180,7 +180,7 @@ fn ranks_are_processes() {
 }
 
 #[test]
-fn a_launcher_of_another_family_is_named() {
+fn a_launcher_of_another_mpi_is_an_error_that_names_the_right_one() {
     let (Some(mpich), Some(open_mpi)) = (MPICH.folder(), OPEN_MPI.folder()) else { return };
     let mut command = MPICH.ranks(&mpich, 2, Path::new(env!("CARGO_BIN_EXE_disco")));
     command.args(BENCH);
@@ -190,16 +190,16 @@ fn a_launcher_of_another_family_is_named() {
 }
 
 #[test]
-fn one_process_has_one_session_without_a_launcher() {
+fn a_second_session_without_a_launcher_is_an_error() {
     let Some(folder) = MPICH.folder() else { return };
-    // The suite makes several.
+    // The suite starts several sessions.
     let checked = MPICH.disco(&folder, &["check", "--backend", "mpi", "--workers", "2", "--filter", "the_others"]);
     let why = "MPI is initialised once in a process: make one session, or run the program under MPI's launcher";
     assert!(!checked.status.success() && text(&checked).contains(why), "{}", text(&checked));
 }
 
 #[test]
-fn what_is_no_mpi_is_said_with_its_reason() {
+fn a_library_that_is_absent_or_not_mpi_is_the_reason_for_an_unavailable_backend() {
     let backends = |library: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
         text(&run(command.arg("backends").env("DISCO_MPI_LIBRARY", library)))

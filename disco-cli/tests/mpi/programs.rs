@@ -1,4 +1,4 @@
-//! Programs over MPI: the example that trains, and a C program with an MPI of its own.
+//! Examples over MPI: `digits`, and the C program of `c_host`, which initialises MPI itself.
 
 use std::env;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::library::{Library, MPICH, OPEN_MPI, run, text};
 
 const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Builds an example of the facade. Returns the folder of all.
+/// Builds an example of the facade and returns the folder of all examples.
 fn build(example: &str) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     let built = cargo
@@ -29,7 +29,7 @@ fn losses(command: &mut Command) -> Vec<f64> {
 }
 
 #[test]
-fn digits_follows_the_same_curve_as_with_local() {
+fn losses_of_digits_with_mpi_equal_those_with_local_within_a_tolerance() {
     let digits = build("digits").join("digits");
     let local = losses(&mut Command::new(&digits));
     assert!(local.len() > 40 && local[local.len() - 1] < local[0] / 2.0, "{local:?}");
@@ -43,7 +43,7 @@ fn digits_follows_the_same_curve_as_with_local() {
     }
 }
 
-/// Compiles the C program against a library.
+/// Compiles the C program of `c_host` against an MPI library.
 fn c_host(library: Library, folder: &Path) -> PathBuf {
     let examples = build("c_host");
     let program = env::temp_dir().join(format!("disco-host-{}-{}", library.folder, std::process::id()));
@@ -57,12 +57,12 @@ fn c_host(library: Library, folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_c_program_lends_its_communicator_and_its_ranks() {
+fn a_c_program_lends_its_communicator_to_disco() {
     for library in [MPICH, OPEN_MPI] {
         let Some(folder) = library.folder() else { continue };
         let program = c_host(library, &folder);
         let said = run(library.ranks(&folder, 3, &program).env_remove("DISCO_MPI_LIBRARY"));
-        // It has asked MPI for one thread, which does for the communicator.
+        // With `MPI_THREAD_SINGLE`, which suffices for a lent communicator.
         let single = run(library.ranks(&folder, 3, &program).arg("single").env_remove("DISCO_MPI_LIBRARY"));
         fs::remove_file(program).unwrap();
         assert!(said.status.success(), "{}", text(&said));

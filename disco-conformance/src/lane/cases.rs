@@ -147,7 +147,7 @@ fn an_abort_needs_no_room(harness: &dyn Harness) -> Wrong<()> {
 fn a_signalled_shutdown_overtakes_frames(harness: &dyn Harness) -> Wrong<()> {
     let stage = Stage::start(harness, 0..2, Role::AwaitAbort)?;
     (1..=3).try_for_each(|seq| stage.send(&small(seq)))?;
-    said(stage.lane.urgent(Signal::Shutdown))?;
+    said(stage.lane.signal(Signal::Shutdown))?;
     stage.abort("leave")?;
     said(stage.lane.close(stage.patience))?;
     for worker in 0..2 {
@@ -179,7 +179,7 @@ fn workers_are_told_as_left_behind_their_replies(harness: &dyn Harness) -> Wrong
         stage.send(&small(1))?;
         match overtakes {
             false => stage.send(&plain(2, Command::Shutdown))?,
-            true => said(stage.lane.urgent(Signal::Shutdown))?,
+            true => said(stage.lane.signal(Signal::Shutdown))?,
         }
         said(stage.lane.close(stage.patience))?;
         let events = stage.heard.so_far();
@@ -253,7 +253,7 @@ fn progress_tells_what_was_received_and_finished(harness: &dyn Harness) -> Wrong
     of(1, 5, 0)?;
     let stranger = stage.lane.progress(WorkerId::new(7));
     alike("progress of a worker of another lane", &(stranger.received, stranger.finished), &(0, 0))?;
-    said(stage.lane.urgent(Signal::Shutdown))?;
+    said(stage.lane.signal(Signal::Shutdown))?;
     // Worker 1 is stuck for good.
     _ = stage.lane.close(Duration::from_millis(50));
     Ok(())

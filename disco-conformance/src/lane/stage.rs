@@ -83,7 +83,7 @@ impl Stage {
     }
 
     pub(super) fn abort(&self, cause: &str) -> Wrong<()> {
-        said(self.lane.urgent(Signal::Abort { epoch: 0, cause: cause.into() }))
+        said(self.lane.signal(Signal::Abort { epoch: 0, cause: cause.into() }))
     }
 
     /// Shuts down by a frame and waits for all workers.

@@ -73,13 +73,13 @@ impl Channel for Leaky {
         }
     }
 
-    fn urgent(&self, signal: Signal) -> Result<()> {
+    fn signal(&self, signal: Signal) -> Result<()> {
         match (&signal, self.fault) {
             (Signal::Abort { .. }, Fault::SwallowsAborts) => Ok(()),
             (Signal::Shutdown, Fault::QueuesShutdown) => {
                 self.inner.send(&Arc::new(Frame::new(u64::MAX >> 8, [], disco_core::Command::Shutdown)))
             }
-            _ => self.inner.urgent(signal),
+            _ => self.inner.signal(signal),
         }
     }
 

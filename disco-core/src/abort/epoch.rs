@@ -1,4 +1,4 @@
-//! State of one epoch.
+//! State that belongs to one epoch of a session.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::error::Error;
 
 /// State that starts over with each epoch of a session and can be aborted.
 ///
-/// The abort that is known may be of a later epoch than the state is in: it is kept until that epoch is over.
+/// An abort may arrive before its epoch has begun here. It is then kept until that epoch is over.
 #[derive(Debug, Default)]
 pub struct PerEpoch<T> {
     epoch: u64,
@@ -14,7 +14,7 @@ pub struct PerEpoch<T> {
     state: T,
 }
 
-/// Why a call does not reach the state.
+/// Why [`PerEpoch::admit`] refuses a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
@@ -27,8 +27,8 @@ pub enum Refused {
 }
 
 impl<T: Default> PerEpoch<T> {
-    /// Begins `epoch`, unless it was begun already: the state starts over and aborts of earlier epochs are forgotten.
-    /// Returns the state of the epoch that ends.
+    /// Begins `epoch`: resets the state, forgets aborts of earlier epochs and returns the state of the epoch that ends.
+    /// Does nothing if `epoch` has begun already.
     pub fn begin(&mut self, epoch: u64) -> Option<T> {
         if epoch <= self.epoch {
             return None;
@@ -40,8 +40,7 @@ impl<T: Default> PerEpoch<T> {
 }
 
 impl<T> PerEpoch<T> {
-    /// Aborts `epoch` and those before it. Returns the state if the abort is news, and `None` if `epoch` is over or was
-    /// aborted before.
+    /// Aborts `epoch` and the epochs before it. Returns the state, or `None` if `epoch` is over or is aborted already.
     pub fn abort(&mut self, epoch: u64, cause: &Arc<str>) -> Option<&mut T> {
         if epoch < self.epoch || self.abort.as_ref().is_some_and(|(known, _)| *known >= epoch) {
             return None;
@@ -50,10 +49,10 @@ impl<T> PerEpoch<T> {
         Some(&mut self.state)
     }
 
-    /// The state, for a caller that is in `epoch`.
+    /// The state, for a caller in `epoch`.
     ///
     /// # Errors
-    /// The epoch is over, is aborted or has not begun.
+    /// The epoch is over or has not begun, or the state is aborted.
     pub fn admit(&mut self, epoch: u64) -> Result<&mut T, Refused> {
         match &self.abort {
             _ if epoch < self.epoch => Err(Refused::Over),
@@ -63,7 +62,7 @@ impl<T> PerEpoch<T> {
         }
     }
 
-    /// The epoch that the state is of.
+    /// The epoch of the state.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -78,7 +77,7 @@ impl<T> PerEpoch<T> {
         &self.state
     }
 
-    /// As [`PerEpoch::get`], to change.
+    /// As [`PerEpoch::get`], mutably.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.state
     }
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_abort_of_an_epoch_is_news() {
+    fn only_the_first_abort_of_an_epoch_returns_the_state() {
         let mut state = PerEpoch::<()>::default();
         assert!(state.abort(0, &"first".into()).is_some());
         assert!(state.abort(0, &"second".into()).is_none());

@@ -1,7 +1,7 @@
-//! Ending waits from outside, and the epochs that aborts belong to.
+//! Aborts, which end waits from another thread, and the epochs that aborts belong to.
 //!
-//! An **epoch** is the time between two recoveries of a session. Signals carry their epoch: a signal may come after its
-//! epoch is over, and before the worker has begun it.
+//! An **epoch** is the time between two recoveries of a session. Each abort signal carries its epoch, because a signal
+//! may arrive after its epoch is over, or before the worker has begun it.
 
 mod epoch;
 mod registry;
@@ -13,7 +13,7 @@ pub use registry::AbortRegistry;
 
 /// Something that waits on peers and can be told to stop.
 pub trait Abort: Send + Sync {
-    /// Makes whatever waits return [`Error::Aborted`](crate::Error::Aborted) with this cause, now and from now on.
-    /// Callable from any thread, any number of times; the first cause stays. Never blocks for ever.
+    /// Makes present and later waits return [`Error::Aborted`](crate::Error::Aborted) with this cause. May be called
+    /// from any thread, any number of times; the first cause stays. May block, but not for ever.
     fn abort(&self, cause: &Arc<str>);
 }

@@ -1,4 +1,4 @@
-//! The aborts of one worker.
+//! Registry of abort listeners of one worker.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use super::{Abort, PerEpoch};
 use crate::sync;
 
-/// The aborts of one worker: the listeners to tell, and the abort that was signalled already.
+/// The abort listeners of one worker, and the abort signalled in its epoch.
 ///
-/// Each worker's [`Link`](crate::link::Link) has one: `Link::on_abort` registers, and the lane calls `Link::abort`. A signal of an
-/// epoch that is over does nothing, so that a late one can't break the communicators that were made after recovery.
+/// Each worker's [`Link`](crate::link::Link) has a registry: `Link::on_abort` registers a listener, and the lane calls
+/// `Link::abort`. A signal of an epoch that is over does nothing, so a late signal can't break the communicators that
+/// were made after recovery.
 #[derive(Default)]
 pub struct AbortRegistry(Mutex<PerEpoch<Vec<Weak<dyn Abort>>>>);
 
 impl AbortRegistry {
-    /// Tells `listener` of the abort to come, or at once of the one that was. Held weakly: dropping it unregisters.
+    /// Registers `listener` for the next abort; calls it at once if the epoch is aborted already. The registry holds
+    /// the listener weakly: dropping the listener unregisters it.
     pub fn listen(&self, listener: &Arc<dyn Abort>) {
         let mut state = self.state();
         let listeners = state.get_mut();
@@ -27,7 +29,7 @@ impl AbortRegistry {
         }
     }
 
-    /// Aborts all listeners, now and to come, unless `epoch` is over.
+    /// Aborts all present and later listeners of `epoch`. Does nothing once `epoch` is over.
     pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
         let mut state = self.state();
         let Some(listeners) = state.abort(epoch, cause) else { return };
@@ -36,8 +38,8 @@ impl AbortRegistry {
         listeners.iter().for_each(|listener| listener.abort(cause));
     }
 
-    /// Starts an epoch: forgets the aborts of earlier ones and their listeners. Keeps an abort of this epoch that came
-    /// early.
+    /// Starts an epoch: forgets the aborts and listeners of earlier epochs, and keeps an abort of this epoch that
+    /// arrived early.
     pub fn reset(&self, epoch: u64) {
         self.state().begin(epoch);
     }
@@ -74,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn early_and_late_listeners_hear_the_first_cause_only() {
+    fn early_and_late_listeners_get_the_first_cause_only() {
         let registry = AbortRegistry::default();
         let (early, late) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
         registry.listen(&(early.clone() as Arc<dyn Abort>));

@@ -1,6 +1,6 @@
-//! What is wrong with bytes.
+//! Errors of encoding and decoding.
 
-/// Bytes that are not a packet of ours, or a value that can't become one.
+/// Bytes are not a valid packet, or a value can't be encoded.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
@@ -11,46 +11,47 @@ pub enum WireError {
         at: usize,
         /// Bytes wanted.
         wanted: u64,
-        /// Bytes there.
+        /// Bytes left.
         left: usize,
     },
     /// Bytes are left after the last argument.
     #[error("{0} bytes after the last argument")]
     Trailing(usize),
-    /// A packet that is too large, for [`PACKET_LIMIT`](super::PACKET_LIMIT) or for who sends it.
+    /// A packet is larger than [`PACKET_LIMIT`](super::PACKET_LIMIT) or than the limit of the connection.
     #[error("a packet of {bytes} bytes; the limit is {limit}")]
     TooLarge {
-        /// How large it would be.
+        /// Size of the packet.
         bytes: u64,
-        /// How large it may be.
+        /// Largest permitted size.
         limit: u64,
     },
-    /// A number that means nothing.
+    /// A number without a meaning.
     #[error("unknown {what} {number}")]
     Unknown {
-        /// What was to be numbered.
+        /// The role of the number.
         what: &'static str,
         /// The number.
         number: i64,
     },
-    /// Something else than what the packet must have there.
+    /// The packet has a different item where this one is required.
     #[error("expected {0}")]
     Expected(&'static str),
-    /// The other end of a connection is of another version.
+    /// The two ends of a connection have different protocol versions.
     #[error("the other end speaks version {theirs}, this one {ours}: both must run the same program")]
     Version {
-        /// The other's.
+        /// Version of the other end.
         theirs: i64,
-        /// This one's, [`VERSION`](crate::wire::VERSION).
+        /// Version of this end, [`VERSION`](crate::wire::VERSION).
         ours: i64,
     },
-    /// A tensor in shared memory that this end can't map.
+    /// This end can't map a tensor in shared memory.
     #[error("a tensor in shared memory: {0}")]
     SharedTensor(String),
-    /// A tensor as an argument that is not a contiguous host tensor.
+    /// A tensor that is not a contiguous host tensor is an argument.
     #[error("{0} can't be an argument across processes")]
     TensorKind(String),
-    /// A debug object of TVM whose content no [`Value`](crate::Value) can hold: this type of its graph's root.
+    /// No [`Value`](crate::Value) can hold the content of a debug object of TVM. The field is the type of the graph's
+    /// root.
     #[error("a debug object of type `{0}`; only strings, bytes, shapes, tensors, numbers, bools and none are read")]
     DebugType(String),
 }

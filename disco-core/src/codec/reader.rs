@@ -1,8 +1,8 @@
-//! Bytes, taken off with checks.
+//! Checked decoding of bytes.
 
 use super::WireError;
 
-/// The part of a packet that was not read yet.
+/// The unread rest of a packet.
 #[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -15,7 +15,7 @@ macro_rules! take {
             #[doc = concat!("Takes a little-endian `", stringify!($ty), "`.")]
             ///
             /// # Errors
-            /// The packet ends before.
+            /// The packet is too short.
             pub fn $name(&mut self) -> Result<$ty, WireError> {
                 let (value, rest) = self.rest.split_first_chunk().ok_or_else(|| self.truncated(size_of::<$ty>() as u64))?;
                 self.at += size_of::<$ty>();
@@ -27,7 +27,7 @@ macro_rules! take {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes` from the start.
+    /// A reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, at: 0 }
     }
@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
     /// Takes `len` bytes.
     ///
     /// # Errors
-    /// Fewer are left.
+    /// Fewer bytes are left.
     pub fn raw(&mut self, len: u64) -> Result<&'a [u8], WireError> {
         let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
         let (bytes, rest) = split.ok_or_else(|| self.truncated(len))?;
@@ -46,31 +46,31 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Takes a length and as many bytes.
+    /// Takes a length and that number of bytes.
     ///
     /// # Errors
-    /// Fewer are left.
+    /// Fewer bytes are left.
     pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
         let len = self.u64()?;
         self.raw(len)
     }
 
-    /// Takes `count` integers. Nothing is allocated before they are known to be there.
+    /// Takes `count` integers. Allocates only after it has checked that the packet contains them.
     ///
     /// # Errors
-    /// Fewer are left.
+    /// Fewer integers are left.
     pub fn list(&mut self, count: u64) -> Result<Vec<i64>, WireError> {
         let bytes = self.raw(count.checked_mul(8).ok_or_else(|| self.truncated(count))?)?;
         let (words, _) = bytes.as_chunks::<8>();
         Ok(words.iter().map(|word| i64::from_le_bytes(*word)).collect())
     }
 
-    /// Bytes not taken yet.
+    /// Number of unread bytes.
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// What was not taken yet.
+    /// The unread bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.rest
     }

@@ -1,19 +1,19 @@
-//! Bytes, appended.
+//! Encoding into a growing buffer.
 
 use std::sync::Arc;
 
 use super::{CODE_RETURN, PACKET_LIMIT, WireError};
 
-/// A buffer above this is not kept.
-const LARGE: usize = 1 << 20;
+/// Largest capacity, in bytes, that [`Writer::take`] keeps for the next packet.
+const MAX_KEPT_BYTES: usize = 1 << 20;
 
-/// A buffer that integers, floats and strings are appended to.
+/// A buffer to which integers, floats and strings are appended.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
-    /// Size of the memory beside the packet that large values are given places in, if there is such memory.
+    /// Bytes assigned so far in the memory beside the packet, which holds large values; none without such memory.
     beside: Option<usize>,
-    /// Places of bytes that were left out, if large values are: the position in the buffer, and their length.
+    /// Position in the buffer and length of each value that was left out; none if large values are written in place.
     left_out: Option<Vec<(usize, usize)>>,
 }
 
@@ -32,17 +32,18 @@ macro_rules! put {
 }
 
 impl Writer {
-    /// A buffer for packets whose large values lie in memory beside them.
+    /// A buffer for packets whose large values lie in separate memory beside the packet.
     pub(crate) fn with_memory_beside() -> Self {
         Self { beside: Some(0), ..Self::default() }
     }
 
-    /// A buffer for packets without the bytes of large values, which are [left out](Self::leave_out).
+    /// A buffer for packets without the bytes of large values, which the caller [leaves out](Self::leave_out).
     pub(crate) fn leaving_out() -> Self {
         Self { left_out: Some(Vec::new()), ..Self::default() }
     }
 
-    /// Counts bytes as written that go here from elsewhere. Returns whether this buffer leaves bytes out.
+    /// Records that `len` bytes belong here but are not written. Returns false, and records nothing, if this buffer
+    /// does not leave bytes out.
     pub(crate) fn leave_out(&mut self, len: usize) -> bool {
         let Some(left_out) = &mut self.left_out else { return false };
         left_out.push((self.bytes.len(), len));
@@ -54,26 +55,26 @@ impl Writer {
         (self.bytes, self.left_out.unwrap_or_default())
     }
 
-    /// Bytes that were left out so far.
+    /// Number of bytes left out so far.
     fn bytes_left_out(&self) -> usize {
         self.left_out.iter().flatten().map(|(_, len)| len).sum()
     }
 
-    /// The place of a value of `len` bytes in the memory beside the packet; none without such memory.
+    /// Assigns a value of `len` bytes an offset in the memory beside the packet; none without such memory.
     pub(crate) fn place_beside(&mut self, len: usize) -> Option<usize> {
         let place = self.beside?.next_multiple_of(BESIDE_ALIGN);
         self.beside = Some(place + len);
         Some(place)
     }
 
-    /// Bytes of the memory beside the packet.
+    /// Size of the memory beside the packet in bytes.
     pub(crate) fn bytes_beside(&self) -> usize {
         self.beside.unwrap_or(0)
     }
 
     put!(u8 u8, u16 u16, u32 u32, i32 i32, u64 u64, i64 i64, f64 f64);
 
-    /// Appends bytes as they are.
+    /// Appends bytes without a length.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -84,33 +85,32 @@ impl Writer {
         self.raw(bytes);
     }
 
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Makes room for `size` more bytes.
+    /// Reserves capacity for `size` more bytes.
     pub(crate) fn reserve(&mut self, size: usize) {
         self.bytes.reserve(size);
     }
 
-    /// What was written; goes on with nothing, in the same memory.
+    /// The bytes written so far. The writer is empty afterwards and reuses its memory.
     pub fn take(&mut self) -> Arc<[u8]> {
         let bytes = self.bytes.as_slice().into();
-        match self.bytes.capacity() > LARGE {
-            // It does not take its room for ever.
+        match self.bytes.capacity() > MAX_KEPT_BYTES {
             true => self.bytes = Vec::new(),
             false => self.bytes.clear(),
         }
         bytes
     }
 
-    /// What was written.
+    /// The bytes written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Appends one packet of `count` arguments, which `args` writes.
+    /// Appends a packet of `count` arguments, which `args` writes.
     pub(crate) fn packet(
         &mut self,
         count: usize,

@@ -1,4 +1,4 @@
-//! What a worker function sees of its worker.
+//! The context of worker functions.
 
 mod watched;
 mod worker;

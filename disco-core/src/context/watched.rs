@@ -1,4 +1,4 @@
-//! A communicator whose operations are written down, and compared between ranks where asked.
+//! A communicator wrapper that records operations and optionally compares them between ranks.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -12,13 +12,12 @@ use crate::id::Rank;
 use crate::link::Link;
 use crate::op::Op;
 
-/// Writes each operation to the worker's [`Activity`](crate::activity::Activity) and, if `check` is set, exchanges
-/// signatures through the store before each collective, so that a mismatch is an error on every rank, whatever the
-/// vendor's library would do.
+/// Records each operation in the worker's [`Activity`](crate::activity::Activity). If `check` is set, it exchanges
+/// signatures through the store before each collective, so that a mismatch is an error on every rank with any backend.
 #[derive(Debug)]
 pub(super) struct Watched {
     inner: Box<dyn Communicator>,
-    /// Alike on all ranks, unique in the session's epoch.
+    /// Name of the communicator: the same on all ranks and unique in the session's epoch.
     name: String,
     link: Arc<Link>,
     deadline: Duration,
@@ -45,7 +44,7 @@ impl Watched {
         Ok(inner.map(|inner| Self::new(inner, name, self.link.clone(), self.deadline, self.check)))
     }
 
-    /// Does something that these operations describe.
+    /// Runs `run`, which starts the operations of `group`, and records them.
     #[inline]
     fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
         let Some(first) = group.first() else { return Ok(()) };
@@ -89,7 +88,7 @@ impl Watched {
                 return Err(error);
             }
         }
-        // Whoever has come to this check has read all keys of the one before.
+        // A rank that reaches this check has read all keys of the previous check.
         store.delete(&key(number - 1, rank.index()))?;
         Ok(())
     }
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
     use crate::activity::OpState;
 
-    /// A communicator whose extension is the number of operations that were launched by it.
+    /// A communicator whose extension counts the operations started through it.
     #[derive(Debug)]
     struct Counting(Option<u32>);
 
@@ -177,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Launches a barrier by the extension. Returns the result, the extension, and how far the operation is.
+    /// Starts a barrier through the extension. Returns the result, the extension and the state of the operation.
     fn launch(inner: Counting) -> (Result<()>, Option<u32>, OpState) {
         let link = Arc::new(Link::bare(Arc::default()));
         let mut comm = Watched::new(Box::new(inner), "plane".into(), link.clone(), Duration::MAX, false);
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_an_extension_are_written_down() {
+    fn operations_of_an_extension_are_recorded() {
         let (result, count, state) = launch(Counting(Some(0)));
         assert!(result.is_ok());
         assert_eq!((count, state), (Some(1), OpState::Done));

@@ -1,4 +1,4 @@
-//! One worker: its place, its device and its communicators.
+//! The state of a worker that its functions can use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::store::Store;
 use crate::tensor::Tensor;
 use crate::world::World;
 
-/// One worker: who it is, its device, its communicators.
+/// The worker that runs a function: its id, device, stream and communicators.
 ///
 /// ```
 /// use disco_core::{CommunicatorExt, DType, Reduction, Result, Tensor, WorkerContext};
@@ -45,9 +45,9 @@ pub struct WorkerContext {
     worker: WorkerId,
     config: WorkerConfig,
     link: Arc<Link>,
-    /// Communicators go before the queue that they launch on.
+    /// Communicators are dropped before the queue that they use.
     world_comm: Option<Watched>,
-    /// Only where there is more than one group.
+    /// Set only if there are several groups.
     group_comm: Option<Watched>,
     queue: Box<dyn Queue>,
 }
@@ -73,7 +73,7 @@ impl WorkerContext {
         self.world().group_of(self.worker)
     }
 
-    /// The device that this worker's tensors live on: the host, until `init_ccl` gives another.
+    /// The device of this worker's tensors: the host, until `init_ccl` sets another.
     pub fn device(&self) -> Device {
         self.queue.device()
     }
@@ -83,7 +83,7 @@ impl WorkerContext {
         &mut *self.queue
     }
 
-    /// The communicator of all workers; rank = worker.
+    /// The communicator of all workers; the rank is the worker's id.
     ///
     /// # Errors
     /// [`Error::NoCommunicator`] before `init_ccl`.
@@ -91,7 +91,7 @@ impl WorkerContext {
         self.world_comm.as_mut().map(|comm| comm as &mut dyn Communicator).ok_or(Error::NoCommunicator)
     }
 
-    /// The communicator of this worker's group; rank = seat in the group.
+    /// The communicator of this worker's group; the rank is the position in the group.
     ///
     /// # Errors
     /// As [`WorkerContext::comm`].
@@ -100,7 +100,7 @@ impl WorkerContext {
         comm.map(|comm| comm as &mut dyn Communicator).ok_or(Error::NoCommunicator)
     }
 
-    /// The communicator of the group, or of all workers.
+    /// The communicator of this worker's group if `in_group` is true, otherwise that of all workers.
     ///
     /// # Errors
     /// As [`WorkerContext::comm`].
@@ -108,17 +108,18 @@ impl WorkerContext {
         if in_group { self.group_comm() } else { self.comm() }
     }
 
-    /// The session's store in this epoch. After a [recovery](crate::Session::recover), calls of a store from before fail.
+    /// The session's store in this epoch. After a [recovery](crate::Session::recover), calls on stores of earlier
+    /// epochs fail.
     pub fn store(&self) -> Arc<dyn Store> {
         self.link.store()
     }
 
-    /// The way to peers and controller beside the commands.
+    /// The worker's link to peers and the controller, outside the command stream.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// How long one collective may take; a good limit for waits of one's own.
+    /// Limit for one collective. Worker functions can use it for their own waits.
     pub fn deadline(&self) -> Duration {
         self.config.collective_deadline
     }
@@ -126,15 +127,16 @@ impl WorkerContext {
     /// A zeroed tensor on this worker's device.
     ///
     /// # Errors
-    /// An impossible shape, or no room.
+    /// The shape is invalid, or the device has too little memory.
     pub fn empty(&mut self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         Tensor::in_new_storage(dtype, shape, |bytes| self.queue.alloc(bytes))
     }
 
-    /// Sends to the worker in the same seat of the next group. `examples/pipeline.rs` of the package `disco` is a whole program.
+    /// Sends to the worker at the same position in the next group. `examples/pipeline.rs` of the package `disco` is a
+    /// complete program.
     ///
     /// # Errors
-    /// This is the last group, or the communicator's own.
+    /// The worker is in the last group, or the communicator fails.
     pub fn send_to_next_group(&mut self, src: &Tensor) -> Result<()> {
         let next = self.worker.index() + self.world().group_size();
         if next >= self.world().size() {
@@ -143,10 +145,10 @@ impl WorkerContext {
         self.comm()?.send(src, Rank::new(next as u32))
     }
 
-    /// Receives from the worker in the same seat of the previous group.
+    /// Receives from the worker at the same position in the previous group.
     ///
     /// # Errors
-    /// This is the first group, or the communicator's own.
+    /// The worker is in the first group, or the communicator fails.
     pub fn recv_from_prev_group(&mut self, dst: &Tensor) -> Result<()> {
         let prev = self.worker.index().checked_sub(self.world().group_size());
         let Some(prev) = prev else {
@@ -158,11 +160,11 @@ impl WorkerContext {
         self.comm()?.recv(dst, Rank::new(prev as u32))
     }
 
-    /// Joins a new data plane in place of the old one, on `device`.
+    /// Joins a new data plane on `device`, in place of the old one.
     pub(crate) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
         self.disconnect();
         if device != self.device() {
-            // The old one goes first: it is another device's, perhaps, which must not be current afterwards.
+            // The old queue is dropped first: it may belong to another device, which must not be current afterwards.
             self.queue = device_api::host_queue(self.link.arena().cloned());
             if !device.is_host() {
                 self.queue = device_api::find(device.kind)?.bind(device)?;
@@ -178,7 +180,7 @@ impl WorkerContext {
             connect_deadline: self.config.connect_deadline,
         };
         let comm = backend.connect(seat, at)?;
-        // Alike on all ranks, whoever failed to connect before.
+        // The name is the same on all ranks, also after some ranks have failed to connect.
         let name = format!("plane {:016x}", fnv1a(at.as_bytes()));
         let mut comm = Watched::new(comm, name, self.link.clone(), self.deadline(), self.config.check);
         if world.groups() > 1 {
@@ -195,7 +197,7 @@ impl WorkerContext {
         self.world_comm = None;
     }
 
-    /// Waits for everything enqueued on communicators and stream.
+    /// Waits for all operations enqueued on communicators and stream.
     pub(crate) fn synchronize(&mut self) -> Result<()> {
         for comm in [&mut self.world_comm, &mut self.group_comm].into_iter().flatten() {
             comm.synchronize()?;
@@ -205,7 +207,7 @@ impl WorkerContext {
     }
 }
 
-/// FNV-1a of 64 bits. `std`'s hashes may differ between builds of Rust, and so between ranks.
+/// 64-bit FNV-1a. The hashes of `std` may differ between Rust versions, and so between ranks.
 fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;

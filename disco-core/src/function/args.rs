@@ -1,23 +1,23 @@
-//! Arguments of a call, as a worker sees them.
+//! Arguments of a call, on the worker's side.
 
 use super::{FromArg, Object, Registers};
 use crate::error::{Error, Result};
 use crate::value::Value;
 
-/// The arguments of one call: values, with registers standing for what the worker has in them.
+/// The arguments of one call: values, and registers that stand for the worker's objects.
 #[derive(Debug)]
 pub struct Args<'a> {
     values: &'a [Value],
     registers: &'a Registers,
 }
 
-/// One argument.
+/// An argument.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub enum Arg<'a> {
-    /// Came with the command.
+    /// A value from the command.
     Value(&'a Value),
-    /// Stands in a register.
+    /// An object from a register.
     Object(&'a Object),
 }
 
@@ -26,12 +26,12 @@ impl<'a> Args<'a> {
         Self { values, registers }
     }
 
-    /// How many there are.
+    /// Number of arguments.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no arguments.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -39,7 +39,7 @@ impl<'a> Args<'a> {
     /// Argument `index`.
     ///
     /// # Errors
-    /// There are fewer, or the register is empty or poisoned.
+    /// There are fewer arguments, or the register is empty or poisoned.
     pub fn arg(&self, index: usize) -> Result<Arg<'a>> {
         let value = self.values.get(index);
         let value = value.ok_or(Error::ArgumentCount { expected: index + 1, found: self.len() })?;
@@ -52,7 +52,7 @@ impl<'a> Args<'a> {
     /// Argument `index` as a `T`.
     ///
     /// # Errors
-    /// As [`Args::arg`], and [`Error::Argument`] if it is something else.
+    /// As [`Args::arg`], and [`Error::Argument`] if the argument does not convert to `T`.
     pub fn take<T: FromArg>(&self, index: usize) -> Result<T> {
         let arg = self.arg(index)?;
         T::from_arg(arg).ok_or_else(|| Error::Argument { index, expected: T::expected(), found: T::found(arg) })
@@ -67,7 +67,7 @@ impl<'a> Args<'a> {
 }
 
 impl<'a> Arg<'a> {
-    /// The value, if it is one.
+    /// The value, if the argument is one.
     pub fn value(self) -> Option<&'a Value> {
         match self {
             Arg::Value(value) | Arg::Object(Object::Value(value)) => Some(value),
@@ -75,7 +75,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// The kind, in words, for messages.
+    /// The kind as text, for messages.
     pub fn kind(self) -> &'static str {
         match self {
             Arg::Value(value) => value.kind(),

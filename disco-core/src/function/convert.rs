@@ -13,8 +13,8 @@ use crate::value::Value;
 
 /// A type that a worker function can take.
 ///
-/// `Option<T>` also takes none; `Rc<T>` takes a value that another worker function returned as [`Opaque`]; integers are
-/// taken if they fit, and as floats too.
+/// `Option<T>` also takes none. `Rc<T>` takes a value that a worker function returned as [`Opaque`]. Integer types take
+/// integers that fit; floats take integers too.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be an argument of a worker function",
     label = "not an argument of a worker function",
@@ -22,13 +22,13 @@ use crate::value::Value;
     note = "a worker function takes owned arguments: `String` instead of `&str`, `Tensor` instead of `&Tensor`"
 )]
 pub trait FromArg: Sized {
-    /// The type in words, for messages.
+    /// The type as text, for messages.
     fn expected() -> &'static str;
 
-    /// The argument as `Self`, if it is one.
+    /// Converts the argument; none if it is of another type.
     fn from_arg(arg: Arg<'_>) -> Option<Self>;
 
-    /// An argument that is refused, in words, for messages: its kind, and what is wrong with its content.
+    /// A refused argument as text, for messages: its kind, and the fault of its content.
     fn found(arg: Arg<'_>) -> String {
         arg.kind().into()
     }
@@ -42,13 +42,13 @@ pub trait FromArg: Sized {
     note = "a value of another type stays on its worker if the function returns `Opaque::new(value)`"
 )]
 pub trait IntoObject {
-    /// The object for the register.
+    /// Converts the result to the object for the register.
     fn into_object(self) -> Object;
 
-    /// As [`IntoObject::into_object`], for a type of which not every value becomes an object.
+    /// As [`IntoObject::into_object`], for a type with values that can't be converted.
     ///
     /// # Errors
-    /// This value does not; the worker function fails with the error.
+    /// The value can't be converted. The worker function fails with the error.
     fn try_into_object(self) -> Result<Object, BoxError>
     where
         Self: Sized,

@@ -1,4 +1,4 @@
-//! Values of any serde type as arguments and results.
+//! Arguments and results of any serde type.
 
 use std::any::type_name;
 
@@ -9,12 +9,12 @@ use super::{Arg, BoxError, FromArg, IntoObject, Object};
 use crate::error::{Error, Result};
 use crate::value::Value;
 
-/// A value of any type that serde writes and reads, as an argument or a result of a worker function. It travels as JSON text, a
+/// A value of any serde type, as an argument or a result of a worker function. It is sent as JSON text, a
 /// [`Value::Str`], in sessions of every kind.
 ///
-/// JSON describes itself, so that an error names the field that is missing or wrong, and every serde attribute works
-/// (`untagged`, `flatten`, `default`). It has no NaN and no infinity: serde writes them as `null`, which is no float. Numbers in
-/// bulk belong in a [`Tensor`](crate::Tensor).
+/// JSON is self-describing, so an error names the missing or wrong field, and all serde attributes work (`untagged`,
+/// `flatten`, `default`). JSON has no NaN and no infinity: serde writes them as `null`, which does not read as a float.
+/// Use a [`Tensor`](crate::Tensor) for large numbers of values.
 ///
 /// ```
 /// use disco_core::function::Json;
@@ -46,15 +46,15 @@ use crate::value::Value;
 /// `examples/serde_values.rs` of the package `disco` is a whole program.
 ///
 /// # Errors
-/// An argument of another shape is an [`Error::Argument`] of the worker, with its function, the argument's position and serde's
-/// reason. A value that serde can't write (a map whose keys are no strings) is an [`Error::Invalid`]: as an argument of the
-/// call, as a result of the worker function.
+/// An argument that does not deserialize makes the worker fail with [`Error::Argument`], which names the function, the
+/// argument's position and serde's reason. A value that serde can't write, such as a map whose keys are not strings, is
+/// an [`Error::Invalid`]: of the call if it is an argument, of the worker function if it is a result.
 #[allow(clippy::exhaustive_structs, reason = "a wrapper and nothing else")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Json<T>(pub T);
 
 impl<T: Serialize> Json<T> {
-    /// The value as it travels: for [`Session::set`](crate::Session::set).
+    /// The value as JSON text, for [`Session::set`](crate::Session::set).
     ///
     /// # Errors
     /// [`Error::Invalid`]: serde can't write the value as JSON.
@@ -92,7 +92,7 @@ impl<T: Serialize> IntoObject for Json<T> {
     }
 }
 
-/// The value of a string; none for another kind of argument.
+/// Deserializes a string argument; none for another kind of argument.
 fn read<T: DeserializeOwned>(arg: Arg<'_>) -> Option<Result<T, serde_json::Error>> {
     match arg.value()? {
         Value::Str(text) => Some(serde_json::from_str(text)),
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_whose_keys_are_no_strings_does_not_become_json() {
+    fn a_map_whose_keys_are_not_strings_is_an_error() {
         let error = Json(HashMap::from([((1, 2), 3)])).to_value().unwrap_err().to_string();
         assert_eq!(
             error,
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn json_of_another_type_is_refused_with_the_reason_of_serde() {
+    fn json_of_another_type_is_an_error_with_the_reason_of_serde() {
         let text = Value::from("[1, true]");
         assert!(Json::<Vec<u8>>::from_arg(Arg::Value(&text)).is_none());
         let found = Json::<Vec<u8>>::found(Arg::Value(&text));

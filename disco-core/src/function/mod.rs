@@ -1,4 +1,4 @@
-//! Worker functions: plain typed Rust functions under names.
+//! Worker functions: typed Rust functions registered under names.
 //!
 //! ```
 //! use disco_core::{Result, Tensor, WorkerContext};
@@ -34,7 +34,7 @@ use crate::activity::Activity;
 use crate::context::WorkerContext;
 use crate::error::{Error, Result};
 
-/// What a worker function may fail with: any error, with its chain of causes.
+/// The error of a worker function: any error, with its chain of causes.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A worker function with its name, callable with any arguments.
@@ -44,14 +44,14 @@ pub struct Function(Rc<Named>);
 struct Named {
     name: String,
     call: Box<Packed>,
-    /// The name's number in the worker's [`Activity`](crate::activity::Activity), once it was called.
+    /// The name's number in the worker's [`Activity`](crate::activity::Activity), set by the first call.
     tag: OnceCell<u32>,
 }
 
 type Packed = dyn Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>;
 
 impl Function {
-    /// A function from its untyped form.
+    /// A function from an untyped closure.
     pub fn new(
         name: impl Into<String>,
         call: impl Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError> + 'static,
@@ -59,20 +59,20 @@ impl Function {
         Self(Rc::new(Named { name: name.into(), call: Box::new(call), tag: OnceCell::new() }))
     }
 
-    /// The name it was looked up with.
+    /// The name of the lookup.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The name's number in the activity of the one worker that has this function.
+    /// The name's number in the activity of the worker that owns this function.
     pub(crate) fn tag(&self, activity: &Activity) -> u32 {
         *self.0.tag.get_or_init(|| activity.intern(self.name()))
     }
 
-    /// Calls it.
+    /// Calls the function.
     ///
     /// # Errors
-    /// Arguments that it does not take, or its own.
+    /// The arguments do not fit, or the function fails.
     pub fn call(&self, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
         (self.0.call)(ctx, args)
     }
@@ -84,11 +84,11 @@ impl fmt::Debug for Function {
     }
 }
 
-/// A worker function as a value in the registry; made by [`register_function!`](crate::register_function).
+/// An entry of a worker function in the registry; made by [`register_function!`](crate::register_function).
 #[allow(clippy::exhaustive_structs, reason = "`register_function!` writes one in the crate of the function")]
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionEntry {
-    /// What [`Session::function`](crate::Session::function) finds it by; prefix it with your program's name.
+    /// Name for [`Session::function`](crate::Session::function). Prefix it with your program's name.
     pub name: &'static str,
     /// The function.
     pub call: fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>,
@@ -101,9 +101,9 @@ inventory::collect!(FunctionEntry);
 /// Registers worker functions: `register_function!("name", function);`.
 ///
 /// A function takes `&mut WorkerContext` and up to eight arguments that implement
-/// [`FromArg`](crate::function::FromArg), and returns a `Result` of something that implements
-/// [`IntoObject`](crate::function::IntoObject) and of any error. A name is registered once in a program: a session does not
-/// start if two functions have the same name.
+/// [`FromArg`](crate::function::FromArg). It returns a `Result` whose value implements
+/// [`IntoObject`](crate::function::IntoObject), with any error type. A session does not start if two functions have the
+/// same name.
 #[macro_export]
 macro_rules! register_function {
     ($name:expr, $function:path) => {
@@ -119,23 +119,23 @@ macro_rules! register_function {
 
 /// A function with the signature of a worker function. `A` is the tuple of its argument types.
 ///
-/// That the types can be arguments and a result is for [`FromArgs`] and [`IntoObject`] to say, so that the compiler names the
-/// type which can't.
+/// The trait does not require [`FromArgs`] or [`IntoObject`]. Other bounds do, so that a compiler error names the type
+/// that can't be an argument or a result.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no worker function",
     label = "not a worker function",
     note = "a worker function is `fn(&mut WorkerContext, ..) -> Result<T, E>` with up to eight arguments behind the context"
 )]
 pub trait WorkerFunction<A> {
-    /// What it returns.
+    /// The type of its results.
     type Output;
-    /// What it fails with.
+    /// The type of its errors.
     type Error;
 
-    /// Calls it.
+    /// Calls the function.
     ///
     /// # Errors
-    /// Its own.
+    /// The function fails.
     fn call(&self, ctx: &mut WorkerContext, args: A) -> Result<Self::Output, Self::Error>;
 }
 
@@ -204,14 +204,14 @@ pub fn names() -> Vec<&'static str> {
 /// The worker function registered under `name`.
 ///
 /// # Errors
-/// [`Error::UnknownFunction`], with the name most alike.
+/// [`Error::UnknownFunction`], with the most similar name.
 pub fn find(name: &str) -> Result<Function> {
     let entry = inventory::iter::<FunctionEntry>.into_iter().find(|entry| entry.name == name);
     let entry = entry.ok_or_else(|| Error::UnknownFunction { name: name.into(), similar: similar(name) })?;
     Ok(Function::new(entry.name, entry.call))
 }
 
-/// Checks that each name is registered once: workers find their functions by name.
+/// Checks that each name is registered once.
 ///
 /// # Errors
 /// [`Error::Invalid`] with the name and both places, if two functions have the same name.
@@ -227,10 +227,10 @@ pub fn check_names() -> Result<()> {
     }
 }
 
-/// Compares the worker functions of another program with this one's, which both must have: workers find them by name.
+/// Checks that another process has the same worker functions as this one.
 ///
 /// # Errors
-/// They differ, and in what.
+/// The sets of names differ. The error lists the differences.
 pub fn compare(theirs: &[String]) -> Result<()> {
     let ours = names();
     let missing: Vec<&str> = ours.iter().copied().filter(|name| !theirs.iter().any(|n| n == name)).collect();
@@ -246,7 +246,7 @@ pub fn compare(theirs: &[String]) -> Result<()> {
     Err(Error::refused(format!("it is another program: its worker functions differ{missing}{unknown}")))
 }
 
-/// A registered name that is at most a third different.
+/// The most similar registered name, if at most a third of the characters differ.
 fn similar(name: &str) -> Option<String> {
     let distance = |known: &&str| strsim::osa_distance(known, name);
     let best = names().into_iter().min_by_key(distance)?;
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_name_suggests_the_one_meant() {
+    fn the_error_of_an_unknown_name_suggests_a_similar_name() {
         let error = find("disco.al_reduce").unwrap_err().to_string();
         assert_eq!(error, "no worker function `disco.al_reduce` is registered; did you mean `disco.all_reduce`?");
         let error = find("something.else.entirely").unwrap_err().to_string();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn another_program_is_told_apart_by_its_functions() {
+    fn compare_with_other_functions_is_an_error() {
         let mut functions: Vec<String> = names().into_iter().map(str::to_owned).collect();
         compare(&functions).unwrap();
         let gone = functions.remove(0);

@@ -1,4 +1,4 @@
-//! What a register holds.
+//! The content of a register.
 
 use std::any::{Any, type_name};
 use std::fmt;
@@ -7,12 +7,12 @@ use std::rc::Rc;
 use super::Function;
 use crate::value::Value;
 
-/// The content of a register: a value, a worker function, or any Rust value. Stays on its worker's thread; only values
-/// can leave it.
+/// The content of a register: a value, a worker function, or any Rust value. It stays on the worker's thread; only
+/// values can be sent to the controller.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub enum Object {
-    /// Something that could also be an argument.
+    /// A value that can also be an argument.
     Value(Value),
     /// A worker function.
     Function(Function),
@@ -20,8 +20,8 @@ pub enum Object {
     Opaque(Opaque),
 }
 
-/// A Rust value of one worker, shared by reference count: state of the program's own, in a register. Worker functions return it,
-/// and take what is inside as `Rc<T>`. `examples/own_state.rs` is a whole program.
+/// A reference-counted Rust value of one worker: state of the program in a register. Worker functions return it, and
+/// take the inner value as `Rc<T>`. `examples/own_state.rs` is a complete program.
 #[derive(Clone)]
 pub struct Opaque {
     value: Rc<dyn Any>,
@@ -34,12 +34,12 @@ impl Opaque {
         Self { value: Rc::new(value), type_name: type_name::<T>() }
     }
 
-    /// The value, if it is a `T`.
+    /// The inner value, if it is a `T`.
     pub fn downcast<T: 'static>(&self) -> Option<Rc<T>> {
         self.value.clone().downcast().ok()
     }
 
-    /// The name of its Rust type.
+    /// The name of the Rust type of the inner value.
     pub fn type_name(&self) -> &'static str {
         self.type_name
     }
@@ -52,7 +52,7 @@ impl fmt::Debug for Opaque {
 }
 
 impl Object {
-    /// The kind, in words, for messages.
+    /// The kind as text, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Object::Value(value) => value.kind(),

@@ -6,7 +6,7 @@ use super::Object;
 use crate::error::{Error, Failure, Result};
 use crate::id::RegisterId;
 
-/// The objects of one worker, by register. Grows as ids appear, which are bounded by [`RegisterId::LIMIT`].
+/// The objects of one worker, by register. Grows with the largest id used, which is less than [`RegisterId::COUNT`].
 #[derive(Debug, Default)]
 pub struct Registers(Vec<Slot>);
 
@@ -15,7 +15,7 @@ enum Slot {
     #[default]
     Empty,
     Full(Object),
-    /// The command that was to fill it failed or was skipped.
+    /// The command that sets the register failed or was skipped.
     Poisoned(Arc<Failure>),
 }
 
@@ -23,7 +23,7 @@ impl Registers {
     /// The object in a register.
     ///
     /// # Errors
-    /// The register is empty, or poisoned: the failure that kept it from being set.
+    /// The register is empty, or poisoned by a failure, which the error names.
     pub fn object(&self, register: RegisterId) -> Result<&Object> {
         match self.0.get(register.index()) {
             Some(Slot::Full(object)) => Ok(object),

@@ -9,33 +9,35 @@ use crate::id::WorkerId;
 
 /// Hands file descriptors to peers on this machine.
 pub trait Descriptors: Debug + Send + Sync {
-    /// Hands a descriptor to peers; they take it by the name returned, which goes through the store.
+    /// Shares a descriptor with peers, which receive it by the returned name. The caller passes the name through the
+    /// store.
     ///
     /// # Errors
-    /// The descriptor can't be passed on.
+    /// The descriptor can't be shared.
     fn share(&self, fd: OwnedFd) -> Result<SharedFd>;
 
-    /// Takes a shared descriptor back; peers that have received it keep it.
+    /// Stops sharing a descriptor. Peers that have received it keep it.
     fn unshare(&self, fd: SharedFd);
 
-    /// A descriptor that a peer shared.
+    /// Receives a descriptor that a peer shares.
     ///
     /// # Errors
-    /// Nobody shared it, or whoever did is gone; [`Error::Deadline`](crate::Error::Deadline).
+    /// No process shares the descriptor, or the process that shared it has ended;
+    /// [`Error::Deadline`](crate::Error::Deadline).
     fn receive(&self, fd: SharedFd, deadline: Duration) -> Result<OwnedFd>;
 }
 
-/// The name of a descriptor handed over with [`Descriptors::share`], unique in the session.
+/// The name of a descriptor shared with [`Descriptors::share`], unique in the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedFd(u64);
 
 impl SharedFd {
-    /// The name of a worker's descriptor of this number, where workers name their own.
+    /// The name of descriptor `number` of a worker, for lanes whose workers name their descriptors.
     pub const fn of(worker: WorkerId, number: u32) -> Self {
         Self((worker.index() as u64 + 1) << 32 | number as u64)
     }
 
-    /// Whose it is, if it was named so.
+    /// The worker that shares the descriptor, if [`SharedFd::of`] made the name.
     pub const fn owner(self) -> Option<WorkerId> {
         match (self.0 >> 32) as u32 {
             0 => None,

@@ -1,17 +1,17 @@
-//! What a worker reaches besides its commands, from any thread, also while a function runs.
+//! A worker's connections outside the command stream. Any thread may use them, also while a function runs.
 //!
-//! A [`Link`] is made of parts, each with a contract of its own:
+//! The parts of a [`Link`]:
 //!
 //! ```text
-//! SharedStore    the session's store, which each epoch sees by a view         crate::store
+//! SharedStore    the session's store, with a view for each epoch              crate::store
 //! Descriptors    file descriptors for peers on this machine                   descriptors
-//! AbortRegistry  who is told of an abort, and in which epoch the worker is    crate::abort
-//! Activity       what the worker is doing, for reports                        crate::activity
-//! Arena          where host tensors are made that other processes map         crate::shared_memory
+//! AbortRegistry  the listeners of aborts, and the worker's epoch              crate::abort
+//! Activity       the state of the worker, for reports                         crate::activity
+//! Arena          allocator of host tensors that other processes map           crate::shared_memory
 //! ```
 //!
-//! A lane brings the store, the descriptors and a function for notices to the controller. [`Shared`] is store and descriptors of
-//! workers that are threads of one process.
+//! A lane provides the store, the descriptors and a function that sends notices to the controller. [`Shared`] is the
+//! store and the descriptors of workers that are threads of one process.
 
 mod descriptors;
 mod shared;

@@ -1,4 +1,4 @@
-//! What workers of one process share.
+//! State that the workers of one process share.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use crate::shared_memory::Arena;
 use crate::store::{MemoryStore, SharedStore};
 use crate::sync;
 
-/// What the workers of one process and those that it has started share: a store, descriptors.
+/// State that the workers of one process and of its child processes share: a store, descriptors.
 #[derive(Debug)]
 pub struct Shared {
     store: Arc<dyn SharedStore>,
@@ -23,19 +23,19 @@ pub struct Shared {
 }
 
 impl Default for Shared {
-    /// Nothing so far, in a store of its own.
+    /// An empty exchange with a new store.
     fn default() -> Self {
         Self::new(Arc::new(MemoryStore::default()))
     }
 }
 
 impl Shared {
-    /// Nothing so far, but a store that others may share.
+    /// An empty exchange with `store`, which other processes may share.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
         Self { store, fds: Mutex::default(), next_fd: AtomicU32::default(), arena: None }
     }
 
-    /// Nothing so far; workers of this process make their host tensors in `arena`.
+    /// An empty exchange whose workers allocate their host tensors in `arena`.
     pub fn with_arena(arena: Arc<Arena>) -> Self {
         Self { arena: Some(arena), ..Self::default() }
     }
@@ -45,32 +45,32 @@ impl Shared {
         &self.store
     }
 
-    /// A worker has shared a descriptor.
+    /// Adds a descriptor that a worker shares.
     pub fn put(&self, name: SharedFd, fd: OwnedFd) {
         self.fds().insert(name, fd);
     }
 
-    /// A worker has taken a descriptor back.
+    /// Removes a descriptor that its worker no longer shares.
     pub fn remove(&self, name: SharedFd) {
         self.fds().remove(&name);
     }
 
-    /// A worker is lost, and its descriptors with it.
+    /// Removes all descriptors of a lost worker.
     pub fn remove_all_of(&self, worker: WorkerId) {
         self.fds().retain(|name, _| name.owner() != Some(worker));
     }
 
-    /// A copy of a descriptor.
+    /// A duplicate of a shared descriptor.
     ///
     /// # Errors
-    /// Nobody shared it, or there are too many descriptors.
+    /// No worker shares the descriptor, or the process has too many descriptors.
     pub fn copy(&self, name: SharedFd) -> Result<OwnedFd> {
         let fds = self.fds();
         let shared = fds.get(&name).ok_or_else(|| Error::state(format!("nobody shared {name:?}")))?;
         shared.try_clone().map_err(|error| Error::system(format!("{name:?} can't be duplicated"), error))
     }
 
-    /// Where workers of this process make their host tensors.
+    /// The allocator of host tensors of this process's workers.
     pub(super) fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.as_ref()
     }

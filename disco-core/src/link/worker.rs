@@ -1,4 +1,4 @@
-//! One worker's link.
+//! The link of a worker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::shared_memory::Arena;
 use crate::signal::Notice;
 use crate::store::{SharedStore, Store, View};
 
-/// A worker's way to its peers and its controller, beside the command stream. Clones are the same link.
+/// A worker's link to its peers and the controller, outside the command stream. Clones share the link.
 #[derive(Clone)]
 pub struct Link {
     store: Arc<dyn SharedStore>,
@@ -23,7 +23,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link over these, whose notices go to `notify`.
+    /// A link over a store and descriptors. `notify` sends its notices.
     pub fn new(
         store: Arc<dyn SharedStore>,
         descriptors: Arc<dyn Descriptors>,
@@ -33,61 +33,62 @@ impl Link {
         Self { store, descriptors, aborts, activity, arena, notify }
     }
 
-    /// The link of a worker that is a thread of the controller's process; notices go to `notify`.
+    /// The link of a worker that is a thread of the controller's process. `notify` gets its notices.
     pub fn of_thread(shared: Arc<Shared>, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         let (store, arena) = (shared.store().clone(), shared.arena().cloned());
         Self { arena, ..Self::new(store, shared, notify) }
     }
 
-    /// The link of a communicator without a session; notices are logged.
+    /// The link of a communicator without a session. It logs notices.
     pub fn bare(shared: Arc<Shared>) -> Self {
         Self::of_thread(shared, |notice| tracing::warn!(%notice, "no session to tell"))
     }
 
-    /// The same with host tensors made in `arena`, which peers that are other processes map.
+    /// Sets the allocator of host tensors that peers in other processes can map.
     #[must_use]
     pub fn in_arena(self, arena: Arc<Arena>) -> Self {
         Self { arena: Some(arena), ..self }
     }
 
-    /// Tells the controller something at once.
+    /// Sends a notice to the controller at once.
     pub fn notify(&self, notice: Notice) {
         (self.notify)(notice);
     }
 
-    /// The session's store in the epoch that this worker is in now; it stays in that epoch.
+    /// A view of the session's store in this worker's current epoch. The view stays in that epoch.
     pub fn store(&self) -> Arc<dyn Store> {
         Arc::new(View::new(self.store.clone(), self.aborts.epoch()))
     }
 
-    /// How peers on this machine get file descriptors.
+    /// The exchange of file descriptors with peers on this machine.
     pub fn descriptors(&self) -> &Arc<dyn Descriptors> {
         &self.descriptors
     }
 
-    /// Tells `abort` of the session's abort, now if it was already. Held weakly: dropping it unregisters.
+    /// Registers `abort` for the session's abort; calls it at once if the session is aborted. The link holds it weakly:
+    /// dropping `abort` unregisters it.
     pub fn on_abort(&self, abort: &Arc<dyn Abort>) {
         self.aborts.listen(abort);
     }
 
-    /// Aborts this worker's listeners and the store, unless `epoch` is over. Lanes call it.
+    /// Aborts this worker's listeners and store, unless `epoch` is over. Lanes call this method.
     pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
         self.aborts.abort(epoch, cause);
         self.store.abort(epoch, cause);
     }
 
-    /// A new epoch starts: aborts of earlier ones are forgotten.
+    /// Starts an epoch and clears aborts of earlier epochs.
     pub fn reset(&self, epoch: u64) {
         self.aborts.reset(epoch);
         self.store.begin(epoch);
     }
 
-    /// Where this worker's state is written down.
+    /// The record of this worker's progress.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.activity
     }
 
-    /// Where host tensors of this worker are made, if its peers are other processes that can map them.
+    /// The allocator of host tensors that peers in other processes can map, if there is one.
     pub fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.as_ref()
     }
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_late_stays_in_the_store_of_its_epoch() {
+    fn a_store_view_stays_in_its_epoch_while_peers_begin_the_next() {
         let (early, late) = pair();
         let held = late.store();
         early.reset(1);

@@ -1,4 +1,4 @@
-//! What the arguments of an operation say.
+//! Properties of an operation that follow from its arguments.
 
 use super::{Op, Reduction};
 use crate::dtype::DType;
@@ -6,7 +6,7 @@ use crate::id::Rank;
 use crate::tensor::Tensor;
 
 impl Op {
-    /// What it reads, if not in place.
+    /// The tensor that the operation reads; none if it runs in place.
     pub fn src(&self) -> Option<&Tensor> {
         match self {
             Op::AllReduce { src, .. }
@@ -24,7 +24,7 @@ impl Op {
         }
     }
 
-    /// What it writes (and reads, in place).
+    /// The tensor that the operation writes, and also reads if it runs in place.
     pub fn dst(&self) -> Option<&Tensor> {
         match self {
             Op::AllReduce { dst, .. }
@@ -66,8 +66,9 @@ impl Op {
         self.src().or(self.dst()).map(Tensor::dtype)
     }
 
-    /// What all ranks of a collective must agree on, as text: `all_reduce sum f32 x 64`, `broadcast f32 x 64, root rank 0`.
-    /// `size` is the communicator's. V-forms leave out what may differ.
+    /// The properties that must match on all ranks of a collective, as text: `all_reduce sum f32 x 64`,
+    /// `broadcast f32 x 64, root rank 0`. `size` is the size of the communicator. V-forms leave out counts that may
+    /// differ between ranks.
     pub fn signature(&self, size: usize) -> String {
         let mut text = self.kind().name().to_owned();
         if let Some(reduction) = self.reduction() {
@@ -87,8 +88,8 @@ impl Op {
         }
     }
 
-    /// Elements of one rank's block: all of them, where an operation has no blocks. Of the V-forms, what this rank sends,
-    /// which may differ from rank to rank.
+    /// Number of elements of one rank's block, or of all elements if the operation has no blocks. For the V-forms, the
+    /// number that this rank sends, which may differ between ranks.
     pub fn count(&self, size: usize) -> usize {
         let size = size.max(1);
         let len = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::elements);

@@ -1,4 +1,4 @@
-//! Arguments of one rank that can't be right, whatever the others pass.
+//! Checks of one rank's arguments, without communication.
 
 use super::{Op, Reduction};
 use crate::dtype::DType;
@@ -6,13 +6,13 @@ use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::tensor::Tensor;
 
-/// Checks what rank `rank` of `size` passes as one group: each operation by itself, and that they go together. Backends call it
-/// before anything is launched.
+/// Checks a group of rank `rank` of `size`: each operation separately, and their combination. Backends call this
+/// function before they start any operation.
 ///
 /// # Errors
-/// [`Error::Invalid`]: as for [`Op::check`]; point-to-point operations among collectives; something that is received into is also
-/// sent or received into; a rank sends to itself without receiving it in the same group, or the other way round, which
-/// nobody could ever match.
+/// [`Error::Invalid`]: errors of [`Op::check`]; the group mixes point-to-point operations and collectives; the elements
+/// of a receive overlap those of another operation; a send of the rank to itself has no matching receive in the group,
+/// or a receive no matching send.
 pub fn check_group(group: &[Op], rank: Rank, size: usize) -> Result<()> {
     group.iter().try_for_each(|op| op.check(rank, size))?;
     let mut kinds = group.iter().map(|op| op.kind().is_point_to_point());
@@ -23,7 +23,7 @@ pub fn check_group(group: &[Op], rank: Rank, size: usize) -> Result<()> {
     if first == Some(true) { check_pairs(group, rank) } else { Ok(()) }
 }
 
-/// Refuses tensors that are on devices, for `backend`, which carries host tensors.
+/// Refuses device tensors, for a `backend` that supports host tensors only.
 ///
 /// # Errors
 /// [`Error::Unsupported`].
@@ -57,11 +57,11 @@ fn check_pairs(group: &[Op], rank: Rank) -> Result<()> {
 }
 
 impl Op {
-    /// Checks what rank `rank` of `size` passes: counts, dtypes, root, layout, overlap. Backends call it before anything is
-    /// launched.
+    /// Checks the arguments of rank `rank` of `size`: counts, dtypes, root, layout and overlap. Backends call this
+    /// method before they start the operation.
     ///
     /// # Errors
-    /// [`Error::Invalid`], naming the operation.
+    /// [`Error::Invalid`] with the operation and the reason.
     pub fn check(&self, rank: Rank, size: usize) -> Result<()> {
         if rank.index() >= size {
             return self.refuse(format!("{rank} of {size} ranks does not exist"));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_nobody_could_run_is_refused() {
+    fn an_invalid_group_is_an_error() {
         let (rank, other) = (Rank::new(1), Rank::new(0));
         let why = |group: &[Op]| check_group(group, rank, 4).unwrap_err().to_string();
         let send = |to| Op::Send { src: tensor(2), to };
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_roots_and_dtypes_are_checked_by_name() {
+    fn errors_of_counts_roots_and_dtypes_name_the_operation() {
         let gather = Op::AllGather { src: Some(tensor(2)), dst: tensor(12) };
         assert_eq!(why(&gather), "all_gather: src has 2 elements, expected 3");
         assert_eq!(
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn partial_overlap_is_refused_and_the_same_elements_are_in_place() {
+    fn partial_overlap_is_an_error_and_equal_elements_are_in_place() {
         let all = tensor(8);
         let sum = Reduction::Sum;
         let shifted =

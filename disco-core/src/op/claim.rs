@@ -9,9 +9,9 @@ use super::Op;
 use crate::error::Result;
 use crate::tensor::{Access, Storage};
 
-/// The storages that a group of operations reads and writes, held until it is dropped.
+/// Claims of the storages that a group of operations reads and writes. Dropping the value releases them.
 ///
-/// It is filled where it stays: moving it costs more than the claims.
+/// The caller makes an empty value and fills it in place: moving it costs more than the claims.
 #[must_use]
 #[derive(Debug, Default)]
 pub struct Claims<'a> {
@@ -19,7 +19,7 @@ pub struct Claims<'a> {
     is_kept: Cell<bool>,
 }
 
-/// One of them.
+/// The claim of one storage.
 #[derive(Debug)]
 struct Claim<'a> {
     storage: &'a Arc<Storage>,
@@ -30,7 +30,7 @@ impl<'a> Claims<'a> {
     /// Claims each storage of a group once: for writing if any operation writes to it, for reading otherwise.
     ///
     /// # Errors
-    /// [`Error::Busy`](crate::Error::Busy) if somebody views one of them in a way that excludes this.
+    /// [`Error::Busy`](crate::Error::Busy) if a view of one of the tensors excludes this use.
     #[inline]
     pub fn claim(&mut self, group: &'a [Op]) -> Result<()> {
         let written = group.iter().filter_map(Op::dst).map(|dst| (dst.storage(), true));
@@ -44,7 +44,7 @@ impl<'a> Claims<'a> {
         Ok(())
     }
 
-    /// What is claimed as rights of their own, which outlive the operations; nothing if it was kept before.
+    /// Converts the claims to [`Access`]es, which may outlive the operations. Empty if they were converted before.
     pub fn keep(&self) -> Vec<Access> {
         let claims = if self.is_kept.replace(true) { &[] } else { &self.claims[..] };
         claims.iter().map(|claim| claim.storage.claimed(claim.writes)).collect()

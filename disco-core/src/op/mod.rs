@@ -1,4 +1,4 @@
-//! What a communicator can be asked to do, as data.
+//! The operations of a communicator, as data.
 
 mod arguments;
 mod check;

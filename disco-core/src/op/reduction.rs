@@ -5,10 +5,11 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// How elements of several ranks become one.
+/// The function that combines the elements of several ranks.
 ///
-/// Integers wrap; integer `avg` truncates toward zero; for `bool`, sum and max are *or*, prod and min are *and*, avg is
-/// unsupported. The numbering is our own: vendors disagree (TVM min = 2, NCCL max = 2), so each backend maps by name.
+/// Integers wrap, and integer `avg` truncates toward zero. For `bool`, sum and max are *or*, prod and min are *and*,
+/// and avg is unsupported. The numbering is Disco's own: vendors differ (TVM min = 2, NCCL max = 2), so each backend
+/// maps reductions by name.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
@@ -16,9 +17,9 @@ pub enum Reduction {
     Sum,
     /// Product over ranks.
     Prod,
-    /// Smallest; NaN wins on `local`.
+    /// Minimum. `local` returns NaN if any element is NaN.
     Min,
-    /// Largest; NaN wins on `local`.
+    /// Maximum. `local` returns NaN if any element is NaN.
     Max,
     /// Sum divided by the number of ranks.
     Avg,

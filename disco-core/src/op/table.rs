@@ -1,4 +1,4 @@
-//! The operations, as one table.
+//! Table of the operations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use super::Reduction;
 use crate::id::Rank;
 use crate::tensor::Tensor;
 
-/// Makes [`Op`] and [`OpKind`] of one row an operation: its documentation, variant, name and arguments.
+/// Makes [`Op`] and [`OpKind`] from one row per operation: its documentation, variant, name and arguments.
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*
         $kind:ident = $name:literal $({ $($(#[$argument_doc:meta])* $argument:ident: $ty:ty,)* })?,
     )*) => {
-        /// One operation of a communicator of `n` ranks. Tensors are contiguous and share their storage with the
+        /// An operation of a communicator of `n` ranks. Tensors are contiguous and share their storage with the
         /// caller's.
         ///
-        /// A missing `src` is in place, at the offsets of `MPI_IN_PLACE`; other overlap of `src` and `dst` is refused,
-        /// but for the very same elements in `AllReduce`, `Reduce` and `Broadcast`, which is in place too. "Significant
-        /// at the root" means that other ranks pass `None`.
+        /// Without `src` the operation is in place, at the offsets of `MPI_IN_PLACE`. `AllReduce`, `Reduce` and
+        /// `Broadcast` are also in place if `src` and `dst` are the same elements. Any other overlap of `src` and `dst`
+        /// is an error. "Significant at the root" means that other ranks pass `None`.
         #[non_exhaustive]
         #[derive(Clone, Debug)]
         pub enum Op {
             $($(#[$doc])* $kind $({ $($(#[$argument_doc])* $argument: $ty,)* })?,)*
         }
 
-        /// Which [`Op`], without its arguments.
+        /// The kind of an [`Op`].
         #[non_exhaustive]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "named as the variants of `Op`, which are documented")]
@@ -46,7 +46,7 @@ macro_rules! operations {
         }
 
         impl Op {
-            /// Which operation it is.
+            /// The kind of the operation.
             pub const fn kind(&self) -> OpKind {
                 match self {
                     $(Op::$kind { .. } => OpKind::$kind,)*
@@ -74,11 +74,11 @@ operations! {
         dst: Option<Tensor>,
         /// How.
         reduction: Reduction,
-        /// Who gets the result.
+        /// The rank that gets the result.
         root: Rank,
     },
-    /// Block `r` of the reduction over all `src` goes to rank `r`. In place: the input is all of `dst`, the result its first
-    /// `count` elements.
+    /// Rank `r` gets block `r` of the reduction of all `src`. In place: the input is all of `dst`, and the result is in
+    /// its first `count` elements.
     ReduceScatter = "reduce_scatter" {
         /// `n * count` elements.
         src: Option<Tensor>,
@@ -87,7 +87,8 @@ operations! {
         /// How.
         reduction: Reduction,
     },
-    /// `dst` becomes all ranks' `src`, by rank. In place: rank `r`'s block is already at `r * count`.
+    /// `dst` becomes the concatenation of all ranks' `src`, in rank order. In place: rank `r`'s block is already at
+    /// `r * count`.
     AllGather = "all_gather" {
         /// `count` elements.
         src: Option<Tensor>,
@@ -100,7 +101,7 @@ operations! {
         src: Option<Tensor>,
         /// `count` elements.
         dst: Tensor,
-        /// Who sends.
+        /// The rank that sends.
         root: Rank,
     },
     /// As `AllGather`, on the root only. In place at the root: its block is already in `dst`.
@@ -109,7 +110,7 @@ operations! {
         src: Option<Tensor>,
         /// `n * count` elements; significant at the root.
         dst: Option<Tensor>,
-        /// Who receives.
+        /// The rank that receives.
         root: Rank,
     },
     /// Rank `r` gets block `r` of the root's `src`. In place at the root (`dst` missing): its block stays where it is.
@@ -118,10 +119,10 @@ operations! {
         src: Option<Tensor>,
         /// `count` elements; required on ranks other than the root.
         dst: Option<Tensor>,
-        /// Who sends.
+        /// The rank that sends.
         root: Rank,
     },
-    /// Block `s` of rank `r`'s `dst` becomes block `r` of rank `s`'s `src`. In place: `dst` is the input too.
+    /// Block `s` of rank `r`'s `dst` becomes block `r` of rank `s`'s `src`. In place: `dst` is also the input.
     AllToAll = "all_to_all" {
         /// `n * count` elements.
         src: Option<Tensor>,
@@ -134,10 +135,10 @@ operations! {
         src: Option<Tensor>,
         /// The sum of `counts` elements.
         dst: Tensor,
-        /// One count a rank, alike on all ranks.
+        /// One count per rank, the same on all ranks.
         counts: Arc<[usize]>,
     },
-    /// As `AllToAll`, with counts by peer. In place: `dst` is the input too, and both lists of counts are alike.
+    /// As `AllToAll`, with counts by peer. In place: `dst` is also the input, and both lists of counts are equal.
     AllToAllV = "all_to_all_v" {
         /// The sum of `send_counts` elements.
         src: Option<Tensor>,
@@ -148,19 +149,19 @@ operations! {
         /// Elements from each rank.
         recv_counts: Arc<[usize]>,
     },
-    /// Sends to one rank, which posts a matching `Recv`; operations between two ranks match in order. Outside a group
-    /// it may block until then.
+    /// Sends to one rank, which posts a matching `Recv`. Operations between two ranks match in order. Outside a group a
+    /// send may block until the receiver posts its `Recv`.
     Send = "send" {
         /// Any number of elements.
         src: Tensor,
-        /// To whom.
+        /// The receiving rank.
         to: Rank,
     },
     /// Receives from one rank.
     Recv = "recv" {
-        /// As many elements as were sent, of the same dtype.
+        /// The same number of elements as were sent, of the same dtype.
         dst: Tensor,
-        /// From whom.
+        /// The sending rank.
         from: Rank,
     },
     /// Returns when all ranks have called it.
@@ -168,7 +169,7 @@ operations! {
 }
 
 impl OpKind {
-    /// Whether it concerns two ranks only.
+    /// Whether the operation is point-to-point.
     pub const fn is_point_to_point(self) -> bool {
         matches!(self, Self::Send | Self::Recv)
     }

@@ -1,11 +1,11 @@
-//! Arguments of a call, as the controller gives them.
+//! Arguments of a call, on the controller's side.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::DRef;
-use super::dref::Home;
+use super::dref::FreedIds;
 use crate::error::{Error, Result};
 use crate::value::Value;
 
@@ -13,32 +13,33 @@ use crate::value::Value;
 #[derive(Debug, Default)]
 pub struct Arguments {
     pub(super) values: Vec<Value>,
-    /// Kept so that the session can check them, and so that none is freed before the call is submitted.
+    /// Kept for the session's check, and so that no register is freed before the call is submitted.
     pub(super) handles: SmallVec<[DRef; 4]>,
-    /// Why one of them can't be an argument.
+    /// Why the call must fail: the first value that can't be an argument.
     refused: Option<Error>,
 }
 
 impl Arguments {
-    /// Room for `len` arguments.
+    /// An empty list with capacity for `len` arguments.
     pub fn with_capacity(len: usize) -> Self {
         Self { values: Vec::with_capacity(len), ..Self::default() }
     }
 
-    /// Appends one.
+    /// Appends an argument.
     pub fn push(&mut self, arg: impl IntoArg) {
         arg.push_to(self);
     }
 
-    /// Makes the call fail with this error: for an argument that does not become a [`Value`].
+    /// Makes the call fail with this error, unless an earlier error was set. For an argument that can't become a
+    /// [`Value`].
     pub fn refuse(&mut self, error: Error) {
         self.refused.get_or_insert(error);
     }
 
-    /// The one argument, for [`Session::set`](super::Session::set).
+    /// The only argument, for [`Session::set`](super::Session::set).
     ///
     /// # Errors
-    /// It does not become a value.
+    /// The argument can't become a [`Value`].
     pub(super) fn into_value(self) -> Result<Value> {
         match self.refused {
             Some(error) => Err(error),
@@ -46,12 +47,12 @@ impl Arguments {
         }
     }
 
-    /// Refuses handles of other sessions, and registers that no handle stands for.
-    pub(super) fn check(&self, home: &Arc<Home>) -> Result<()> {
+    /// Refuses handles of other sessions, and registers that were not given as handles.
+    pub(super) fn check(&self, freed_ids: &Arc<FreedIds>) -> Result<()> {
         if let Some(error) = &self.refused {
             return Err(error.clone());
         }
-        self.handles.iter().try_for_each(|handle| home.check(handle))?;
+        self.handles.iter().try_for_each(|handle| freed_ids.check(handle))?;
         let registers = self.values.iter().filter(|value| matches!(value, Value::Register(_))).count();
         match registers == self.handles.len() {
             true => Ok(()),
@@ -60,15 +61,15 @@ impl Arguments {
     }
 }
 
-/// Something that can be an argument: whatever becomes a [`Value`], and handles. A `u64`, `usize` or `isize` that does not
-/// fit in `i64` makes the call fail.
+/// Something that can be an argument: a handle, or anything that converts to a [`Value`]. A `u64`, `usize` or `isize`
+/// that does not fit in `i64` makes the call fail.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be an argument of a call",
     label = "not an argument of a worker function",
     note = "an argument is an integer, a float, a `bool`, a string, bytes (`Vec<u8>`, `&[u8]`), a `Tensor` or `&Tensor`, a `Shape`, a `DType`, a `Device`, a `DRef` or `&DRef`, a `Value`, or an `Option` of one of these"
 )]
 pub trait IntoArg {
-    /// Appends it.
+    /// Appends the argument to `args`.
     fn push_to(self, args: &mut Arguments);
 }
 
@@ -80,7 +81,7 @@ pub trait IntoArg {
     note = "each is an `IntoArg`"
 )]
 pub trait IntoArgs {
-    /// The list.
+    /// Converts the list.
     fn into_args(self) -> Arguments;
 }
 

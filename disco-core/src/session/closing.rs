@@ -1,4 +1,4 @@
-//! The end of a session: a thread closes the lanes, and all callers wait for its result.
+//! Shutdown of a session: a thread closes the lanes, and all callers wait for its result.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex};
@@ -9,17 +9,17 @@ use event_listener::Event;
 use crate::error::{Error, Result};
 use crate::sync;
 
-/// Closes the lanes of a session once, however many callers ask for it.
+/// Closes the lanes of a session once, for any number of callers.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
-    state: Mutex<State>,
-    /// Follows each change of `state` to `Open` and `Done`.
+    state: Mutex<ShutdownState>,
+    /// Notified after each change of `state` to `Open` or `Done`.
     changed: Event,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Clone, Debug, Default)]
-enum State {
+enum ShutdownState {
     #[default]
     Open,
     Running,
@@ -29,14 +29,14 @@ enum State {
 impl Closing {
     /// Whether a close has ended, with an error or without.
     pub(super) fn is_done(&self) -> bool {
-        matches!(*sync::lock(&self.state), State::Done(_))
+        matches!(*sync::lock(&self.state), ShutdownState::Done(_))
     }
 
-    /// Runs `close`, which may block, on a thread of its own, unless another caller has started one. Returns the result of the
-    /// one that ran. Dropping the future does not stop it.
+    /// Runs `close`, which may block, on a separate thread, unless another caller has started a close. Returns the
+    /// result of the close that ran. Dropping the future does not stop the close.
     ///
     /// # Errors
-    /// That of the close.
+    /// The error of `close`.
     pub(super) async fn run(self: &Arc<Self>, close: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         let mut close = Some(close);
         loop {
@@ -44,8 +44,9 @@ impl Closing {
             if let Some(close) = close.take_if(|_| self.begin()) {
                 self.start(close);
             }
-            if let State::Done(result) = sync::lock(&self.state).clone() {
-                // The thread has nothing left to do. No thread of a session outlives its shutdown.
+            if let ShutdownState::Done(result) = sync::lock(&self.state).clone() {
+                // Joining does not block for long: the thread has finished its work. No thread of a session outlives
+                // its shutdown.
                 let thread = sync::lock(&self.thread).take();
                 _ = thread.map(JoinHandle::join);
                 return result;
@@ -56,9 +57,9 @@ impl Closing {
 
     fn begin(&self) -> bool {
         let mut state = sync::lock(&self.state);
-        let is_open = matches!(*state, State::Open);
+        let is_open = matches!(*state, ShutdownState::Open);
         if is_open {
-            *state = State::Running;
+            *state = ShutdownState::Running;
         }
         is_open
     }
@@ -81,10 +82,10 @@ impl Closing {
     fn finish(&self, close: &Mutex<Option<impl FnOnce() -> Result<()>>>) {
         let close = sync::lock(close).take();
         let result = panic::catch_unwind(AssertUnwindSafe(|| close.map_or(Ok(()), |close| close())));
-        self.set(State::Done(result.unwrap_or_else(|_| Err(Error::state("the shutdown panicked")))));
+        self.set(ShutdownState::Done(result.unwrap_or_else(|_| Err(Error::state("the shutdown panicked")))));
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: ShutdownState) {
         *sync::lock(&self.state) = state;
         self.changed.notify(usize::MAX);
     }
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_goes_on_when_the_future_that_started_it_is_dropped() {
+    fn a_close_continues_when_the_future_that_started_it_is_dropped() {
         let closing = Arc::new(Closing::default());
         let (open, gate) = mpsc::channel::<()>();
         future::block_on(async {
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_that_panics_is_an_error_of_all_callers() {
+    fn a_close_that_panics_returns_an_error_to_all_callers() {
         let closing = Arc::new(Closing::default());
         future::block_on(async {
             assert!(closing.run(|| panic!("expected by this test")).await.is_err());

@@ -1,4 +1,4 @@
-//! The data plane, from the controller: collectives on handles.
+//! The controller's side of the data plane: collectives on handles.
 
 use std::future::Future;
 
@@ -13,21 +13,22 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::world::World;
 
-/// Which workers take part together.
+/// The set of workers of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scope {
-    /// All workers; rank = worker. The root of the worker-0 forms is worker 0.
+    /// All workers; the rank is the worker's id. The root of the worker-0 forms is worker 0.
     World,
-    /// Each group by itself; rank = seat in the group. The roots of the worker-0 forms are the groups' first workers.
+    /// Each group separately; the rank is the position in the group. The root of the worker-0 forms is the first worker
+    /// of each group.
     Group,
 }
 
-/// Which workers get a tensor; the others get none.
+/// The workers that get a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
-    /// All.
+    /// All workers.
     All,
     /// Worker 0 only.
     Worker0,
@@ -48,19 +49,19 @@ impl Scope {
     }
 }
 
-/// Collectives on handles, for every [`Session`]: each is one call of a worker function `disco.…`, submitted without awaiting a
-/// reply. Handles stand for one tensor on each worker; in "from worker 0" and "to worker 0", the handle's tensor on the other
-/// workers may be missing. `n` is the number of workers in the scope. Shapes are checked by element count, as in
-/// [`Op`](crate::Op). A root is a [`Rank`] of the scope: a worker of the world, or a seat in each group.
+/// Collectives on handles, for every [`Session`]. Each method calls a worker function `disco.…` and awaits no reply. A
+/// handle stands for one tensor on each worker; for "from worker 0" and "to worker 0", the other workers need no
+/// tensor. `n` is the number of workers in the scope. Shapes are checked by element count, as in [`Op`](crate::Op). A
+/// root is a [`Rank`] of the scope: a worker of the world, or a position in each group.
 ///
-/// Errors and cancel safety are those of [`Session::submit`]; what goes wrong on a worker comes with the next sync: an
-/// [`Error::Worker`] that names the worker, the operation and the reason. A root that does not exist, and counts that are not
-/// one for each rank, are refused by the method itself ([`Error::Invalid`]).
+/// Errors and cancel safety are those of [`Session::submit`]. The next sync returns the failure of a worker, an
+/// [`Error::Worker`] that names the worker, the operation and the reason. The method itself returns [`Error::Invalid`]
+/// if the root does not exist or there is not one count for each rank.
 ///
 /// ```
 /// use disco_core::{DType, DataPlane, Placement, Reduction, Result, Scope, Session, SessionExt, Tensor, WorkerId};
 ///
-/// /// The sum over all workers of one tensor, which all of them get.
+/// /// Sends a tensor to all workers and sums it over them.
 /// async fn sum(session: &impl Session, x: Tensor) -> Result<Vec<f32>> {
 ///     session.init_ccl("local", &[]).await?;
 ///     let sum = session.empty(DType::F32, x.dims(), Placement::All).await?;
@@ -70,13 +71,13 @@ impl Scope {
 /// }
 /// ```
 pub trait DataPlane: Session {
-    /// Makes the communicators of all workers, of `backend`, in place of the ones before, and syncs. After a failure this is
-    /// what makes the session usable again ([`Session::recover`]).
+    /// Makes new communicators of `backend` on all workers, in place of existing ones, and syncs. After a failure this
+    /// makes the session usable again; it calls [`Session::recover`].
     ///
-    /// `ordinals` gives each worker's device; empty: worker i takes device i (of host backends: the host).
+    /// `ordinals` gives each worker's device. If it is empty, worker i takes device i; with host backends, the host.
     ///
     /// # Errors
-    /// The backend is unavailable, does not reach all machines or refuses, or a worker can't connect.
+    /// The backend is unavailable, can't connect all machines or fails, or a worker can't connect.
     fn init_ccl(&self, backend: &str, ordinals: &[i32]) -> impl Future<Output = Result<()>> + Send {
         async move {
             let world = self.world();
@@ -137,7 +138,7 @@ pub trait DataPlane: Session {
         collective(self, PlaneFunction::ScatterFromWorker0, (src, dst, scope.in_group()))
     }
 
-    /// The root's `dst` becomes all workers' `src`, in order.
+    /// The root's `dst` becomes the concatenation of all workers' `src`, in worker order.
     fn gather_to_worker0(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
         collective(self, PlaneFunction::GatherToWorker0, (src, dst, scope.in_group()))
     }
@@ -164,13 +165,14 @@ pub trait DataPlane: Session {
         rooted(self, PlaneFunction::ScatterFrom, root, scope, (src, dst, root.wire(), scope.in_group()))
     }
 
-    /// The root's `dst`, which the other workers need not have, becomes all workers' `src`, in order.
+    /// The root's `dst`, which the other workers need not have, becomes the concatenation of all workers' `src`, in
+    /// worker order.
     fn gather_to(&self, src: &DRef, dst: &DRef, root: Rank, scope: Scope) -> impl Future<Output = Result<()>> + Send {
         rooted(self, PlaneFunction::GatherTo, root, scope, (src, dst, root.wire(), scope.in_group()))
     }
 
-    /// The root's `dst`, which the other workers need not have, becomes the reduction of all `src`; `src` and `dst` may be one
-    /// handle.
+    /// The root's `dst`, which the other workers need not have, becomes the reduction of all `src`; `src` and `dst` may
+    /// be one handle.
     fn reduce(
         &self,
         src: &DRef,
@@ -194,13 +196,13 @@ pub trait DataPlane: Session {
         collective(self, PlaneFunction::AllReduce, (src, dst, reduction.name(), scope.in_group()))
     }
 
-    /// Every `dst` becomes all `src`, in order.
+    /// Every `dst` becomes the concatenation of all `src`, in worker order.
     fn all_gather(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
         collective(self, PlaneFunction::AllGather, (src, dst, scope.in_group()))
     }
 
-    /// Every `dst` becomes all `src`, in order, of which the `i`-th has `counts[i]` elements. In [`Scope::Group`] the counts are
-    /// those of each group.
+    /// Every `dst` becomes the concatenation of all `src`, in worker order; the `i`-th `src` has `counts[i]` elements.
+    /// In [`Scope::Group`] the counts apply to each group.
     fn all_gather_v(
         &self,
         src: &DRef,
@@ -213,9 +215,9 @@ pub trait DataPlane: Session {
         async move { collective(self, PlaneFunction::AllGatherV, args?).await }
     }
 
-    /// `dst` of the `i`-th worker becomes a part of each worker's `src`, in order. The `i`-th worker sends the `j`-th one
-    /// `counts[i][j]` elements: its `src` has as many elements as row `i` counts, its `dst` as many as column `i`. In
-    /// [`Scope::Group`] the counts are those of each group.
+    /// `dst` of the `i`-th worker becomes the concatenation of a part of each worker's `src`, in worker order. The
+    /// `i`-th worker sends `counts[i][j]` elements to the `j`-th: its `src` has the sum of row `i` elements, its `dst`
+    /// the sum of column `i`. In [`Scope::Group`] the counts apply to each group.
     ///
     /// ```
     /// # use disco_core::{DRef, DataPlane, Result, Scope, Session};
@@ -237,7 +239,7 @@ pub trait DataPlane: Session {
         async move { collective(self, PlaneFunction::AllToAllV, args?).await }
     }
 
-    /// No worker of the scope starts what comes behind before all of them have executed everything before.
+    /// Later commands start only after all workers of the scope have executed all earlier commands.
     fn barrier(&self, scope: Scope) -> impl Future<Output = Result<()>> + Send {
         collective(self, PlaneFunction::Barrier, (scope.in_group(),))
     }
@@ -258,12 +260,14 @@ pub trait DataPlane: Session {
         collective(self, PlaneFunction::AllToAll, (src, dst, scope.in_group()))
     }
 
-    /// Each worker sends `src` to the same seat of the next group, which must receive it; those of the last group do nothing.
+    /// Each worker sends `src` to the worker at the same position in the next group, which must receive it; workers of
+    /// the last group do nothing.
     fn send_to_next_group(&self, src: &DRef) -> impl Future<Output = Result<()>> + Send {
         collective(self, PlaneFunction::SendToNextGroup, (src,))
     }
 
-    /// Each worker receives `dst` from the same seat of the previous group; those of the first group do nothing.
+    /// Each worker receives `dst` from the worker at the same position in the previous group; workers of the first
+    /// group do nothing.
     fn recv_from_prev_group(&self, dst: &DRef) -> impl Future<Output = Result<()>> + Send {
         collective(self, PlaneFunction::RecvFromPrevGroup, (dst,))
     }
@@ -324,7 +328,7 @@ fn rooted<S: Session + ?Sized>(
     }
 }
 
-/// `rows` rows with one count for each rank of the scope, one after the other.
+/// Concatenates `rows` rows of counts, each with one count for each rank of the scope.
 fn counts_shape<S: Session + ?Sized>(
     session: &S,
     function: PlaneFunction,

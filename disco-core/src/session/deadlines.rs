@@ -1,8 +1,8 @@
-//! How long a session waits.
+//! Deadlines of a session.
 
 use std::time::Duration;
 
-/// Limits of a session's waits. `Duration::MAX` is no limit.
+/// Limits of a session's waits. `Duration::MAX` means no limit.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -14,56 +14,57 @@ use std::time::Duration;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// For a reply of a worker that makes no progress, though it is not inside a worker function. 30 s. A value that is under way for
-    /// longer needs more.
+    /// Limit for a reply of a worker that is not inside a worker function and makes no progress. Default: 30 s. A value
+    /// that takes longer to send needs a higher limit.
     pub reply: Duration,
-    /// For one call of a worker function of the program, while somebody waits for a reply. None: user code may take its time, and
-    /// the wait [warns](Self::warn).
+    /// Limit for one call of a worker function of the program, checked while a caller awaits a reply. Default: none;
+    /// the wait only [warns](Self::warn).
     pub call: Option<Duration>,
-    /// How often a wait warns, by `tracing`, that a worker is still inside a worker function, and a shutdown that workers have not
-    /// left: which worker, which function, how long. 30 s; a shutdown warns after 2 s at the latest.
+    /// Interval of the warnings, with `tracing`, of a wait for a worker inside a worker function, and of a shutdown
+    /// that waits for workers. A warning names the worker, the function and the time. Default: 30 s; a shutdown warns
+    /// at least every 2 s.
     pub warn: Duration,
-    /// For a reply of a worker that is inside one collective or inside `disco.init_ccl`, which have deadlines of their own: this
-    /// is for a backend that does not keep them. 6 minutes.
+    /// Limit for a reply of a worker inside a collective or `disco.init_ccl`. These have deadlines of their own; this
+    /// limit is for a backend that does not keep them. Default: 6 minutes.
     pub collective: Duration,
-    /// For room in a lane, while the worker that holds it up finishes no command. 5 minutes.
+    /// Limit of the wait for a full lane while its slowest worker finishes no command. Default: 5 minutes.
     pub stall: Duration,
-    /// For workers to leave at shutdown. 30 s.
+    /// Limit of the wait for workers to leave at shutdown. Default: 30 s.
     pub close: Duration,
 }
 
 impl Deadlines {
-    /// The same with another [`reply`](Self::reply).
+    /// Sets [`reply`](Self::reply).
     #[must_use]
     pub fn with_reply(self, reply: Duration) -> Self {
         Self { reply, ..self }
     }
 
-    /// The same with a limit for [`call`](Self::call)s.
+    /// Sets [`call`](Self::call).
     #[must_use]
     pub fn with_call(self, call: Duration) -> Self {
         Self { call: Some(call), ..self }
     }
 
-    /// The same with another time between [`warn`](Self::warn)ings.
+    /// Sets [`warn`](Self::warn).
     #[must_use]
     pub fn with_warn(self, warn: Duration) -> Self {
         Self { warn, ..self }
     }
 
-    /// The same with another [`collective`](Self::collective).
+    /// Sets [`collective`](Self::collective).
     #[must_use]
     pub fn with_collective(self, collective: Duration) -> Self {
         Self { collective, ..self }
     }
 
-    /// The same with another [`stall`](Self::stall).
+    /// Sets [`stall`](Self::stall).
     #[must_use]
     pub fn with_stall(self, stall: Duration) -> Self {
         Self { stall, ..self }
     }
 
-    /// The same with another [`close`](Self::close).
+    /// Sets [`close`](Self::close).
     #[must_use]
     pub fn with_close(self, close: Duration) -> Self {
         Self { close, ..self }

@@ -15,32 +15,32 @@ use crate::wire::Freed;
 /// # async fn example(session: &impl Session, step: &DRef) -> Result<()> {
 /// let mut state = session.call(step, (0,)).await?;
 /// for _ in 0..100 {
-///     // The handle stands for the state of each worker. The one before is freed with the next command.
+///     // The handle stands for the state of each worker. The previous state is freed with the next command.
 ///     state = session.call(step, (&state,)).await?;
 /// }
 /// session.sync_all().await
 /// # }
 /// ```
 ///
-/// Clones share it. Dropping the last one frees the register on every worker: the id is put on a list, which a later
-/// command carries; nothing is sent and nothing blocks, also after shutdown.
+/// Clones share the register. Dropping the last clone adds the register's id to a list, which the next command carries
+/// to the workers. The drop sends no message and never blocks, also after shutdown.
 #[derive(Clone)]
 pub struct DRef(Arc<Slot>);
 
 struct Slot {
     register: RegisterId,
-    home: Arc<Home>,
+    freed_ids: Arc<FreedIds>,
 }
 
-/// What handles know of their session: where to put freed ids. Its address is the session's identity.
+/// Register ids that dropped handles have freed. Its address is the session's identity.
 #[derive(Debug, Default)]
-pub(super) struct Home {
+pub(super) struct FreedIds {
     freed: Mutex<Freed>,
 }
 
 impl DRef {
-    pub(super) fn new(register: RegisterId, home: &Arc<Home>) -> Self {
-        Self(Arc::new(Slot { register, home: home.clone() }))
+    pub(super) fn new(register: RegisterId, freed_ids: &Arc<FreedIds>) -> Self {
+        Self(Arc::new(Slot { register, freed_ids: freed_ids.clone() }))
     }
 
     /// The register.
@@ -48,8 +48,8 @@ impl DRef {
         self.0.register
     }
 
-    pub(super) fn home(&self) -> &Arc<Home> {
-        &self.0.home
+    pub(super) fn freed_ids(&self) -> &Arc<FreedIds> {
+        &self.0.freed_ids
     }
 }
 
@@ -61,11 +61,11 @@ impl fmt::Debug for DRef {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.home.freed().push(self.register);
+        self.freed_ids.freed().push(self.register);
     }
 }
 
-impl Home {
+impl FreedIds {
     /// The ids freed since the last call.
     pub(super) fn take_freed(&self) -> Freed {
         std::mem::take(&mut *self.freed())
@@ -73,7 +73,7 @@ impl Home {
 
     /// Fails for a handle of another session.
     pub(super) fn check(self: &Arc<Self>, handle: &DRef) -> Result<()> {
-        match Arc::ptr_eq(self, handle.home()) {
+        match Arc::ptr_eq(self, handle.freed_ids()) {
             true => Ok(()),
             false => Err(Error::ForeignRef(handle.register())),
         }

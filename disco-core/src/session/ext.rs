@@ -1,4 +1,4 @@
-//! What is built on the methods of a session.
+//! Typed calls, based on the methods of a session.
 
 use std::future::Future;
 
@@ -34,7 +34,7 @@ pub trait SessionExt: Session {
     /// ```
     ///
     /// # Errors
-    /// Also [`Error::UnknownFunction`].
+    /// As [`SessionExt::call`], and [`Error::UnknownFunction`].
     fn call_named(&self, function: &str, args: impl IntoArgs) -> impl Future<Output = Result<DRef>> + Send {
         let args = args.into_args();
         async move {
@@ -48,10 +48,10 @@ pub trait SessionExt: Session {
         self.sync_worker(WorkerId::new(0))
     }
 
-    /// [`Session::get`], as a Rust type.
+    /// [`Session::get`], converted to a Rust type.
     ///
     /// # Errors
-    /// Also if the value is something else.
+    /// As [`Session::get`]; or the value does not convert to `T`.
     fn get_as<T: FromArg>(&self, handle: &DRef, worker: WorkerId) -> impl Future<Output = Result<T>> + Send {
         async move {
             let value = self.get(handle, worker).await?;
@@ -59,7 +59,7 @@ pub trait SessionExt: Session {
         }
     }
 
-    /// [`Session::get_all`], as a Rust type.
+    /// [`Session::get_all`], converted to a Rust type.
     ///
     /// ```
     /// # use disco_core::{DRef, Result, Session, SessionExt};
@@ -70,7 +70,7 @@ pub trait SessionExt: Session {
     /// ```
     ///
     /// # Errors
-    /// Also if the value of a worker is something else; the error names the first such worker.
+    /// As [`Session::get_all`]; or a value does not convert to `T`. The error names the first such worker.
     fn get_all_as<T: FromArg + Send>(&self, handle: &DRef) -> impl Future<Output = Result<Vec<T>>> + Send {
         async move {
             let values = self.get_all(handle).await?;
@@ -79,8 +79,9 @@ pub trait SessionExt: Session {
         }
     }
 
-    /// [`Session::set`] on all workers, one after the other, to the value that `make` returns for each: anything that can be an argument
-    /// but a handle. `make` is called when the worker before is done, so that the controller holds one value at a time.
+    /// [`Session::set`] on one worker after the other, to the value that `make` returns for the worker: anything that
+    /// can be an argument, except a handle. `make` is called after the previous worker has replied, so the controller
+    /// holds one value at a time.
     ///
     /// ```
     /// # use disco_core::{DRef, Result, Session, SessionExt};
@@ -90,10 +91,10 @@ pub trait SessionExt: Session {
     /// ```
     ///
     /// # Errors
-    /// The first of a worker; workers behind it keep what they had.
+    /// The first error of [`Session::set`]; later workers keep their values.
     ///
     /// # Cancel safety
-    /// Workers from some worker on keep what they had, when the future is dropped.
+    /// If the future is dropped, workers that were not set yet keep their values.
     fn set_each<V: IntoArg>(
         &self,
         handle: &DRef,
@@ -112,7 +113,7 @@ pub trait SessionExt: Session {
 
 impl<S: Session + ?Sized> SessionExt for S {}
 
-/// A worker's value as a Rust type; `operation` is the session's method.
+/// Converts a worker's value to a Rust type; `operation` is the session's method.
 fn convert<T: FromArg>(operation: &str, worker: WorkerId, value: &Value) -> Result<T> {
     let arg = Arg::Value(value);
     T::from_arg(arg).ok_or_else(|| {

@@ -12,14 +12,14 @@ use async_trait::async_trait;
 use futures_lite::future;
 
 use super::closing::Closing;
-use super::dref::Home;
+use super::deadline_watch::DeadlineWatch;
+use super::dref::FreedIds;
 use super::large::{Transfers, Values, check_crossing, payload_len};
-use super::mail::Mail;
 use super::order::Order;
-use super::patience::Patience;
 use super::registers::RegisterIds;
+use super::reply_table::ReplyTable;
 use super::ticker::Ticker;
-use super::waits::room;
+use super::waits::capacity;
 use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Reply, SMALL_FRAME, Signal};
 use crate::command::{Command, Local};
@@ -32,45 +32,46 @@ use crate::value::Value;
 use crate::wire::Frame;
 use crate::world::World;
 
-/// Limit of the wait for workers when a session is dropped, or shut down after a wait has passed its deadline. Each lane adds up
-/// to 2 s where it gives workers up.
+/// Limit of the wait for workers when a session is dropped, or shut down after a wait has passed its deadline. Each
+/// lane with workers that do not leave adds up to 2 s.
 const DROP_LIMIT: Duration = Duration::from_secs(3);
-/// Time between warnings of a shutdown that waits for workers.
+/// Interval of the warnings of a shutdown that waits for workers.
 const SHUTDOWN_WARNING: Duration = Duration::from_secs(2);
 
 /// A session over lanes that together reach all workers.
 ///
-/// Dropping it without a finished [`Session::shutdown`] aborts what runs, blocks the calling thread until the workers have left,
-/// detaches or kills the ones that have not, and logs their ids. That takes 3 s at most ([`Deadlines::close`] if that is shorter),
-/// and up to 2 s more for each lane with such workers. Async programs await [`Session::shutdown`] first: then a drop waits for
-/// nothing.
+/// Dropping a session without a finished [`Session::shutdown`] aborts running operations and blocks the calling thread
+/// until the workers have left, for at most 3 s ([`Deadlines::close`] if that is shorter). Workers that are still there
+/// are detached or killed, and their ids are logged; this takes up to 2 s more for each lane with such workers. Async
+/// programs await [`Session::shutdown`] first; a later drop does not block.
 pub struct LaneSession {
     pub(super) world: World,
     pub(super) limits: Deadlines,
     pub(super) lanes: Vec<Arc<dyn Channel>>,
-    /// Whether some lead to other processes.
-    crosses: bool,
-    pub(super) mail: Arc<Mail>,
-    home: Arc<Home>,
-    /// The order ticket: whoever holds it may send. Never held over an await, so that nobody depends on whether another's
-    /// future is polled.
+    /// Whether a lane leads to other processes.
+    needs_bytes: bool,
+    pub(super) reply_table: Arc<ReplyTable>,
+    freed_ids: Arc<FreedIds>,
+    /// The order ticket: its holder may send. Never held across an await, so that no caller depends on the polling of
+    /// another caller's future.
     order: Mutex<Order>,
     /// Written by the holder of the order ticket.
     functions: Mutex<HashMap<String, DRef>>,
-    /// Takes no more commands.
+    /// Commands are refused.
     closed: AtomicBool,
     closing: Arc<Closing>,
-    /// A wait has passed its deadline since all workers answered last.
+    /// A wait has passed its deadline since the last time all workers answered.
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
     pub(super) transfers: Transfers,
 }
 
 impl LaneSession {
-    /// Starts the lanes, which together reach each worker of `world` once. Blocks as long as [`Channel::start`] of each.
+    /// Starts the lanes, which together reach each worker of `world` once. Calls [`Channel::start`] of each lane, which
+    /// may block.
     ///
     /// # Errors
-    /// They do not, or a lane can't be started.
+    /// The lanes do not reach each worker once, or a lane can't be started.
     pub fn start(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<Self> {
         function::check_names()?;
         let mut next = 0;
@@ -84,17 +85,17 @@ impl LaneSession {
         if next != world.size() {
             return Err(Error::invalid(format!("lanes to {next} workers for a world of {}", world.size())));
         }
-        let mail = Arc::new(Mail::default());
-        mail.set_lanes(&lanes);
-        lanes.iter().try_for_each(|lane| lane.start(mail.clone()))?;
-        let crosses = lanes.iter().any(|lane| lane.crosses());
+        let reply_table = Arc::new(ReplyTable::default());
+        reply_table.set_lanes(&lanes);
+        lanes.iter().try_for_each(|lane| lane.start(reply_table.clone()))?;
+        let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
         Ok(Self {
             world,
             limits,
             lanes,
-            crosses,
-            mail,
-            home: Arc::default(),
+            needs_bytes,
+            reply_table,
+            freed_ids: Arc::default(),
             order: Mutex::default(),
             functions: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -105,21 +106,22 @@ impl LaneSession {
         })
     }
 
-    /// Does `go` under the order ticket as soon as all lanes have room.
+    /// Runs `go` under the order ticket as soon as all lanes have capacity.
     async fn turn<T>(
         &self,
         operation: &str,
-        live: fn(&Mail) -> Result<()>,
+        live: fn(&ReplyTable) -> Result<()>,
         go: impl FnOnce(&mut Order) -> Result<T>,
     ) -> Result<T> {
         self.turn_with(operation, live, Values::SMALL, |order, _| go(order)).await
     }
 
-    /// [`LaneSession::turn`] of a command with these values: small commands need not wait for lanes that are behind with large ones.
+    /// [`LaneSession::turn`] for a command with these values. Lanes with a backlog of large commands hold up large
+    /// commands only.
     async fn turn_with<T>(
         &self,
         operation: &str,
-        live: fn(&Mail) -> Result<()>,
+        live: fn(&ReplyTable) -> Result<()>,
         values: Values,
         go: impl FnOnce(&mut Order, Values) -> Result<T>,
     ) -> Result<T> {
@@ -129,17 +131,17 @@ impl LaneSession {
             {
                 let mut order = self.order();
                 self.check(operation, live)?;
-                if self.has_room(is_large) {
+                if self.has_capacity(is_large) {
                     return go(&mut order, values);
                 }
             }
-            let (ticks, patience) = full.get_or_insert_with(|| (self.ticker.start(), Patience::new()));
-            let (room, tick) = (self.mail.room.listen(), ticks.next());
-            // What changed before now wakes nobody.
+            let (ticks, watch) = full.get_or_insert_with(|| (self.ticker.start(), DeadlineWatch::new()));
+            let (room, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
+            // A change before this listener was registered wakes no one, so the condition is checked again.
             self.check(operation, live)?;
-            if !self.has_room(is_large) {
+            if !self.has_capacity(is_large) {
                 future::or(room, tick).await;
-                self.check_stall(patience, is_large)?;
+                self.check_stall(watch, is_large)?;
             }
         }
     }
@@ -148,18 +150,18 @@ impl LaneSession {
         sync::lock(&self.order)
     }
 
-    pub(super) fn check(&self, operation: &str, live: fn(&Mail) -> Result<()>) -> Result<()> {
+    pub(super) fn check(&self, operation: &str, live: fn(&ReplyTable) -> Result<()>) -> Result<()> {
         match self.closed.load(Ordering::Acquire) {
             true => Err(Error::Closed(operation.to_owned())),
-            false => live(&self.mail).map_err(|error| match error {
+            false => live(&self.reply_table).map_err(|error| match error {
                 Error::Worker(failure) => Error::Earlier { operation: operation.to_owned(), failure },
                 other => other,
             }),
         }
     }
 
-    fn has_room(&self, is_large: bool) -> bool {
-        self.lanes.iter().all(|lane| room(&**lane, is_large) > 0)
+    fn has_capacity(&self, is_large: bool) -> bool {
+        self.lanes.iter().all(|lane| capacity(&**lane, is_large) > 0)
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
@@ -169,28 +171,28 @@ impl LaneSession {
         mut values: Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<()> {
-        let frame = order.next(&self.home, &values, make)?;
-        let kept = match self.crosses {
+        let frame = order.next(&self.freed_ids, &values, make)?;
+        let kept = match self.needs_bytes {
             true => check_crossing(&self.lanes, &frame),
             false => Ok(None),
         };
         match kept {
             Ok(_kept) => {
-                // Where one lane fails, the session is lost, and others may have the frame: nothing is taken back.
+                // A lane that fails ends the session. Other lanes may have the frame already, so it can't be withdrawn.
                 values.note_passed();
                 self.pass(&frame)
             }
-            // It has taken a number and freed ids: these go on, without what can't.
-            Err(error) => self.pass(&Arc::new(frame.without_command())).and(Err(error)),
+            // The frame has taken a number and freed ids, which workers must get: send both with a no-op command.
+            Err(error) => self.pass(&Arc::new(frame.as_noop())).and(Err(error)),
         }
     }
 
     fn pass(&self, frame: &Arc<Frame>) -> Result<()> {
         for lane in &self.lanes {
             if let Err(error) = lane.send(frame) {
-                // Other lanes may have it: the workers no longer run one program.
+                // Other lanes may have the frame already, so the workers no longer run the same commands.
                 tracing::error!(%error, ?lane, "session lost");
-                self.mail.lose(&error);
+                self.reply_table.lose(&error);
                 return Err(error);
             }
         }
@@ -202,8 +204,8 @@ impl LaneSession {
         let mut handle = None;
         self.send(order, values, |registers| {
             let register = registers.take()?;
-            // Freed again if the command does not go.
-            handle = Some(DRef::new(register, &self.home));
+            // Dropped, and thereby freed, if the command is not sent.
+            handle = Some(DRef::new(register, &self.freed_ids));
             Ok(make(register))
         })?;
         handle.ok_or_else(|| Error::state("no register was taken"))
@@ -211,17 +213,17 @@ impl LaneSession {
 
     /// Submits a call; `args` are empty afterwards.
     fn call(&self, order: &mut Order, values: Values, function: &DRef, args: &mut Arguments) -> Result<DRef> {
-        self.home.check(function)?;
-        args.check(&self.home)?;
+        self.freed_ids.check(function)?;
+        args.check(&self.freed_ids)?;
         let args_of_call = std::mem::take(&mut args.values);
         let call = |register| Command::CallPacked { register, function: function.register(), args: args_of_call };
         let handle = self.define(order, values, call);
-        // Not before the call is submitted: a dropped handle may be freed ahead of the next command.
+        // Only after the call is submitted: a dropped handle may be freed ahead of the next command.
         args.handles.clear();
         handle
     }
 
-    /// Submits a command that wants replies from `from`, and waits for them. Works on a failed session too.
+    /// Submits a command and waits for the replies of the workers in `from`. Works on a failed session too.
     async fn ask(
         &self,
         operation: &'static str,
@@ -229,8 +231,8 @@ impl LaneSession {
         from: Vec<WorkerId>,
         command: Command,
     ) -> Result<Vec<Reply>> {
-        let expected = self.turn_with(operation, Mail::check_lost, values, |order, values| {
-            let expected = self.mail.expect(operation, order.next_seq(), from);
+        let expected = self.turn_with(operation, ReplyTable::check_lost, values, |order, values| {
+            let expected = self.reply_table.expect(operation, order.next_seq(), from);
             self.send(order, values, |_| Ok(command)).map(|()| expected)
         });
         let replies = self.replies(operation, &expected.await?).await;
@@ -239,17 +241,17 @@ impl LaneSession {
     }
 
     pub(super) fn lane_of(&self, worker: WorkerId) -> &Arc<dyn Channel> {
-        // Lanes reach every worker of the world, and `worker` was checked or made by us.
+        // Never none: lanes reach every worker of the world, and callers have checked `worker`.
         let lane = self.lanes.iter().find(|lane| lane.workers().contains(worker));
         lane.unwrap_or(&self.lanes[0])
     }
 
-    /// The value of the one reply; the failure as by [`Self::judge_all`].
+    /// The value of the only reply, or the failure that [`Self::judge_all`] reports.
     fn judge(&self, replies: Vec<Reply>) -> Result<Value> {
         self.judge_all(replies).map(|values| values.into_iter().next().unwrap_or(Value::None))
     }
 
-    /// The values of a set of replies, or the failure to report: the root cause where it is known.
+    /// The values of a set of replies, or the failure to report: the root cause if it is known.
     fn judge_all(&self, replies: Vec<Reply>) -> Result<Vec<Value>> {
         let mut values = Vec::with_capacity(replies.len());
         let mut failures = Vec::new();
@@ -262,7 +264,7 @@ impl LaneSession {
         failures.sort_by_key(|failure| failure.aborted);
         match failures.into_iter().next() {
             None => Ok(values),
-            Some(failure) if failure.aborted => Err(Error::Worker(self.mail.root_cause().unwrap_or(failure))),
+            Some(failure) if failure.aborted => Err(Error::Worker(self.reply_table.root_cause().unwrap_or(failure))),
             Some(failure) => Err(Error::Worker(failure)),
         }
     }
@@ -271,10 +273,10 @@ impl LaneSession {
         sync::lock(&self.functions)
     }
 
-    /// Tells the workers to leave, whatever is still queued.
-    fn let_go(&self) {
+    /// Tells the workers to leave, ahead of queued commands.
+    fn signal_shutdown(&self) {
         for lane in &self.lanes {
-            if let Err(error) = lane.urgent(Signal::Shutdown) {
+            if let Err(error) = lane.signal(Signal::Shutdown) {
                 tracing::warn!(%error, ?lane, "can't be told to shut down");
             }
         }
@@ -288,13 +290,13 @@ impl Session for LaneSession {
     }
 
     async fn function(&self, name: &str) -> Result<DRef> {
-        self.check("function", Mail::check)?;
+        self.check("function", ReplyTable::check)?;
         if let Some(known) = self.functions().get(name) {
             return Ok(known.clone());
         }
-        // Workers run the same program, so that a misspelt name need not fail on all of them first.
+        // Workers run the same program, so a misspelt name can be refused here.
         function::find(name)?;
-        self.turn("function", Mail::check, |order| {
+        self.turn("function", ReplyTable::check, |order| {
             if let Some(known) = self.functions().get(name) {
                 return Ok(known.clone());
             }
@@ -307,21 +309,22 @@ impl Session for LaneSession {
     }
 
     async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
-        self.check("call", Mail::check)?;
-        let values = self.prepare("call", None, Mail::check, &args.values).await?;
-        self.turn_with("call", Mail::check, values, |order, values| self.call(order, values, function, &mut args)).await
+        self.check("call", ReplyTable::check)?;
+        let values = self.prepare("call", None, ReplyTable::check, &args.values).await?;
+        self.turn_with("call", ReplyTable::check, values, |order, values| self.call(order, values, function, &mut args))
+            .await
     }
 
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
-        // Large values that cross are copied without the order ticket, by `submit`.
-        if self.crosses && payload_len(&args.values) > SMALL_FRAME {
+        // `submit` copies large values for other processes, without the order ticket.
+        if self.needs_bytes && payload_len(&args.values) > SMALL_FRAME {
             return None;
         }
         let mut order = self.order();
-        if let Err(error) = self.check("call", Mail::check) {
+        if let Err(error) = self.check("call", ReplyTable::check) {
             return Some(Err(error));
         }
-        self.has_room(false).then(|| self.call(&mut order, Values::SMALL, function, args))
+        self.has_capacity(false).then(|| self.call(&mut order, Values::SMALL, function, args))
     }
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
@@ -332,13 +335,13 @@ impl Session for LaneSession {
 
     async fn sync_all(&self) -> Result<()> {
         let replies = self.ask("sync_all", Values::SMALL, self.world.workers().collect(), Command::SyncAll).await?;
-        // Several may have failed; calls are refused with the first, so it is the one to report here.
+        // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
         self.is_hung.store(false, Ordering::Relaxed);
-        self.judge(replies).map(drop).map_err(|error| self.mail.root_cause().map_or(error, Error::Worker))
+        self.judge(replies).map(drop).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
     }
 
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
-        self.home.check(handle)?;
+        self.freed_ids.check(handle)?;
         self.world.check(worker)?;
         let command = Command::DebugGet { register: handle.register(), worker };
         let replies = self.ask("get", Values::SMALL, vec![worker], command).await?;
@@ -346,43 +349,44 @@ impl Session for LaneSession {
     }
 
     async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>> {
-        self.home.check(handle)?;
+        self.freed_ids.check(handle)?;
         let command = Command::GetAll { register: handle.register() };
         let replies = self.ask("get_all", Values::SMALL, self.world.workers().collect(), command).await?;
         self.is_hung.store(false, Ordering::Relaxed);
-        // As `sync_all`.
-        self.judge_all(replies).map_err(|error| self.mail.root_cause().map_or(error, Error::Worker))
+        // As in `sync_all`.
+        self.judge_all(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {
-        self.home.check(handle)?;
+        self.freed_ids.check(handle)?;
         self.world.check(worker)?;
         if matches!(value, Value::Register(_)) {
             return Err(Error::invalid("set: a register can't hold a register"));
         }
-        self.check("set", Mail::check_lost)?;
-        let values = self.prepare("set", Some(worker), Mail::check_lost, std::slice::from_ref(&value)).await?;
+        self.check("set", ReplyTable::check_lost)?;
+        let values = self.prepare("set", Some(worker), ReplyTable::check_lost, std::slice::from_ref(&value)).await?;
         let command = Command::DebugSet { register: handle.register(), worker, value };
         let replies = self.ask("set", values, vec![worker], command).await?;
         self.judge(replies).map(drop)
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
-        self.home.check(from)?;
+        self.freed_ids.check(from)?;
         let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
-        self.turn("copy_from_worker_0", Mail::check, |order| self.send(order, Values::SMALL, |_| Ok(command))).await
+        self.turn("copy_from_worker_0", ReplyTable::check, |order| self.send(order, Values::SMALL, |_| Ok(command)))
+            .await
     }
 
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
-        self.home.check(to)?;
+        self.freed_ids.check(to)?;
         let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
-        self.turn("copy_to_worker_0", Mail::check, |order| self.send(order, Values::SMALL, |_| Ok(command))).await
+        self.turn("copy_to_worker_0", ReplyTable::check, |order| self.send(order, Values::SMALL, |_| Ok(command))).await
     }
 
     async fn recover(&self) -> Result<()> {
-        self.turn("recover", Mail::check_lost, |order| {
-            let Some(epoch) = self.mail.next_epoch() else { return Ok(()) };
-            // Looked up anew: a lookup that was skipped left its register poisoned.
+        self.turn("recover", ReplyTable::check_lost, |order| {
+            let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
+            // Functions are looked up anew: a lookup that was skipped left its register poisoned.
             self.functions().clear();
             self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch }))
         })
@@ -393,25 +397,25 @@ impl Session for LaneSession {
         if self.closing.is_done() {
             return Ok(());
         }
-        let was_live = self.mail.check_lost().is_ok();
+        let was_live = self.reply_table.check_lost().is_ok();
         if !self.closed.swap(true, Ordering::AcqRel) {
-            // Whoever waits for room, fails.
-            self.mail.room.notify(usize::MAX);
+            // Wakes commands that wait for a full lane, so that they fail.
+            self.reply_table.has_capacity.notify(usize::MAX);
             let mut order = self.order();
-            // Behind everything submitted, if there is room; else ahead of it.
-            if !self.has_room(false) || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err() {
-                self.let_go();
+            // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
+            if !self.has_capacity(false) || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err() {
+                self.signal_shutdown();
             }
         }
         let limit = match self.is_hung.load(Ordering::Relaxed) {
             true => self.limits.close.min(DROP_LIMIT),
             false => self.limits.close,
         };
-        let (lanes, mail) = (self.lanes.clone(), self.mail.clone());
+        let (lanes, reply_table) = (self.lanes.clone(), self.reply_table.clone());
         let close = move || {
-            close(&lanes, &mail, limit)?;
-            // A worker that was lost on the way has not executed its last commands.
-            if was_live { mail.check_lost() } else { Ok(()) }
+            close(&lanes, &reply_table, limit)?;
+            // A worker that was lost during the shutdown has not executed its last commands.
+            if was_live { reply_table.check_lost() } else { Ok(()) }
         };
         let mut run = pin!(self.closing.run(close));
         let (ticks, begun, mut warned) = (self.ticker.start(), Instant::now(), Instant::now());
@@ -431,9 +435,9 @@ impl Session for LaneSession {
     }
 }
 
-/// Blocks until the workers have left, for at most `limit`, and ends the waits for replies that never come. Closes all
-/// lanes, whichever fails or panics.
-fn close(lanes: &[Arc<dyn Channel>], mail: &Mail, limit: Duration) -> Result<()> {
+/// Blocks until the workers have left, for at most `limit`, and ends the waits for missing replies. Closes every lane,
+/// even if another lane fails or panics.
+fn close(lanes: &[Arc<dyn Channel>], reply_table: &ReplyTable, limit: Duration) -> Result<()> {
     let start = Instant::now();
     let mut result = Ok(());
     for lane in lanes {
@@ -445,7 +449,7 @@ fn close(lanes: &[Arc<dyn Channel>], mail: &Mail, limit: Duration) -> Result<()>
             other => other,
         }));
     }
-    mail.close();
+    reply_table.close();
     result
 }
 
@@ -461,10 +465,10 @@ impl Drop for LaneSession {
         if self.closing.is_done() {
             return;
         }
-        // Also ends what runs where a shutdown was begun whose future is dropped.
-        self.mail.lose(&Error::Closed("drop".to_owned()));
-        self.let_go();
-        if let Err(error) = close(&self.lanes, &self.mail, DROP_LIMIT.min(self.limits.close)) {
+        // Ends running operations, also if the future of an unfinished shutdown was dropped.
+        self.reply_table.lose(&Error::Closed("drop".to_owned()));
+        self.signal_shutdown();
+        if let Err(error) = close(&self.lanes, &self.reply_table, DROP_LIMIT.min(self.limits.close)) {
             tracing::error!(%error, "session dropped");
         }
     }

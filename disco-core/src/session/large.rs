@@ -1,58 +1,62 @@
-//! Commands with large values: their limit, and their way to the lanes that they concern.
+//! Commands with large values: size limits, and transfers to the lanes that need the values.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use event_listener::Event;
 use futures_lite::future;
 
 use super::lanes::LaneSession;
-use super::mail::Mail;
+use super::reply_table::ReplyTable;
 use crate::channel::{Channel, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Snapshot;
 use crate::value::Value;
-use crate::wire::{self, Frame, Pieces, Transfer};
+use crate::wire::{self, Frame, Pieces, SessionTransfers, Transfer};
+
+/// Time without a byte of any transfer after which a transfer stops waiting for its budget, and its tensors go with
+/// their command.
+const QUIET_LIMIT: Duration = Duration::from_secs(1);
 
 /// The values of one command before it takes the order ticket.
 #[derive(Debug)]
 pub(super) struct Values {
-    /// More than [`SMALL_FRAME`] bytes.
+    /// Whether the values have more than [`SMALL_FRAME`] bytes.
     pub(super) is_large: bool,
-    /// A copy of the large tensors for the lanes that share memory.
+    /// A copy of the large tensors in shared memory, for lanes that share memory.
     snapshot: Option<Arc<Snapshot>>,
-    /// The large tensors at the other ends of lanes that share no memory.
+    /// The transfer of the large tensors, for lanes that share no memory.
     ahead: Option<Ahead>,
 }
 
-/// Large tensors that went ahead of their command. Dropping it takes them back if the command has not gone.
+/// Large tensors that were sent ahead of their command. Dropping this value withdraws them if the command was not sent.
 #[derive(Debug)]
 struct Ahead {
     transfer: Arc<Transfer>,
     to: Option<WorkerId>,
-    /// Those over which it goes.
+    /// The lanes of the transfer.
     lanes: Vec<Arc<dyn Channel>>,
-    /// How many of the lanes have begun.
+    /// Number of lanes that have begun.
     begun: usize,
     is_passed: bool,
 }
 
-/// What the transfers of a session share.
+/// The transfers of a session: the number of the last one, and the state that they share.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     last: AtomicU64,
-    changed: Arc<Event>,
+    shared: Arc<SessionTransfers>,
 }
 
 impl Values {
     /// A command without large values.
     pub(super) const SMALL: Self = Self { is_large: false, snapshot: None, ahead: None };
 
-    /// Checks the size of the values of `operation`, which go to worker `to` or to all, and copies large tensors to shared memory
-    /// if a lane of `lanes` wants them there. The copy is made without the order ticket, so that other commands do not wait for it.
+    /// Checks the size of the values of `operation`, which go to worker `to` or to all, and copies large tensors to
+    /// shared memory if a lane of `lanes` requires that. The copy is made without the order ticket, so that other
+    /// commands do not wait for it.
     ///
     /// # Errors
     /// The values are above a lane's limit.
@@ -66,12 +70,12 @@ impl Values {
         if bytes > limit {
             return Err(above_limit(operation, to, bytes, limit));
         }
-        let wants_copy = concerned().any(|lane| lane.crosses() && lane.shares_memory());
+        let wants_copy = concerned().any(|lane| lane.needs_bytes() && lane.shares_memory());
         let snapshot = wants_copy.then(|| wire::snapshot(values)).flatten();
         Ok(Self { is_large: true, snapshot, ahead: None })
     }
 
-    /// Notes in the frame where its large tensors are.
+    /// Adds the location of the large tensors to the frame.
     pub(super) fn put_in(&self, frame: &mut Frame) {
         if self.snapshot.is_some() {
             frame.set_snapshot(self.snapshot.clone());
@@ -81,7 +85,7 @@ impl Values {
         }
     }
 
-    /// All lanes have the frame.
+    /// Records that all lanes have the frame.
     pub(super) fn note_passed(&mut self) {
         if let Some(ahead) = &mut self.ahead {
             ahead.is_passed = true;
@@ -90,21 +94,21 @@ impl Values {
 }
 
 impl LaneSession {
-    /// Checks the size of the values of `operation`, which go to worker `to` or to all, and brings large tensors to the lanes that they
-    /// concern: a copy in shared memory, or a transfer to the other end of the lane. That takes no order ticket, so that other
-    /// commands do not wait for it.
+    /// Checks the size of the values of `operation`, which go to worker `to` or to all, and brings large tensors to the
+    /// lanes of these workers: a copy in shared memory, or a transfer to the other end of the lane. The order ticket is
+    /// not held meanwhile, so other commands do not wait.
     ///
     /// # Errors
-    /// The values are above a lane's limit; a tensor can't leave the process; the session fails or is closed; no byte of the transfer
-    /// has moved for [`Deadlines::stall`](super::Deadlines::stall).
+    /// The values are above a lane's limit; a tensor can't leave the process; the session fails or is closed; no byte
+    /// of the transfer has moved for [`Deadlines::stall`](super::Deadlines::stall).
     ///
     /// # Cancel safety
-    /// A transfer is taken back if the future, or its result, is dropped.
+    /// Dropping the future or its result withdraws the transfer.
     pub(super) async fn prepare(
         &self,
         operation: &str,
         to: Option<WorkerId>,
-        live: fn(&Mail) -> Result<()>,
+        live: fn(&ReplyTable) -> Result<()>,
         values: &[Value],
     ) -> Result<Values> {
         let mut prepared = Values::check(operation, to, &self.lanes, values)?;
@@ -115,36 +119,42 @@ impl LaneSession {
             && let Some(content) = Pieces::of_tensors(values)?
         {
             let id = self.transfers.last.fetch_add(1, Ordering::Relaxed) + 1;
-            let transfer = Arc::new(Transfer::new(id, content.byte_len(), self.transfers.changed.clone()));
+            let transfer = Arc::new(Transfer::new(id, content.byte_len(), self.transfers.shared.clone()));
             let ahead = prepared.ahead.insert(Ahead { transfer, to, lanes, begun: 0, is_passed: false });
-            self.send_ahead(operation, live, ahead, content).await?;
+            if !self.send_ahead(operation, live, ahead, content).await? {
+                prepared.ahead = None;
+            }
         }
         Ok(prepared)
     }
 
-    /// Waits until all bytes have gone.
+    /// Waits until all bytes have been sent. Returns false if the tensors must go with their command: a budget stays
+    /// exhausted because other callers hold transfers without polling the futures that own them.
     async fn send_ahead(
         &self,
         operation: &str,
-        live: fn(&Mail) -> Result<()>,
+        live: fn(&ReplyTable) -> Result<()>,
         ahead: &mut Ahead,
         content: Pieces,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut content = Some(Arc::new(content));
         let ticks = self.ticker.start();
-        let (mut moved, mut since) = (0, Instant::now());
+        let (mut seen, mut since) = ((false, 0), Instant::now());
         loop {
             let (changed, tick) = (ahead.transfer.listen(), ticks.next());
             self.check(operation, live)?;
-            let is_begun = ahead.begin(&mut content)?;
-            if is_begun && ahead.transfer.is_sent() {
-                return Ok(());
+            let has_begun = ahead.begin(&mut content)?;
+            if has_begun && ahead.transfer.is_sent() {
+                return Ok(true);
             }
             future::or(changed, tick).await;
-            // While other transfers use up the lane, their own limits count.
-            if !is_begun || ahead.transfer.moved() != moved {
-                (moved, since) = (ahead.transfer.moved(), Instant::now());
-            } else if since.elapsed() >= self.limits.stall {
+            let transfer = &ahead.transfer;
+            let moved = if has_begun { transfer.moved() } else { transfer.moved_in_session() };
+            if seen != (has_begun, moved) {
+                (seen, since) = ((has_begun, moved), Instant::now());
+            } else if !has_begun && since.elapsed() >= QUIET_LIMIT {
+                return Ok(false);
+            } else if has_begun && since.elapsed() >= self.limits.stall {
                 self.is_hung.store(true, Ordering::Relaxed);
                 return Err(ahead.stalled(operation, self.limits.stall));
             }
@@ -153,7 +163,8 @@ impl LaneSession {
 }
 
 impl Ahead {
-    /// Begins with the lanes that have room now, in their order. Returns whether all have begun; then `content` is none.
+    /// Begins the transfer, in lane order, on the lanes that have capacity now. Returns whether all lanes have begun;
+    /// then `content` is `None`.
     fn begin(&mut self, content: &mut Option<Arc<Pieces>>) -> Result<bool> {
         if let Some(tensors) = content {
             while let Some(lane) = self.lanes.get(self.begun) {
@@ -162,7 +173,7 @@ impl Ahead {
                 }
                 self.begun += 1;
             }
-            // The tensors are free once they have been read.
+            // The tensors are released once the lanes have read them.
             *content = None;
         }
         Ok(true)
@@ -187,16 +198,16 @@ impl Drop for Ahead {
     }
 }
 
-/// Bytes of the values together.
+/// Total size of the values in bytes.
 pub(super) fn payload_len(values: &[Value]) -> usize {
     values.iter().map(Value::payload_len).sum()
 }
 
-/// Whether the values of `frame` can go over the lanes that they concern. Where tensors are read when the frame is sent, the caller
-/// keeps the result until all lanes have the frame: before that, no worker that gets the tensors themselves can write to them.
+/// Checks that the values of `frame` can be sent over the lanes of their workers. The caller keeps the result until all
+/// lanes have the frame: until then a worker thread that gets a tensor by reference can't write to it.
 ///
 /// # Errors
-/// A value that can't leave the process.
+/// A value can't leave the process.
 pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Result<Option<Arc<Pieces>>> {
     let mut kept = None;
     if payload_len(frame.command().values()) <= SMALL_FRAME {
@@ -207,7 +218,7 @@ pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Resul
         Command::DebugSet { worker, .. } => Some(*worker),
         _ => None,
     };
-    for lane in lanes.iter().filter(|lane| lane.crosses() && is_concerned(&***lane, to)) {
+    for lane in lanes.iter().filter(|lane| lane.needs_bytes() && is_concerned(&***lane, to)) {
         if lane.shares_memory() && frame.bytes_and_snapshot().is_some() {
             continue;
         }

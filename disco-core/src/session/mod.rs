@@ -1,17 +1,17 @@
-//! The controller's side: the session, its handles, and the one implementation over lanes.
+//! The controller's side: sessions, their handles, and the implementation over lanes.
 
 mod args;
 mod closing;
 mod dataplane;
+mod deadline_watch;
 mod deadlines;
 mod dref;
 mod ext;
 mod lanes;
 mod large;
-mod mail;
 mod order;
-mod patience;
 mod registers;
+mod reply_table;
 mod ticker;
 mod waits;
 
@@ -32,8 +32,8 @@ use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::world::World;
 
-/// The primary interface: owns the workers and gives them commands. Usable from many threads at once; every worker sees
-/// one order. [`SessionExt`] adds what is built on these methods.
+/// The primary interface: owns the workers and sends them commands. Several threads may use a session at once; all
+/// workers execute the commands in the same order. [`SessionExt`] adds typed methods.
 ///
 /// ```
 /// use disco_core::{Result, Session, SessionExt, WorkerContext, WorkerId};
@@ -56,81 +56,90 @@ use crate::world::World;
 /// ```
 ///
 /// # Errors
-/// All methods fail with [`Error::Closed`](crate::Error::Closed) after shutdown, [`Error::ForeignRef`](crate::Error::ForeignRef)
-/// for a handle of another session, [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost)
-/// once a worker is gone. The methods that wait for no reply return the first failure of any worker
-/// ([`Error::Earlier`](crate::Error::Earlier)) as soon as it is known, and [`Error::Stalled`](crate::Error::Stalled) when a worker
-/// has taken no commands for too long. The methods that wait for a reply return the failure that it brings, and
-/// [`Error::Deadline`](crate::Error::Deadline) naming who does not answer and what it is doing.
+/// All methods fail with [`Error::Closed`](crate::Error::Closed) after shutdown,
+/// [`Error::ForeignRef`](crate::Error::ForeignRef) for a handle of another session,
+/// [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost) once a worker is gone.
+/// Methods that await no reply return the first known failure of any worker
+/// ([`Error::Earlier`](crate::Error::Earlier)), and [`Error::Stalled`](crate::Error::Stalled) when a worker has taken
+/// no commands for too long. Methods that await a reply return the failure in the reply, and
+/// [`Error::Deadline`](crate::Error::Deadline) with the workers that do not reply and their progress.
 ///
 /// # Cancel safety
-/// A future of a method that waits for no reply has either changed nothing or submitted its command, when it is
-/// dropped. Dropping one that waits for a reply forgets the reply.
+/// If the future of a method is dropped, its command was either submitted or not, never in part. If the command was
+/// submitted, its reply is discarded.
 #[async_trait]
 pub trait Session: Debug + Send + Sync {
-    /// How many workers there are, and their groups.
+    /// The workers of the session and their groups.
     fn world(&self) -> World;
 
     /// Looks up a worker function on all workers. Repeated calls return the same register.
     async fn function(&self, name: &str) -> Result<DRef>;
 
-    /// Calls a worker function on all workers; the handle stands for the results. No reply is awaited. Arguments of any size travel,
-    /// up to [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit) in all where workers are in other processes;
-    /// each process gets a copy of each tensor, and threads of one process share it; thread workers of the controller's process get the
-    /// tensors themselves. A tensor must not be written to before the next
-    /// sync: a write fails with [`Error::Busy`](crate::Error::Busy) while a worker reads the tensor or it is on its way.
+    /// Calls a worker function on all workers without awaiting a reply. The handle stands for the results.
+    ///
+    /// Each worker process gets a copy of each tensor argument, which its threads share; thread workers of the
+    /// controller's process share the controller's tensors. If workers are in other processes, all arguments together
+    /// are limited to [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit). The program must not
+    /// write to the tensors before the next sync: a write fails with [`Error::Busy`](crate::Error::Busy) while a tensor
+    /// is being sent or a worker reads it.
     async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef>;
 
-    /// [`Session::submit`] at once, without a future; none if that would have to wait, and for arguments of more than 64 KiB if workers
-    /// are in other processes. Then `args` are as before, and [`Session::submit`] takes them.
+    /// [`Session::submit`] without a future. Returns none, and leaves `args` unchanged, if the call would have to wait,
+    /// or if workers are in other processes and the arguments have more than 64 KiB. Use [`Session::submit`] then.
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>>;
 
-    /// Waits until a worker has executed everything before, and its device too.
+    /// Waits until a worker and its device have executed all earlier commands.
     async fn sync_worker(&self, worker: WorkerId) -> Result<()>;
 
-    /// Waits for all workers, with one broadcast. The error is the root cause, where several workers failed.
+    /// Waits until all workers and their devices have executed all earlier commands, with one broadcast. If several
+    /// workers failed, the error is the root cause.
     async fn sync_all(&self) -> Result<()>;
 
-    /// The value of a register on one worker, after everything before. Of a thread worker, a host tensor comes by
-    /// reference; of another worker, a copy of its tensor comes, of any size up to
-    /// [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit): by shared memory from a process of this machine, over
-    /// the connection from a node. A value made before the worker's first error is still there.
+    /// The value of a register on one worker, after all earlier commands. A thread worker returns a host tensor by
+    /// reference. Another worker returns a copy of at most
+    /// [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit): through shared memory from a process of
+    /// this machine, over the connection from a node. Values made before the worker's first error are still available.
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value>;
 
-    /// The values of a register on all workers, in the order of the workers, after everything before, with one broadcast. As
-    /// [`Session::get`] of each worker; the controller holds all values at once. The error is the root cause, where several
-    /// workers failed.
+    /// The values of a register on all workers, in worker order, after all earlier commands, with one broadcast. Each
+    /// value is as in [`Session::get`]; the controller holds all of them at once. If several workers failed, the error
+    /// is the root cause.
     async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>>;
 
-    /// Sets a register on one worker. A tensor is copied: into the tensor that the worker has there, which must have as many bytes;
-    /// or, if the worker has no tensor there, or one that was an argument of a call, into a new one on the worker's device. So each worker
-    /// gets weights of its own by one `set` of a handle that any call made, and later changes of the controller's tensor do not reach the worker. Any other value
-    /// replaces what is there. A tensor travels as in [`Session::get`], to this worker alone.
+    /// Sets a register on one worker. A tensor is copied into the worker's tensor in that register, which must have the
+    /// same number of bytes. If the register has no tensor, or one that was an argument of a call, the copy is a new
+    /// tensor on the worker's device. So `set` can give each worker its own weights, and later changes of the
+    /// controller's tensor do not affect the worker. Any other value replaces the worker's value. The tensor is sent to
+    /// this worker only, in the ways of [`Session::get`].
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid), naming size, limit and what to do, if the value is above
+    /// [`Error::Invalid`](crate::Error::Invalid), with size, limit and remedy, if the value is above
     /// [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit) and the worker is in another process.
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()>;
 
-    /// Copies worker 0's tensor into a host tensor, complete after the next sync of worker 0.
+    /// Copies worker 0's tensor into a host tensor. The copy is complete after the next sync of worker 0.
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()>;
 
-    /// Copies a host tensor into worker 0's tensor. The host tensor must not be written to before the next sync of worker 0.
+    /// Copies a host tensor into worker 0's tensor. The host tensor must not be written to before the next sync of
+    /// worker 0.
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()>;
 
-    /// After a failure: makes all workers forget it, and takes commands again. Registers whose command failed or was
-    /// skipped stay poisoned; the data plane stays broken until [`DataPlane::init_ccl`], which calls this itself.
+    /// Clears a failure on all workers, after which the session takes commands again. Registers whose command failed or
+    /// was skipped stay poisoned. The data plane stays broken until [`DataPlane::init_ccl`], which calls `recover`
+    /// itself.
     async fn recover(&self) -> Result<()>;
 
-    /// Ends all workers and waits for them, at most for [`Deadlines::close`], and at most for 3 s if a wait has passed its deadline
-    /// since the last complete [`Session::sync_all`]. A shutdown that takes longer than 2 s warns by `tracing`. Commands that were submitted before are executed
-    /// and replies delivered, unless a lane is full: then the shutdown overtakes what is queued. Waits for replies that never
-    /// come end with [`Error::Closed`](crate::Error::Closed). Concurrent calls return the same result; later calls do nothing.
-    /// A thread waits for the workers, so that the executor goes on meanwhile; the shutdown goes on when the future is dropped,
-    /// until the session is dropped, too.
+    /// Ends all workers and waits for them, for at most [`Deadlines::close`], or 3 s if a wait has passed its deadline
+    /// since the last complete [`Session::sync_all`]. A shutdown that takes longer than 2 s logs warnings with
+    /// `tracing`.
+    ///
+    /// Workers execute the commands submitted before and reply to them, unless a lane is full: then the shutdown
+    /// overtakes queued commands, and waits for their replies end with [`Error::Closed`](crate::Error::Closed).
+    /// Concurrent calls return the same result; later calls do nothing. A separate thread waits for the workers, so the
+    /// executor is not blocked. If the future is dropped, the shutdown continues until the session is dropped too.
     ///
     /// # Errors
-    /// [`Error::Stuck`](crate::Error::Stuck), naming workers that are still inside a function; they are detached or killed.
-    /// [`Error::Lost`](crate::Error::Lost), if one dies on the way.
+    /// [`Error::Stuck`](crate::Error::Stuck), with the workers that are still inside a function; they are detached or
+    /// killed. [`Error::Lost`](crate::Error::Lost) if a worker dies during the shutdown.
     async fn shutdown(&self) -> Result<()>;
 }

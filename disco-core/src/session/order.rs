@@ -1,9 +1,9 @@
-//! The one order of commands: numbers, registers, frames.
+//! The total order of a session's commands: numbers, registers, frames.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::dref::Home;
+use super::dref::FreedIds;
 use super::large::Values;
 use super::registers::RegisterIds;
 use crate::command::Command;
@@ -12,47 +12,47 @@ use crate::prefetch;
 use crate::value::Value;
 use crate::wire::Frame;
 
-/// Frames that are remembered at most; more than lanes have room for.
-const SENT: usize = 4096;
-/// Frames that are kept to be used again.
-const FEW: usize = 32;
-/// How far ahead memory is asked for: a frame, then its arguments, then what these point to.
-const AHEAD: usize = 2;
+/// Largest number of frames that are kept after they were sent; exceeds the capacity of a lane.
+const MAX_SENT_FRAMES: usize = 4096;
+/// Largest number of unused frames that are kept for reuse.
+const MAX_IDLE_FRAMES: usize = 32;
+/// Distance of prefetches, in frames: first a frame, then its arguments, then the values that these point to.
+const AHEAD_FRAMES: usize = 2;
 
-/// What the holder of the order ticket may touch.
+/// State that only the holder of the order ticket changes.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     seq: u64,
     registers: RegisterIds,
-    /// Frames that workers may still look at, oldest first. They are kept so that what the controller allocated is freed
-    /// or used again by the controller: memory that another thread frees costs both of them more than the rest of a call.
+    /// Frames that workers may still read, oldest first. The controller keeps them so that it frees or reuses the
+    /// memory itself: memory that another thread frees costs more than the rest of a call.
     sent: VecDeque<Arc<Frame>>,
 }
 
 impl Order {
-    /// The number that the next frame will have.
+    /// The number of the next frame.
     pub(super) fn next_seq(&self) -> u64 {
         self.seq + 1
     }
 
-    /// The next frame: what `make` returns, whose values are `values`, with the ids freed since the last. They are free for `make`
-    /// to take.
+    /// Makes the next frame from the command that `make` returns, `values`, and the ids freed since the last frame.
+    /// `make` may reuse these ids.
     pub(super) fn next(
         &mut self,
-        home: &Home,
+        freed_ids: &FreedIds,
         values: &Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<Arc<Frame>> {
-        let freed = home.take_freed();
+        let freed = freed_ids.take_freed();
         self.registers.free(&freed);
-        // Fails only where no id was free, so that none is lost here.
+        // `make` fails only when ids are exhausted, so `freed` is empty.
         let command = make(&mut self.registers)?;
         self.seq += 1;
         let mut next = Frame::with(self.seq, freed, command);
         let is_large = values.is_large;
         values.put_in(&mut next);
         if is_large {
-            // Its memory goes with the last lane that has it.
+            // The last lane that holds the frame frees its memory.
             return Ok(Arc::new(next));
         }
         match self.sent.front_mut().and_then(Arc::get_mut) {
@@ -61,27 +61,27 @@ impl Order {
         }
         self.sent.rotate_left(1);
         let frame = self.sent[self.sent.len() - 1].clone();
-        // The queue is as long as workers were behind; it shrinks once they have caught up.
-        if self.sent.len() > FEW {
+        // The queue grows with the backlog of the workers and shrinks once they have caught up.
+        if self.sent.len() > MAX_IDLE_FRAMES {
             self.take_finished();
         }
-        if self.sent.len() > SENT {
+        if self.sent.len() > MAX_SENT_FRAMES {
             self.sent.pop_front();
         }
         self.look_ahead();
         Ok(frame)
     }
 
-    /// Asks for the memory of frames that are about to be used again.
+    /// Prefetches the memory of frames that are about to be reused.
     fn look_ahead(&self) {
-        if let Some(frame) = self.sent.get(AHEAD + 1) {
+        if let Some(frame) = self.sent.get(AHEAD_FRAMES + 1) {
             prefetch::shared_for_write(frame);
         }
-        // Asked for by the last call, so that its lines are here.
-        if let Some(Command::CallPacked { args, .. }) = self.sent.get(AHEAD).map(|frame| frame.command()) {
+        // The previous call has prefetched the cache lines of this frame.
+        if let Some(Command::CallPacked { args, .. }) = self.sent.get(AHEAD_FRAMES).map(|frame| frame.command()) {
             prefetch::for_write(args.as_slice());
         }
-        if let Some(Command::CallPacked { args, .. }) = self.sent.get(AHEAD - 1).map(|frame| frame.command()) {
+        if let Some(Command::CallPacked { args, .. }) = self.sent.get(AHEAD_FRAMES - 1).map(|frame| frame.command()) {
             for arg in args {
                 if let Value::Str(text) = arg {
                     prefetch::shared_for_write(text);
@@ -90,12 +90,12 @@ impl Order {
         }
     }
 
-    /// Lets go of the frames that all workers are done with, and of the tensors in them.
+    /// Releases the frames that all workers have finished, and their tensors.
     pub(super) fn release(&mut self) {
         while self.take_finished().is_some() {}
     }
 
-    /// Takes the oldest frame, if nobody else has it any more.
+    /// Removes the oldest frame if no lane holds it any more.
     fn take_finished(&mut self) -> Option<Arc<Frame>> {
         Arc::get_mut(self.sent.front_mut()?)?;
         self.sent.pop_front()
@@ -106,18 +106,18 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn next(order: &mut Order, home: &Home) -> Arc<Frame> {
-        order.next(home, &Values::SMALL, |_| Ok(Command::SyncAll)).unwrap()
+    fn next(order: &mut Order, freed_ids: &FreedIds) -> Arc<Frame> {
+        order.next(freed_ids, &Values::SMALL, |_| Ok(Command::SyncAll)).unwrap()
     }
 
     #[test]
-    fn frames_that_all_workers_are_done_with_are_used_again() {
-        let (mut order, home) = (Order::default(), Home::default());
-        let slow = next(&mut order, &home);
-        let behind: Vec<_> = (0..10).map(|_| Arc::as_ptr(&next(&mut order, &home))).collect();
+    fn frames_that_all_workers_have_finished_are_reused() {
+        let (mut order, freed_ids) = (Order::default(), FreedIds::default());
+        let slow = next(&mut order, &freed_ids);
+        let behind: Vec<_> = (0..10).map(|_| Arc::as_ptr(&next(&mut order, &freed_ids))).collect();
         assert_eq!(order.sent.len(), 11, "none is taken past one that somebody has");
         drop(slow);
-        let again = next(&mut order, &home);
+        let again = next(&mut order, &freed_ids);
         assert_eq!(again.seq(), 12);
         assert!(!behind.contains(&Arc::as_ptr(&again)), "the oldest comes first");
         drop(again);

@@ -1,4 +1,4 @@
-//! A clock for futures that must run on any executor.
+//! A periodic timer for futures that run on any executor.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -9,12 +9,12 @@ use event_listener::{Event, EventListener};
 
 use crate::sync;
 
-/// Time between ticks: how late a deadline may be noticed.
-const TICK: Duration = Duration::from_millis(50);
-/// Ticks that go on after the last wait ended, so that a program of many short waits need not wake the thread for each.
-const LINGER: usize = 20;
+/// Time between ticks, and so the largest delay of a deadline.
+const TICK_INTERVAL: Duration = Duration::from_millis(50);
+/// Number of ticks after the end of the last wait, so that a series of short waits does not wake the thread each time.
+const IDLE_TICKS: usize = 20;
 
-/// A thread that ticks while somebody waits, and sleeps otherwise. Made at the first wait.
+/// A thread that ticks during waits and sleeps otherwise. Started at the first wait.
 #[derive(Debug, Default)]
 pub(super) struct Ticker {
     shared: Arc<Shared>,
@@ -25,22 +25,23 @@ pub(super) struct Ticker {
 struct Shared {
     tick: Event,
     waits: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<TickerState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TickerState {
     asleep: bool,
     stop: bool,
 }
 
-/// Keeps the ticker going.
+/// Keeps the ticker running until it is dropped.
 #[derive(Debug)]
 pub(super) struct Ticks<'a>(&'a Shared);
 
 impl Ticker {
-    /// Ticks until the result is dropped. Where no thread can be made there are none, and deadlines wait for a reply.
+    /// Ticks until the result is dropped. If the thread can't be started, there are no ticks, and a wait checks its
+    /// deadline only at the next reply.
     pub(super) fn start(&self) -> Ticks<'_> {
         self.shared.waits.fetch_add(1, Ordering::SeqCst);
         let mut thread = sync::lock(&self.thread);
@@ -78,7 +79,7 @@ impl Drop for Ticker {
         self.shared.lock().stop = true;
         self.shared.changed.notify_one();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // It may be this thread's own notification that dropped the session.
+        // A notification of the ticker thread itself may have dropped the session.
         if let Some(thread) = thread.take().filter(|handle| handle.thread().id() != thread::current().id())
             && thread.join().is_err()
         {
@@ -92,11 +93,11 @@ impl Shared {
         let mut idle = 0;
         let mut state = self.lock();
         while !state.stop {
-            if idle < LINGER {
-                state = self.changed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            if idle < IDLE_TICKS {
+                state = self.changed.wait_timeout(state, TICK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
             } else {
                 state.asleep = true;
-                // Whoever started meanwhile saw no sleeper; see them here.
+                // A wait that has just started did not see this thread asleep and sent no notification: check again.
                 while state.asleep && !state.stop && self.waits.load(Ordering::SeqCst) == 0 {
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -110,7 +111,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, TickerState> {
         sync::lock(&self.state)
     }
 }
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_come_while_somebody_waits_also_after_sleep() {
+    fn the_ticker_ticks_during_a_wait_that_starts_after_it_went_to_sleep() {
         let ticker = Ticker::default();
         for _ in 0..2 {
             let ticks = ticker.start();

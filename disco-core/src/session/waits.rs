@@ -1,4 +1,4 @@
-//! Waits of a session for its workers: for replies, for room in lanes, and for the end.
+//! Waits of a session for its workers: for replies, for capacity of lanes, and for shutdown.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -6,27 +6,27 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future;
 
+use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
 use super::lanes::LaneSession;
-use super::mail::Expected;
-use super::patience::{Patience, rounded, waits_for_others};
+use super::reply_table::Expected;
 use crate::activity::Progress;
 use crate::channel::{Channel, Reply};
 use crate::error::Result;
 use crate::id::WorkerId;
 
-/// How long a wait for a reply stays awake: what it takes to wake a sleeping thread on another processor.
-const AWAKE: Duration = Duration::from_micros(50);
+/// Spin time of a wait for a reply: the time that it takes to wake a thread on another processor.
+const REPLY_SPIN: Duration = Duration::from_micros(50);
 
 impl LaneSession {
-    /// Whether the wait for room of lanes has taken too long.
+    /// Checks whether the wait for capacity of lanes has taken too long.
     ///
     /// # Errors
-    /// [`Error::Stalled`], naming the worker that has finished least.
-    pub(super) fn check_stall(&self, patience: &mut Patience, is_large: bool) -> Result<()> {
-        let full = self.lanes.iter().filter(|lane| room(&***lane, is_large) == 0);
+    /// [`Error::Stalled`], naming the worker that has finished the fewest commands.
+    pub(super) fn check_stall(&self, watch: &mut DeadlineWatch, is_large: bool) -> Result<()> {
+        let full = self.lanes.iter().filter(|lane| capacity(&***lane, is_large) == 0);
         let workers = full.flat_map(|lane| lane.workers().into_iter().map(|worker| (worker, lane.progress(worker))));
         let last = workers.min_by_key(|(_, progress)| (progress.finished, waits_for_others(progress)));
-        match last.and_then(|(worker, progress)| patience.room(&self.limits, worker, &progress)) {
+        match last.and_then(|(worker, progress)| watch.stall(&self.limits, worker, &progress)) {
             None => Ok(()),
             Some(stalled) => {
                 self.is_hung.store(true, Ordering::Relaxed);
@@ -35,23 +35,23 @@ impl LaneSession {
         }
     }
 
-    /// Waits for replies. Warns of a long wait, and of who holds it up.
+    /// Waits for replies. A long wait logs a warning with the workers that delay it.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; why the replies never come.
+    /// [`Error::Deadline`], or the reason why the replies will never arrive.
     pub(super) async fn replies(&self, operation: &str, expected: &Expected<'_>) -> Result<Vec<Reply>> {
         let pending = &expected.pending;
         let asked = Instant::now();
-        while asked.elapsed() < AWAKE {
+        while asked.elapsed() < REPLY_SPIN {
             if let Some(replies) = pending.take() {
                 return replies;
             }
-            // First to workers that have no processor, then to other tasks of this executor.
+            // Yields first to worker threads that wait for a processor, then to other tasks of this executor.
             thread::yield_now();
             future::yield_now().await;
         }
         let ticks = self.ticker.start();
-        let mut patience = Patience::new();
+        let mut watch = DeadlineWatch::new();
         loop {
             let (done, tick) = (pending.done.listen(), ticks.next());
             if let Some(replies) = pending.take() {
@@ -62,17 +62,17 @@ impl LaneSession {
                 return replies;
             }
             let missing = self.waited_for(pending.missing());
-            if let Some(warning) = patience.warning(&self.limits, operation, &missing) {
+            if let Some(warning) = watch.warning(&self.limits, operation, &missing) {
                 tracing::warn!("{warning}");
             }
-            if let Some(late) = patience.reply(&self.limits, operation, missing) {
+            if let Some(late) = watch.reply(&self.limits, operation, missing) {
                 self.is_hung.store(true, Ordering::Relaxed);
                 return Err(late);
             }
         }
     }
 
-    /// What `missing` are doing, and the workers inside a function that they wait for inside a collective.
+    /// The progress of `missing`, and of the workers inside a function that `missing` wait for inside a collective.
     fn waited_for(&self, missing: Vec<WorkerId>) -> Vec<(WorkerId, Progress)> {
         let progress = |worker| (worker, self.lane_of(worker).progress(worker));
         let mut waited_for: Vec<_> = missing.iter().copied().map(progress).collect();
@@ -96,7 +96,7 @@ impl LaneSession {
     }
 }
 
-/// Frames that a lane would take now, of any size or of at most [`SMALL_FRAME`] bytes of values.
-pub(super) fn room(lane: &dyn Channel, is_large: bool) -> usize {
+/// Number of frames that a lane has capacity for: of any size, or with at most [`SMALL_FRAME`] bytes of values.
+pub(super) fn capacity(lane: &dyn Channel, is_large: bool) -> usize {
     if is_large { lane.room() } else { lane.room_for_small() }
 }

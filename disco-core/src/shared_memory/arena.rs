@@ -1,4 +1,4 @@
-//! Where a process allocates tensors that its peers can map.
+//! Allocator of host tensors that peer processes can map.
 
 #![allow(unsafe_code)]
 
@@ -13,18 +13,19 @@ use crate::error::{Error, Memory, Result};
 use crate::sync;
 use crate::tensor::Storage;
 
-/// Alignment of what is allocated: pairs of cache lines.
+/// Alignment of allocations in bytes: a pair of cache lines.
 const ALIGN: usize = 128;
 
-/// Tensors of one process in one [`Segment`], so that a peer maps all of them at once and knows each by its offset.
+/// Allocates the shared tensors of one process in one [`Segment`], so that a peer maps all of them at once and
+/// addresses each by its offset.
 ///
-/// The segment spans as many addresses as the machine has bytes of memory, or fewer where many ranks share a machine, since
-/// each of them maps the segments of all: together they have at most 32 TiB. Pages come when they are first allocated and
-/// stay for the next allocation.
+/// The segment reserves as much address space as the machine has memory. Each rank maps the segments of all ranks of
+/// the machine, so all segments together are limited to 32 TiB. Pages are allocated on first use and kept for later
+/// allocations.
 #[derive(Debug)]
 pub struct Arena {
     segment: Arc<Segment>,
-    /// Ranks of this machine, each with an arena.
+    /// Number of ranks on this machine, each with an arena.
     ranks: usize,
     ranges: Mutex<Ranges>,
 }
@@ -32,19 +33,19 @@ pub struct Arena {
 #[derive(Debug)]
 struct Ranges {
     free: RangeAllocator<usize>,
-    /// Everything before it has pages, and may have been written to.
+    /// End of the range with allocated pages, which may contain old data.
     committed: usize,
 }
 
-/// Addresses, in bytes, of the arenas of all ranks of a machine: a quarter of those that a process has, since a program may
+/// Address space of the arenas of all ranks of a machine, in bytes: a quarter of that of a process, since a program may
 /// have several sessions.
-const ADDRESSES: usize = 32 << 40;
+const MAX_ADDRESS_BYTES: usize = 32 << 40;
 
 impl Arena {
-    /// An arena without a tensor, on a machine with so many `ranks`, whose arenas a process may all map.
+    /// An empty arena on a machine with `ranks` ranks.
     ///
     /// # Errors
-    /// The system refuses the segment.
+    /// The segment can't be reserved.
     pub fn new(ranks: usize) -> Result<Arc<Self>> {
         let bytes = span(os::memory(), ranks);
         let segment = Arc::new(Segment::reserve(bytes)?);
@@ -55,15 +56,15 @@ impl Arena {
         }))
     }
 
-    /// What peers map.
+    /// The segment that peers map.
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
-    /// Zeroed host memory for a tensor, which goes back when it is dropped.
+    /// Allocates zeroed host memory for a tensor; dropping the storage frees it.
     ///
     /// # Errors
-    /// The arena is full, or the system has no pages.
+    /// The arena is full, or the system has too little memory.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
         let no_room = || {
             let (span, ranks) = (self.segment.byte_len(), self.ranks);
@@ -89,14 +90,15 @@ impl Arena {
         };
         let pointer = self.segment.pointer().wrapping_add(range.start);
         let owner = Block { arena: self.clone(), range };
-        // SAFETY: the range has pages, is ours alone until `owner` is dropped, and `used` is at most its size.
+        // SAFETY: the range has pages, belongs to this allocation alone until `owner` is dropped, and is at least
+        // `used` bytes long.
         unsafe { pointer.write_bytes(0, used) };
-        // SAFETY: the memory is mapped as long as the arena lives, which `owner` has a share in, and nobody else gets the
-        // range before `owner` is dropped. Peers that map it touch it only while an access is held for them.
+        // SAFETY: `owner` keeps the arena, and so the mapping, alive, and the range is allocated again only after
+        // `owner` is dropped. Peers access the memory only while an access is held on their behalf.
         Ok(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(owner)) })
     }
 
-    /// Where `bytes` bytes from `pointer` on lie in the segment, if they do.
+    /// The offset of `pointer` in the segment, if the segment contains the `bytes` bytes from `pointer` on.
     pub fn offset_of(&self, pointer: *const u8, bytes: usize) -> Option<usize> {
         let offset = pointer.addr().checked_sub(self.segment.pointer().addr())?;
         (offset.checked_add(bytes)? <= self.segment.byte_len()).then_some(offset)
@@ -107,10 +109,10 @@ impl Arena {
     }
 }
 
-/// Bytes of the arena of each of `ranks` ranks on a machine with so much memory: a whole number of 2 MiB pages.
+/// Address space of one arena, in bytes, for `ranks` ranks on a machine with `memory` bytes: a multiple of 2 MiB pages.
 fn span(memory: usize, ranks: usize) -> usize {
     const HUGE_PAGE: usize = 2 << 20;
-    let share = ADDRESSES / ranks.max(1) / HUGE_PAGE * HUGE_PAGE;
+    let share = MAX_ADDRESS_BYTES / ranks.max(1) / HUGE_PAGE * HUGE_PAGE;
     memory.next_power_of_two().min(share).max(HUGE_PAGE)
 }
 
@@ -133,7 +135,7 @@ mod tests {
     use crate::tensor::Tensor;
 
     #[test]
-    fn tensors_are_zeroed_apart_and_known_by_their_offsets() {
+    fn tensors_are_zeroed_disjoint_and_have_offsets() {
         let arena = Arena::new(1).unwrap();
         let tensor = |arena: &Arc<Arena>| Tensor::from_storage(arena.alloc(40).unwrap(), DType::F32, [10]).unwrap();
         let (a, b) = (tensor(&arena), tensor(&arena));
@@ -150,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_keeps_its_arena() {
+    fn a_tensor_keeps_its_arena_alive() {
         let tensor = Tensor::from_storage(Arena::new(1).unwrap().alloc(8).unwrap(), DType::F64, [1]).unwrap();
         tensor.view_mut::<f64>().unwrap()[0] = 3.0;
         assert_eq!(tensor.to_vec::<f64>().unwrap(), [3.0]);
     }
 
     #[test]
-    fn no_room_is_an_error() {
+    fn an_allocation_larger_than_the_arena_is_an_error() {
         let arena = Arena::new(1).unwrap();
         for bytes in [usize::MAX, arena.segment().byte_len() + 1] {
             assert!(arena.alloc(bytes).unwrap_err().to_string().starts_with("no room for"));
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_arena_says_how_large_it_is_and_what_else_there_is() {
+    fn the_error_of_a_full_arena_names_its_size_and_the_alternative() {
         let arena = Arena::new(1 << 20).unwrap();
         let refused = arena.alloc(33 << 20).unwrap_err().to_string();
         assert_eq!(

@@ -1,7 +1,7 @@
-//! Memory that processes of one machine share.
+//! Shared memory for the processes of one machine.
 
 mod arena;
-#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
 mod os;
 mod segment;
 mod snapshot;

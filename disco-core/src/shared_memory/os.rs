@@ -1,4 +1,4 @@
-//! Anonymous shared memory of Linux.
+//! Anonymous shared memory on Linux.
 
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -6,13 +6,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{Result, retry_on_intr};
 
-/// What nobody may do to the size any more, so that no peer can take pages from under another.
+/// Seals that fix the size, so that no peer can truncate memory that another peer has mapped.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// As [`SEALS`], and nobody may write any more.
+/// [`SEALS`], and a seal against writes.
 const FROZEN: SealFlags = SEALS.union(SealFlags::WRITE);
 
-/// A sealed descriptor of so many bytes, without pages.
+/// A sealed descriptor of `bytes` bytes without allocated pages.
 pub(super) fn make(bytes: usize) -> Result<OwnedFd> {
     let fd = fs::memfd_create(c"disco", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     fs::ftruncate(&fd, bytes as u64)?;
@@ -20,14 +20,14 @@ pub(super) fn make(bytes: usize) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A descriptor of so many bytes that are not sealed yet, without pages.
+/// An unsealed descriptor of `bytes` bytes without allocated pages.
 pub(super) fn make_growing(bytes: usize) -> Result<OwnedFd> {
     let fd = fs::memfd_create(c"disco", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     fs::ftruncate(&fd, bytes as u64)?;
     Ok(fd)
 }
 
-/// Writes all of `bytes` from an offset on.
+/// Writes all of `bytes` at an offset.
 pub(super) fn write_at(fd: BorrowedFd<'_>, mut bytes: &[u8], offset: usize) -> Result<()> {
     let mut at = offset as u64;
     while !bytes.is_empty() {
@@ -45,24 +45,24 @@ pub(super) fn freeze(fd: BorrowedFd<'_>) -> Result<()> {
     fs::fcntl_add_seals(fd, FROZEN)
 }
 
-/// How many bytes a descriptor has, and whether they never change.
+/// The size of a descriptor in bytes, and whether its content never changes.
 pub(super) fn frozen_size(fd: BorrowedFd<'_>) -> Result<(usize, bool)> {
     let seals = fs::fcntl_get_seals(fd)?;
     Ok((fs::fstat(fd)?.st_size as usize, seals.contains(FROZEN)))
 }
 
-/// Allocates the pages of a range, which is not empty.
+/// Allocates the pages of a non-empty range.
 pub(super) fn commit(fd: BorrowedFd<'_>, range: Range<usize>) -> Result<()> {
     retry_on_intr(|| fs::fallocate(fd, FallocateFlags::empty(), range.start as u64, range.len() as u64))
 }
 
-/// How many bytes a descriptor has, and whether it is sealed.
+/// The size of a descriptor in bytes, and whether it is sealed.
 pub(super) fn size(fd: BorrowedFd<'_>) -> Result<(usize, bool)> {
     let seals = fs::fcntl_get_seals(fd)?;
     Ok((fs::fstat(fd)?.st_size as usize, seals.contains(SEALS)))
 }
 
-/// Bytes of memory that this machine has.
+/// Physical memory of this machine in bytes.
 pub(super) fn memory() -> usize {
     let info = rustix::system::sysinfo();
     (info.totalram as usize).saturating_mul(info.mem_unit as usize)

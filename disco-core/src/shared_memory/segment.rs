@@ -1,4 +1,4 @@
-//! One stretch of shared memory.
+//! A segment of shared memory.
 
 #![allow(unsafe_code)]
 
@@ -15,36 +15,37 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use super::os;
 use crate::error::{Error, Memory, Result};
 
-/// A stretch of memory that others map by its descriptor: a memfd, sealed to its size. Zeroed when it is made.
+/// Zeroed shared memory that other processes map by its descriptor: a memfd whose size is sealed.
 ///
-/// Its pages are allocated by [`Segment::create`] or [`Segment::commit`], so that a machine without room gives an error
-/// there rather than `SIGBUS` later. It has no name in any file system: it is gone with its last descriptor and mapping.
+/// [`Segment::create`] and [`Segment::commit`] allocate its pages, so that lack of memory is an error there rather than
+/// a later `SIGBUS`. The segment has no name in any file system; the system frees it with its last descriptor and
+/// mapping.
 pub struct Segment {
     fd: OwnedFd,
     pointer: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and the pointer is only handed out.
+// SAFETY: the mapping is not bound to a thread, and no method dereferences the pointer except as atomic words.
 unsafe impl Send for Segment {}
 // SAFETY: as above; `words` are atomic.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// A segment of `bytes` bytes, all of them there.
+    /// A segment of `bytes` bytes with all pages allocated.
     ///
     /// # Errors
-    /// The system refuses: no room, or no descriptors left.
+    /// The system has too little memory or no free descriptors.
     pub fn create(bytes: usize) -> Result<Self> {
         let segment = Self::reserve(bytes)?;
         segment.commit(0..bytes)?;
         Ok(segment)
     }
 
-    /// A segment of `bytes` bytes of addresses, without pages.
+    /// A segment of `bytes` bytes of address space, without allocated pages.
     ///
     /// # Errors
-    /// The system refuses the descriptor, or the addresses.
+    /// The system refuses the descriptor or the address space.
     pub fn reserve(bytes: usize) -> Result<Self> {
         os::make(bytes).and_then(|fd| Self::map(fd, bytes)).map_err(|errno| refused(bytes, errno))
     }
@@ -52,7 +53,7 @@ impl Segment {
     /// Allocates the pages of a range.
     ///
     /// # Errors
-    /// There is no room.
+    /// The system has too little memory.
     pub fn commit(&self, range: Range<usize>) -> Result<()> {
         match range.len() {
             0 => Ok(()),
@@ -60,10 +61,10 @@ impl Segment {
         }
     }
 
-    /// Maps a segment that somebody else made.
+    /// Maps a segment of another process.
     ///
     /// # Errors
-    /// It is smaller than `at_least`, it may shrink, or the system refuses.
+    /// The segment is smaller than `at_least`, its size is not sealed, or the system can't map it.
     pub fn open(fd: OwnedFd, at_least: usize) -> Result<Self> {
         let refuse = |errno: Errno| Error::system("a shared segment can't be mapped", errno);
         let (bytes, sealed) = os::size(fd.as_fd()).map_err(refuse)?;
@@ -76,13 +77,13 @@ impl Segment {
 
     fn map(fd: OwnedFd, bytes: usize) -> rustix::io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the system's choice touches nothing that is there.
+        // SAFETY: the system chooses a free address, so the mapping replaces no other mapping.
         let pointer =
             unsafe { mm::mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED | MapFlags::NORESERVE, &fd, 0) };
         Ok(Self { fd, pointer: pointer?.cast(), bytes })
     }
 
-    /// Address of the first byte here; a page boundary.
+    /// Address of the first byte in this process; a page boundary.
     pub fn pointer(&self) -> *mut u8 {
         self.pointer
     }
@@ -92,14 +93,14 @@ impl Segment {
         self.bytes
     }
 
-    /// All of it, as words. Other processes write to them whenever they like.
+    /// The segment as 64-bit words. Other processes may write to them at any time.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has so many words from a page boundary on, lives as long as `self`, holds integers, and is
-        // written to by atomic operations alone where anybody reads it as words.
+        // SAFETY: the mapping starts at a page boundary, contains that number of words and lives as long as `self`. Any
+        // bits are a valid integer. Memory that is read as words is written to by atomic operations only.
         unsafe { slice::from_raw_parts(self.pointer.cast::<AtomicU64>(), self.bytes / size_of::<AtomicU64>()) }
     }
 
-    /// All of it, as words half as wide, for futexes. No word is used both ways.
+    /// The segment as 32-bit words, for futexes. No memory is accessed with both word sizes.
     pub fn half_words(&self) -> &[AtomicU32] {
         // SAFETY: as in `words`.
         unsafe { slice::from_raw_parts(self.pointer.cast::<AtomicU32>(), self.bytes / size_of::<AtomicU32>()) }
@@ -114,7 +115,7 @@ impl AsFd for Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: mapped once, in `map`, and borrowed by nobody any more.
+        // SAFETY: `map` mapped it once, and no borrow outlives `self`.
         if let Err(error) = unsafe { mm::munmap(self.pointer.cast(), self.bytes) } {
             tracing::warn!(%error, segment = ?self, "can't be unmapped");
         }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_opens_a_segment_sees_what_others_write() {
+    fn all_mappings_of_a_segment_share_their_content() {
         let ours = Segment::create(4096).unwrap();
         let theirs = Segment::open(ours.as_fd().try_clone_to_owned().unwrap(), 4096).unwrap();
         assert_ne!(ours.pointer(), theirs.pointer());
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_its_pages_away() {
+    fn a_segment_cannot_be_truncated_and_an_unsealed_one_is_refused() {
         let segment = Segment::create(8192).unwrap();
         assert!(fs::ftruncate(&segment, 0).is_err());
         let unsealed = fs::memfd_create(c"unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn shortage_is_an_error_where_it_is_made() {
+    fn create_without_enough_memory_is_an_error() {
         let refused = Segment::create(1 << 60).unwrap_err().to_string();
         assert!(refused.starts_with("no room for 1152921504606846976 bytes of shared memory: "), "{refused}");
     }

@@ -1,4 +1,4 @@
-//! Bytes that were copied once, and that other processes map.
+//! Immutable copies of bytes in shared memory.
 
 #![allow(unsafe_code)]
 
@@ -12,18 +12,18 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use super::os;
 use crate::error::{Error, Memory, Result};
 
-/// Anonymous shared memory with a copy of some bytes, sealed: no process can change the bytes any more. It is gone with its last
-/// descriptor and mapping.
+/// Anonymous shared memory with a copy of some bytes, sealed so that no process can change them. The system frees it
+/// with its last descriptor and mapping.
 pub struct Snapshot {
     fd: OwnedFd,
     bytes: usize,
 }
 
 impl Snapshot {
-    /// A copy of each of `parts` at its offset, in memory of `bytes` bytes; the rest is zero.
+    /// Copies each of `parts` to its offset in memory of `bytes` bytes; the rest is zero.
     ///
     /// # Errors
-    /// The system refuses: no room, or no descriptors left.
+    /// The system has too little memory or no free descriptors.
     pub fn copy<'a>(bytes: usize, parts: impl IntoIterator<Item = (usize, &'a [u8])>) -> Result<Self> {
         let refuse = |errno: Errno| Error::OutOfMemory { bytes, memory: Memory::Shared, why: Some(errno.to_string()) };
         let fd = os::make_growing(bytes).map_err(refuse)?;
@@ -52,13 +52,13 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// The bytes of a [`Snapshot`] of another process, mapped. What is written to them stays in this mapping.
+/// A private (copy-on-write) mapping of the bytes of a [`Snapshot`]. Other processes do not see writes to it.
 pub struct MappedSnapshot {
     pointer: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and the pointer is only handed out.
+// SAFETY: the mapping is not bound to a thread, and no method dereferences the pointer.
 unsafe impl Send for MappedSnapshot {}
 // SAFETY: as above.
 unsafe impl Sync for MappedSnapshot {}
@@ -67,7 +67,7 @@ impl MappedSnapshot {
     /// Maps a snapshot.
     ///
     /// # Errors
-    /// Another process may still change the bytes, or the system refuses.
+    /// The descriptor is not sealed against changes, or the system can't map it.
     pub fn open(fd: &OwnedFd) -> Result<Self> {
         let refuse = |errno: Errno| Error::system("shared memory of another process can't be mapped", errno);
         let (bytes, is_frozen) = os::frozen_size(fd.as_fd()).map_err(refuse)?;
@@ -75,14 +75,14 @@ impl MappedSnapshot {
             return Err(Error::protocol(format!("shared memory of {bytes} bytes that is not sealed")));
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the system's choice touches nothing that is there.
+        // SAFETY: the system chooses a free address, so the mapping replaces no other mapping.
         let pointer =
             unsafe { mm::mmap(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE | MapFlags::NORESERVE, fd, 0) };
         Ok(Self { pointer: pointer.map_err(refuse)?.cast(), bytes })
     }
 
-    /// Address of the first byte here; a page boundary. All bytes are valid for reads and writes as long as the mapping lives, and
-    /// no other process changes them.
+    /// Address of the first byte in this process; a page boundary. All bytes are valid for reads and writes as long as
+    /// the mapping exists, and no other process changes them.
     pub fn pointer(&self) -> *mut u8 {
         self.pointer
     }
@@ -95,7 +95,7 @@ impl MappedSnapshot {
 
 impl Drop for MappedSnapshot {
     fn drop(&mut self) {
-        // SAFETY: mapped once, in `open`, and borrowed by nobody any more.
+        // SAFETY: `open` mapped it once, and no borrow outlives `self`.
         if let Err(error) = unsafe { mm::munmap(self.pointer.cast(), self.bytes) } {
             tracing::warn!(%error, snapshot = ?self, "can't be unmapped");
         }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn bytes(mapped: &MappedSnapshot) -> &[u8] {
-        // SAFETY: nobody writes to this mapping while the slice is used.
+        // SAFETY: the test does not write to this mapping while the slice is in use.
         unsafe { slice::from_raw_parts(mapped.pointer(), mapped.byte_len()) }
     }
 
@@ -128,13 +128,13 @@ mod tests {
             (&bytes(&one)[..11], &bytes(&one)[4989..]),
             (&[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0][..], &[0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2][..])
         );
-        // SAFETY: the byte is mapped, and nobody has a slice of it.
+        // SAFETY: the byte is mapped, and no slice of the mapping exists.
         unsafe { one.pointer().write(7) };
         assert_eq!((bytes(&one)[0], bytes(&two)[0]), (7, 1));
     }
 
     #[test]
-    fn memory_that_another_process_may_change_is_refused() {
+    fn opening_memory_that_is_not_sealed_against_writes_is_an_error() {
         let open = os::make_growing(4096).unwrap();
         let refused = MappedSnapshot::open(&open).unwrap_err().to_string();
         assert_eq!(refused, "shared memory of 4096 bytes that is not sealed");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_without_room_is_an_error() {
+    fn a_snapshot_larger_than_memory_is_an_error() {
         let refused = Snapshot::copy(usize::MAX, []).unwrap_err().to_string();
         assert!(refused.starts_with("no room for 18446744073709551615 bytes of shared memory"), "{refused}");
     }

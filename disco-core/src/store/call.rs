@@ -1,4 +1,4 @@
-//! A call of the store, as data.
+//! Calls of the store as data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub enum StoreCall {
     Set(Arc<str>, Arc<[u8]>),
     /// `get(key)`
     Get(Arc<str>),
-    /// `wait(key, deadline)`; no answer comes after the deadline.
+    /// `wait(key, deadline)`; there is no answer after the deadline.
     Wait(Arc<str>, Duration),
     /// `add(key, amount)`
     Add(Arc<str>, i64),

@@ -1,4 +1,4 @@
-//! A store in this process's memory.
+//! A store in the memory of this process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,31 +11,31 @@ use crate::error::{Error, Result};
 use crate::sync;
 use crate::value::Value;
 
-/// A store in this process's memory.
+/// A store in the memory of this process.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    state: Mutex<PerEpoch<State>>,
+    state: Mutex<PerEpoch<Values>>,
 }
 
 #[derive(Default)]
-struct State {
+struct Values {
     values: HashMap<String, Vec<u8>>,
-    /// Who is to be told of keys.
+    /// Callbacks that wait for keys.
     watchers: Vec<Watcher>,
 }
 
 struct Watcher {
     key: String,
-    /// When nobody waits any more.
+    /// Deadline of the wait; none if it has no deadline.
     until: Option<Instant>,
     tell: Tell,
 }
 
-/// Takes the value under a key, or why there will be none.
+/// A callback with the value of a key, or the error that ends the wait.
 type Tell = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
 impl MemoryStore {
-    /// The store as a worker of `epoch` sees it, which is begun if it is new. It stays so until the guard is used.
+    /// Locks the store for a call of a worker in `epoch`, which begins if it is new.
     ///
     /// # Errors
     /// [`Error::Aborted`]: the epoch is over, or was aborted.
@@ -46,13 +46,13 @@ impl MemoryStore {
         Ok(Entered { state })
     }
 
-    fn lock(&self) -> MutexGuard<'_, PerEpoch<State>> {
+    fn lock(&self) -> MutexGuard<'_, PerEpoch<Values>> {
         sync::lock(&self.state)
     }
 }
 
 impl SharedStore for MemoryStore {
-    /// It starts over, empty.
+    /// Starts the epoch with an empty store.
     fn begin(&self, epoch: u64) {
         let old = self.lock().begin(epoch);
         for watcher in old.into_iter().flat_map(|old| old.watchers) {
@@ -91,10 +91,10 @@ impl SharedStore for MemoryStore {
     }
 }
 
-/// A [`MemoryStore`] that nobody else uses meanwhile, for one call.
+/// Exclusive access to a [`MemoryStore`] for one call.
 #[derive(Debug)]
 struct Entered<'a> {
-    state: MutexGuard<'a, PerEpoch<State>>,
+    state: MutexGuard<'a, PerEpoch<Values>>,
 }
 
 impl Entered<'_> {
@@ -108,8 +108,8 @@ impl Entered<'_> {
         self.state.get().values.get(key).cloned()
     }
 
-    /// A wait without a thread: tells the value under `key` once there is one, now if there is, on the thread that
-    /// sets it; or of the abort. Forgotten with the epoch, and after `deadline`.
+    /// Waits for `key` without a thread: calls `tell` with the value, at once or on the thread that sets the key, or
+    /// with the error of an abort. The wait is dropped at the end of the epoch and after `deadline`.
     fn watch(mut self, key: &str, deadline: Duration, tell: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
         if let Some(value) = self.state.get().values.get(key).cloned() {
             drop(self);
@@ -154,7 +154,7 @@ impl Entered<'_> {
         self.state.get_mut().values.remove(key).is_some()
     }
 
-    /// Puts a value there, and tells.
+    /// Sets a value and calls its waiting callbacks.
     fn put(self, key: &str, value: Vec<u8>) {
         let Self { mut state } = self;
         let watchers: Vec<_> = state.get_mut().watchers.extract_if(.., |watcher| watcher.key == key).collect();
@@ -164,9 +164,9 @@ impl Entered<'_> {
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("values", &self.values).finish_non_exhaustive()
+        f.debug_struct("Values").field("values", &self.values).finish_non_exhaustive()
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
     use crate::store::{Store as _, View};
 
     #[test]
-    fn a_watcher_is_told_of_the_value_or_of_the_abort() {
+    fn a_watcher_gets_the_value_or_the_abort() {
         let store = MemoryStore::default();
         let told = Arc::new(Mutex::new(Vec::new()));
         let watch = |epoch: u64, key: &str, deadline: u64| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn add_counts_and_compare_and_set_compares() {
+    fn add_returns_the_sum_and_compare_and_set_replaces_only_the_expected_value() {
         let store = View::default();
         assert_eq!(store.add("n", 2).unwrap(), 2);
         assert_eq!(store.add("n", -5).unwrap(), -3);

@@ -1,4 +1,4 @@
-//! Rendezvous of data planes: small values under names, shared by all workers.
+//! The key-value store of a session, which workers share for the rendezvous of data planes.
 
 mod call;
 mod memory;
@@ -16,42 +16,44 @@ use crate::abort::Refused;
 use crate::error::{Error, Result};
 use crate::value::Value;
 
-/// A key-value store that every worker of a session reaches, also while a command runs.
+/// A key-value store that all workers of a session share. Workers may use it also while a command runs.
 ///
 /// # Errors
-/// All methods: [`Error::Aborted`] once the session was aborted, [`Error::Lost`] where the way to the store is cut.
+/// All methods: [`Error::Aborted`] once the session was aborted, [`Error::Lost`] if the connection to the store is cut.
 pub trait Store: Debug + Send + Sync {
-    /// Puts `value` under `key`, over what was there.
+    /// Sets `key` to `value`.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
 
-    /// The value under `key`, if there is one now.
+    /// The current value of `key`, if it is set.
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>>;
 
-    /// The value under `key`, as soon as there is one; [`Error::Deadline`] after `deadline`.
+    /// Waits until `key` is set and returns its value; [`Error::Deadline`] after `deadline`.
     fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>>;
 
-    /// Adds to the number under `key` (an absent one is 0) and returns the sum, wrapping. Numbers are 8 bytes, little
-    /// endian; other values are [`Error::Invalid`].
+    /// Adds to the number under `key`, with wrapping, and returns the sum. A key that is not set counts as 0. Numbers
+    /// have 8 bytes, little endian; any other value is an [`Error::Invalid`].
     fn add(&self, key: &str, amount: i64) -> Result<i64>;
 
-    /// Puts `new` under `key` if the value there is `expected` (`None`: no value). Returns the value there afterwards.
+    /// Sets `key` to `new` if its value is `expected` (`None`: not set). Returns the value of `key` afterwards.
     fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<Vec<u8>>;
 
-    /// Removes `key`; says whether it was there.
+    /// Removes `key` and returns whether it was set.
     fn delete(&self, key: &str) -> Result<bool>;
 }
 
-/// The store of all workers of one process, or the way to it. Each worker sees it through a [`View`] of the worker's epoch.
+/// The store that all workers of one process share, or a client of a remote store. Each worker uses it through a
+/// [`View`] of the worker's epoch.
 pub trait SharedStore: Debug + Send + Sync {
-    /// Starts an epoch, unless it was begun already (each worker says so when it gets there): aborts of earlier ones are
-    /// forgotten.
+    /// Starts an epoch, and clears aborts of earlier epochs. Each worker calls `begin`; calls after the first have no
+    /// effect.
     fn begin(&self, epoch: u64);
 
-    /// Fails all calls, waiting and to come, unless `epoch` is over.
+    /// Fails all waiting and later calls of `epoch`. Does nothing once `epoch` is over.
     fn abort(&self, epoch: u64, cause: &Arc<str>);
 
-    /// Does what a worker of `epoch` asks for, and tells the result, now or later on another thread: [`Error::Aborted`] once the
-    /// epoch is over. `tell` may never be called for a wait whose deadline has passed.
+    /// Executes a call of a worker in `epoch` and passes the result to `tell`, at once or later on another thread. The
+    /// result is [`Error::Aborted`] if the epoch is over. `tell` may never be called for a wait whose deadline has
+    /// passed.
     fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>);
 }
 

@@ -1,4 +1,4 @@
-//! A shared store, as a worker of one epoch sees it.
+//! A view of a shared store in one epoch.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -7,11 +7,11 @@ use super::{MemoryStore, SharedStore, Store, StoreCall};
 use crate::error::{Error, Result};
 use crate::value::Value;
 
-/// Limit for an answer that waits for no other worker.
+/// Limit for an answer that does not depend on other workers.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// A [`SharedStore`] as a worker of one epoch sees it, however long the worker holds it: once another worker has begun the next
-/// epoch, all calls fail, so that nothing late reaches the values of that epoch.
+/// A view of a [`SharedStore`] in one epoch. Once a worker has begun the next epoch, all calls on the view fail, so
+/// late calls can't change the values of the next epoch.
 #[derive(Clone, Debug)]
 pub struct View {
     store: Arc<dyn SharedStore>,
@@ -19,27 +19,27 @@ pub struct View {
 }
 
 impl Default for View {
-    /// A store of its own.
+    /// A view of a new [`MemoryStore`].
     fn default() -> Self {
         Self::new(Arc::new(MemoryStore::default()), 0)
     }
 }
 
 impl View {
-    /// What a worker of `epoch` sees of `store`.
+    /// A view of `store` in `epoch`.
     pub fn new(store: Arc<dyn SharedStore>, epoch: u64) -> Self {
         Self { store, epoch }
     }
 
-    /// Calls the store, and waits for the answer; none if there is none within `limit`.
+    /// Calls the store and waits for the answer; none if `limit` passes first.
     fn call(&self, call: StoreCall, limit: Duration) -> Result<Option<Value>> {
         let (tell, told) = mpsc::channel();
-        // The caller has given up if nothing receives it.
+        // The send fails if the caller has reached its limit.
         self.store.call(self.epoch, call, Box::new(move |answer| _ = tell.send(answer)));
         told.recv_timeout(limit).ok().transpose()
     }
 
-    /// The answer of a call that waits for no other worker.
+    /// The answer of a call that does not depend on other workers.
     fn answer(&self, operation: &str, key: &str, call: StoreCall) -> Result<Value> {
         let late = || Error::Deadline {
             operation: format!("store: {operation} `{key}`"),
@@ -108,14 +108,14 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_wait_ends_with_the_value_the_deadline_the_abort_or_the_epoch() {
         let shared = Arc::new(MemoryStore::default());
         let waiting = |epoch: u64, key: &'static str| {
             let view = View::new(shared.clone(), epoch);
-            thread::spawn(move || view.wait(key, LONG))
+            thread::spawn(move || view.wait(key, LONG_TIMEOUT))
         };
         let view = View::new(shared.clone(), 0);
         let wait = waiting(0, "id");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_of_an_epoch_that_is_over_neither_reads_nor_writes() {
+    fn calls_on_a_view_of_a_past_epoch_are_errors() {
         let shared = Arc::new(MemoryStore::default());
         let (late, now) = (View::new(shared.clone(), 0), View::new(shared, 1));
         late.add("count", 1).unwrap();
@@ -147,7 +147,7 @@ mod tests {
         let over = [
             late.set("count", b"").err(),
             late.get("count").err(),
-            late.wait("count", LONG).err(),
+            late.wait("count", LONG_TIMEOUT).err(),
             late.add("count", 1).err(),
             late.compare_and_set("other", None, b"").err(),
             late.delete("count").err(),

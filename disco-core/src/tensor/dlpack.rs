@@ -1,6 +1,6 @@
-//! DLPack, both ways, without a copy.
+//! Import and export of DLPack tensors without a copy.
 //!
-//! Layouts are those of `dlpack.h`, the unversioned `DLManagedTensor` that every framework exchanges.
+//! The layouts are those of `dlpack.h`, with the unversioned `DLManagedTensor`, which all frameworks exchange.
 
 #![allow(unsafe_code)]
 #![allow(clippy::exhaustive_structs, reason = "the interface's")]
@@ -22,7 +22,7 @@ use crate::shape::Shape;
 pub struct DLDevice {
     /// `DLDeviceType`.
     pub device_type: i32,
-    /// Ordinal.
+    /// Ordinal of the device.
     pub device_id: i32,
 }
 
@@ -44,9 +44,9 @@ pub struct DLDataType {
 pub struct DLTensor {
     /// First byte of the allocation; the elements start `byte_offset` further.
     pub data: *mut c_void,
-    /// Where it lives.
+    /// The device of the memory.
     pub device: DLDevice,
-    /// Number of extents.
+    /// Number of axes.
     pub ndim: i32,
     /// Element type.
     pub dtype: DLDataType,
@@ -64,13 +64,13 @@ pub struct DLTensor {
 pub struct DLManagedTensor {
     /// The tensor.
     pub dl_tensor: DLTensor,
-    /// The producer's own.
+    /// Private data of the producer.
     pub manager_ctx: *mut c_void,
     /// Called once by the consumer when it is done.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
 }
 
-/// What an exported tensor points into.
+/// The owner of an exported tensor's memory.
 struct Export {
     managed: DLManagedTensor,
     shape: Vec<i64>,
@@ -78,28 +78,28 @@ struct Export {
     _tensor: Tensor,
 }
 
-/// What an imported tensor must give back.
+/// The owner of an imported tensor's memory: calls the producer's deleter on drop.
 struct Import(*mut DLManagedTensor);
 
 // SAFETY: DLPack's deleter may be called on any thread.
 unsafe impl Send for Import {}
-// SAFETY: nothing is reached through a shared reference.
+// SAFETY: no method accesses the pointer through a shared reference.
 unsafe impl Sync for Import {}
 
 impl Drop for Import {
     fn drop(&mut self) {
-        // SAFETY: `from_dlpack` took over a valid managed tensor and nobody has called its deleter.
+        // SAFETY: `from_dlpack` took over a valid managed tensor, and its deleter is called only here.
         if let Some(deleter) = unsafe { (*self.0).deleter } {
-            // SAFETY: called once, with the tensor it belongs to.
+            // SAFETY: the deleter is called once, with its own tensor.
             unsafe { deleter(self.0) }
         }
     }
 }
 
 impl Tensor {
-    /// Hands the tensor to a DLPack consumer, which shares the elements and calls the deleter when done.
+    /// Exports the tensor to a DLPack consumer, which shares the elements and calls the deleter when it is done.
     ///
-    /// The consumer does not see the borrow flag: agree with it on who writes when.
+    /// The consumer does not check the borrow flag: the program must order writes itself.
     pub fn to_dlpack(&self) -> *mut DLManagedTensor {
         let (code, bits) = self.dtype().dlpack();
         let device = self.device();
@@ -124,26 +124,26 @@ impl Tensor {
         export.managed.dl_tensor.shape = export.shape.as_mut_ptr();
         export.managed.dl_tensor.strides = export.strides.as_mut_ptr();
         let export = Box::into_raw(export);
-        // SAFETY: just leaked, so valid and ours.
+        // SAFETY: `export` was just leaked, so it is valid and not shared.
         let managed = unsafe { &raw mut (*export).managed };
         // SAFETY: as above.
         unsafe { (*managed).manager_ctx = export.cast() };
         managed
     }
 
-    /// Takes over a tensor from a DLPack producer, sharing its elements. Its deleter runs when the last clone is
-    /// dropped, on whatever thread, or at once on error.
+    /// Imports a tensor from a DLPack producer and shares its elements. The deleter runs when the last clone is
+    /// dropped, on any thread, or at once on error.
     ///
     /// # Errors
-    /// A device, dtype or shape that Disco does not know.
+    /// Disco does not support the device, dtype or shape.
     ///
     /// # Safety
-    /// `managed` is a valid DLPack tensor that the caller owns; its memory is initialised, and the producer does not
-    /// touch it while Disco views it. Two imports of one memory (also of one's own export) have a borrow flag each: they
-    /// are not viewed at the same time if either is written to.
+    /// `managed` is a valid DLPack tensor that the caller owns. Its memory is initialised, and the producer does not
+    /// access it while a view exists. Each import has its own borrow flag: if the same memory is imported twice, or
+    /// exported and imported again, one tensor is not written to while another one has a view.
     pub unsafe fn from_dlpack(managed: *mut DLManagedTensor) -> Result<Self> {
         let owner = Import(managed);
-        // SAFETY: valid by contract, and alive as long as `owner`.
+        // SAFETY: `managed` is valid by contract until `owner` is dropped.
         let dl = unsafe { &(*managed).dl_tensor };
         let kind = DeviceKind::from_dlpack(dl.device.device_type)
             .ok_or_else(|| Error::invalid(format!("DLPack device type {} is not known", dl.device.device_type)))?;
@@ -152,12 +152,12 @@ impl Tensor {
             Error::invalid(format!("DLPack dtype (code {code}, {bits} bits, {lanes} lanes) is not known"))
         })?;
         let axes = usize::try_from(dl.ndim).map_err(|_| Error::invalid("DLPack ndim is negative"))?;
-        // SAFETY: DLPack: `shape` points to `ndim` extents.
+        // SAFETY: in a valid DLPack tensor `shape` points to `ndim` extents.
         let shape = Shape::from(unsafe { list(dl.shape, axes) });
         let (elements, _) = extent(dtype, &shape)?;
         let strides = match dl.strides.is_null() {
             true => None,
-            // SAFETY: DLPack: non-null `strides` point to `ndim` strides.
+            // SAFETY: in a valid DLPack tensor non-null `strides` point to `ndim` strides.
             false => Some(unsafe { list(dl.strides, axes) }).filter(|strides| !row_major(&shape, strides)),
         };
         let reach = reach(&shape, strides)?.checked_mul(dtype.size());
@@ -168,14 +168,14 @@ impl Tensor {
         };
         let strides = strides.map(Arc::from);
         let device = Device::new(kind, dl.device.device_id);
-        // SAFETY: by contract the memory is valid up to the last element until the deleter runs, which dropping `owner`
-        // does.
+        // SAFETY: by contract the memory is valid up to the last element until the deleter runs, and `owner` runs it on
+        // drop.
         let storage = unsafe { Storage::from_raw(dl.data.cast(), bytes, device, Box::new(owner)) };
         Ok(Self(Arc::new(Window { storage, dtype, shape, strides, byte_offset, elements })))
     }
 }
 
-/// Elements from the first to one past the last that strides lead to.
+/// Number of elements from the first to the farthest that the strides reach, both included.
 fn reach(shape: &Shape, strides: Option<&[i64]>) -> Result<usize> {
     let too_large = || Error::invalid("DLPack strides leave memory");
     if shape.elements() == Some(0) {
@@ -190,7 +190,7 @@ fn reach(shape: &Shape, strides: Option<&[i64]>) -> Result<usize> {
     Ok(last + 1)
 }
 
-/// Whether `strides` say no more than the shape does; axes of extent 1 may have any.
+/// Whether `strides` are those of a row-major tensor of this shape. Axes of extent 1 may have any stride.
 fn row_major(shape: &Shape, strides: &[i64]) -> bool {
     let plain = shape.contiguous_strides();
     shape.elements() == Some(0) || (0..shape.len()).all(|axis| shape[axis] == 1 || strides[axis] == plain[axis])
@@ -201,15 +201,15 @@ fn row_major(shape: &Shape, strides: &[i64]) -> bool {
 unsafe fn list<'a>(first: *const i64, len: usize) -> &'a [i64] {
     match len {
         0 => &[],
-        // SAFETY: by contract.
+        // SAFETY: `first` points to `len` integers by contract.
         _ => unsafe { slice::from_raw_parts(first, len) },
     }
 }
 
 unsafe extern "C" fn delete_export(managed: *mut DLManagedTensor) {
-    // SAFETY: `to_dlpack` made it and stored the box's address in `manager_ctx`.
+    // SAFETY: `to_dlpack` made `managed` and stored the address of the box in `manager_ctx`.
     let export = unsafe { (*managed).manager_ctx }.cast::<Export>();
-    // SAFETY: leaked in `to_dlpack`; the consumer calls the deleter once.
+    // SAFETY: `to_dlpack` leaked the box, and the consumer calls the deleter once.
     drop(unsafe { Box::from_raw(export) });
 }
 
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tensor_comes_back_with_the_same_address() {
+    fn an_exported_and_imported_tensor_keeps_its_address() {
         let tensor = Tensor::from_slice(&[1f32, 2., 3., 4., 5., 6.], [2, 3]).unwrap().window(3, [3, 1]).unwrap();
         // SAFETY: just exported, owned by us.
         let back = unsafe { Tensor::from_dlpack(tensor.to_dlpack()) }.unwrap();
@@ -230,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn strides_and_unknown_types_are_kept_apart() {
+    fn strides_are_kept_and_unknown_types_are_errors() {
         let tensor = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6], [2, 3]).unwrap();
         let managed = tensor.to_dlpack();
         // SAFETY: ours until handed over.
         let dl = unsafe { &(*managed).dl_tensor };
-        // SAFETY: the shape has two places.
+        // SAFETY: `shape` points to two integers.
         unsafe { dl.shape.copy_from_nonoverlapping([3, 2].as_ptr(), 2) };
-        // SAFETY: so have the strides.
+        // SAFETY: `strides` points to two integers.
         unsafe { dl.strides.copy_from_nonoverlapping([1, 3].as_ptr(), 2) };
         // SAFETY: just exported, owned by us.
         let transposed = unsafe { Tensor::from_dlpack(managed) }.unwrap();

@@ -1,13 +1,14 @@
-//! Tensors: a typed, shaped window on shared storage, DLPack-shaped.
+//! Tensors: typed windows with a shape on shared storage, with DLPack's fields.
 //!
 //! ```text
 //! Tensor ── Arc ─▶ Storage { pointer, bytes, device, borrow flag, owner }
-//!   dtype, shape, strides, byte_offset                    └ dropped last, on whatever thread
+//!   dtype, shape, strides, byte_offset                    └ dropped last, on any thread
 //! ```
 //!
-//! Clones share the storage. Host elements are reached through [`View`] and [`ViewMut`], which take the storage's
-//! borrow flag as `RefCell` does, over threads: a collective that reads or writes a tensor holds the flag too, so safe
-//! code can't race with a peer. Device memory is never viewed, only copied by its [`Queue`](crate::device_api::Queue).
+//! Clones share the storage. [`View`] and [`ViewMut`] give access to host elements. They hold the storage's borrow
+//! flag, which works like that of `RefCell` but across threads. A collective holds the flag of the tensors that it
+//! reads and writes, so safe code can't race with a peer. Device memory has no views: a
+//! [`Queue`](crate::device_api::Queue) copies it.
 
 mod dlpack;
 #[cfg(feature = "ndarray")]
@@ -44,15 +45,15 @@ use crate::shape::Shape;
 #[derive(Clone)]
 pub struct Tensor(Arc<Window>);
 
-/// One pointer in a [`Tensor`], so that arguments and operations that own tensors stay small.
+/// The fields of a [`Tensor`], behind one pointer so that arguments and operations that own tensors stay small.
 struct Window {
     storage: Arc<Storage>,
     dtype: DType,
     shape: Shape,
-    /// In elements; `None` is row-major without gaps.
+    /// Strides in elements; `None` means row-major without gaps.
     strides: Option<Arc<[i64]>>,
     byte_offset: usize,
-    /// Of the shape; asked for often.
+    /// Number of elements, cached because it is read often.
     elements: usize,
 }
 
@@ -60,15 +61,15 @@ impl Tensor {
     /// A zeroed host tensor, aligned to 64 bytes.
     ///
     /// # Errors
-    /// A negative extent, or more bytes than can be allocated.
+    /// An extent is negative, or the bytes can't be allocated.
     pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
         Self::in_new_storage(dtype, shape, Storage::host)
     }
 
-    /// A tensor over all of a storage that `alloc` makes, of as many bytes as dtype and shape need.
+    /// A tensor over a storage that `alloc` makes. `alloc` gets the number of bytes that dtype and shape need.
     ///
     /// # Errors
-    /// A negative extent, more bytes than memory could hold, or that of `alloc`.
+    /// An extent is negative, the size in bytes overflows, or `alloc` fails.
     pub fn in_new_storage(
         dtype: DType,
         shape: impl Into<Shape>,
@@ -82,18 +83,18 @@ impl Tensor {
     /// A host tensor with a copy of `elements`.
     ///
     /// # Errors
-    /// `elements` are not as many as `shape` says.
+    /// The length of `elements` does not fit `shape`.
     pub fn from_slice<T: Element>(elements: &[T], shape: impl Into<Shape>) -> Result<Self> {
         let tensor = Self::zeros(T::DTYPE, shape)?;
         tensor.write(elements)?;
         Ok(tensor)
     }
 
-    /// A host tensor that owns `elements`, without a copy. It is aligned as the vector is: to the size of one element at least,
-    /// where [`Tensor::zeros`] aligns to 64 bytes.
+    /// A host tensor that owns `elements`, without a copy. It has the alignment of the vector, which is at least that
+    /// of one element; [`Tensor::zeros`] aligns to 64 bytes.
     ///
     /// # Errors
-    /// `elements` are not as many as `shape` says.
+    /// The length of `elements` does not fit `shape`.
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: impl Into<Shape>) -> Result<Self> {
         let (shape, len) = (shape.into(), elements.len());
         if shape.elements() != Some(len) {
@@ -102,7 +103,7 @@ impl Tensor {
         Self::from_storage(Storage::of_vec(elements), T::DTYPE, shape)
     }
 
-    /// A row-major tensor over all of `storage`, from its start.
+    /// A row-major tensor at the start of `storage`.
     ///
     /// # Errors
     /// The storage holds fewer bytes than dtype and shape need.
@@ -118,10 +119,10 @@ impl Tensor {
         Ok(Self(Arc::new(Window { storage, dtype, shape, strides: None, byte_offset: 0, elements })))
     }
 
-    /// The same storage seen as `shape`, starting `offset` elements further in.
+    /// A tensor of shape `shape` on the same storage that starts at element `offset` of this tensor.
     ///
     /// # Errors
-    /// The window leaves this tensor, or this tensor is not contiguous.
+    /// The window exceeds this tensor, or this tensor is not contiguous.
     pub fn window(&self, offset: usize, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         self.require_contiguous("window")?;
@@ -152,7 +153,7 @@ impl Tensor {
 
     /// Extents as `usize`.
     pub fn dims(&self) -> Vec<usize> {
-        // No extent of a tensor is negative.
+        // Extents of a tensor are never negative.
         self.0.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).collect()
     }
 
@@ -161,7 +162,7 @@ impl Tensor {
         self.0.strides.as_ref().map_or_else(|| self.0.shape.contiguous_strides(), |strides| strides.to_vec())
     }
 
-    /// Where the elements live.
+    /// The device of the elements.
     pub fn device(&self) -> Device {
         self.0.storage.device()
     }
@@ -171,7 +172,7 @@ impl Tensor {
         self.0.elements
     }
 
-    /// Bytes that the elements take.
+    /// Size of the elements in bytes.
     pub fn byte_len(&self) -> usize {
         self.elements() * self.0.dtype.size()
     }
@@ -191,7 +192,7 @@ impl Tensor {
         self.0.byte_offset..self.0.byte_offset + self.byte_len()
     }
 
-    /// Whether two tensors have memory in common, by whatever storages: the stretches from their first elements on.
+    /// Whether the byte ranges of two tensors overlap, even if their storages differ.
     pub fn overlaps(&self, other: &Tensor) -> bool {
         let stretch = |tensor: &Tensor| (tensor.data().addr(), tensor.data().addr() + tensor.byte_len());
         let ((a, a_end), (b, b_end)) = (stretch(self), stretch(other));
@@ -203,19 +204,20 @@ impl Tensor {
         self.0.strides.is_none()
     }
 
-    /// Reads the elements of a contiguous host tensor in place.
+    /// The elements of a contiguous host tensor, for reading in place.
     ///
     /// # Errors
-    /// Another dtype, device memory, strides, or somebody writes to the storage now ([`Error::Busy`]).
+    /// The dtype is not that of `T`, the tensor is not a contiguous host tensor, or a writing view of the storage
+    /// exists ([`Error::Busy`]).
     pub fn view<T: Element>(&self) -> Result<View<'_, T>> {
         self.require_viewable::<T>()?;
         View::new(self)
     }
 
-    /// Writes the elements of a contiguous host tensor in place.
+    /// The elements of a contiguous host tensor, for reading and writing in place.
     ///
     /// # Errors
-    /// As [`Tensor::view`]; readers exclude a writer too.
+    /// As [`Tensor::view`], and [`Error::Busy`] also while a reading view exists.
     pub fn view_mut<T: Element>(&self) -> Result<ViewMut<'_, T>> {
         self.require_viewable::<T>()?;
         ViewMut::new(self)
@@ -232,7 +234,7 @@ impl Tensor {
     /// Overwrites all elements of a contiguous host tensor.
     ///
     /// # Errors
-    /// As [`Tensor::view_mut`], or `elements` are not as many as the tensor has.
+    /// As [`Tensor::view_mut`], or the length of `elements` differs from that of the tensor.
     pub fn write<T: Element>(&self, elements: &[T]) -> Result<()> {
         if elements.len() != self.elements() {
             return Err(Error::invalid(format!("{} elements do not fill {self}", elements.len())));
@@ -241,10 +243,11 @@ impl Tensor {
         Ok(())
     }
 
-    /// Overwrites this contiguous host tensor with the bytes of another of the same dtype and element count.
+    /// Copies the elements of `source`, which has the same dtype and number of elements, into this contiguous host
+    /// tensor.
     ///
     /// # Errors
-    /// They differ in dtype or count, one is not a contiguous host tensor, or one is in use.
+    /// The tensors differ in dtype or number of elements, one is not a contiguous host tensor, or one is in use.
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
         if (source.0.dtype, source.elements()) != (self.0.dtype, self.elements()) {
             return Err(Error::invalid(format!("can't copy {source} into {self}")));
@@ -259,16 +262,16 @@ impl Tensor {
     /// The bytes of a contiguous host tensor.
     ///
     /// # Errors
-    /// As [`Tensor::view`], whatever the dtype.
+    /// As [`Tensor::view`], but any dtype is accepted.
     pub fn bytes(&self) -> Result<View<'_, u8>> {
         self.require_host()?;
         View::new(self)
     }
 
-    /// The bytes of a contiguous host tensor, to write.
+    /// The bytes of a contiguous host tensor, for reading and writing.
     ///
     /// # Errors
-    /// As [`Tensor::view_mut`], whatever the dtype.
+    /// As [`Tensor::view_mut`], but any dtype is accepted.
     pub fn bytes_mut(&self) -> Result<ViewMut<'_, u8>> {
         self.require_host()?;
         ViewMut::new(self)
@@ -296,7 +299,7 @@ impl Tensor {
     }
 }
 
-/// Elements and bytes of a tensor, if its extents make sense.
+/// The number of elements and the size in bytes of a tensor, if the extents are valid.
 fn extent(dtype: DType, shape: &Shape) -> Result<(usize, usize)> {
     let extent = shape.elements().and_then(|n| Some((n, n.checked_mul(dtype.size())?)));
     extent
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_of_a_vector_has_its_memory_and_frees_it_once() {
+    fn a_tensor_from_a_vector_keeps_its_memory_and_frees_it_once() {
         let elements = vec![1u32, 2, 3, 4, 5, 6];
         let address = elements.as_ptr().addr();
         let tensor = Tensor::from_vec(elements, [2, 3]).unwrap();
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn views_check_the_dtype() {
+    fn a_view_of_another_dtype_is_an_error() {
         let tensor = Tensor::zeros(DType::F8E4M3, [4]).unwrap();
         assert!(tensor.view::<u8>().is_ok(), "bytes view the types without a Rust type");
         assert!(tensor.view::<i8>().is_err());
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_shapes_are_errors() {
+    fn invalid_shapes_are_errors() {
         assert!(Tensor::zeros(DType::F64, [-1]).is_err());
         assert!(Tensor::zeros(DType::F64, [1i64 << 60, 16]).is_err());
         assert!(Tensor::zeros(DType::U8, [1i64 << 62]).is_err(), "refused by the allocator, not a crash");
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_fit_exactly() {
+    fn copies_require_the_same_dtype_and_length() {
         let from = Tensor::from_slice(&[1u16, 2], [2]).unwrap();
         let into = Tensor::zeros(DType::U16, [2]).unwrap();
         into.copy_from(&from).unwrap();

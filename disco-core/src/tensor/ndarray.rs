@@ -7,10 +7,11 @@ use crate::dtype::Element;
 use crate::error::{Error, Result};
 
 impl Tensor {
-    /// A host tensor with the elements of an array, which it owns without a copy if they lie row-major without gaps.
+    /// A host tensor with the elements of an array. The elements are moved if they lie row-major without gaps, and
+    /// copied otherwise.
     ///
     /// # Errors
-    /// More bytes than memory could hold.
+    /// The size in bytes overflows.
     pub fn from_ndarray<T: Element, D: Dimension>(array: Array<T, D>) -> Result<Self> {
         let shape = array.shape().to_vec();
         let is_whole = array.is_standard_layout();
@@ -21,25 +22,25 @@ impl Tensor {
                 elements.truncate(len);
                 Self::from_vec(elements, shape)
             }
-            // A part of a larger array.
+            // The array is a part of a larger allocation.
             (elements, Some(offset)) => Self::from_slice(&elements[offset..offset + len], shape),
         }
     }
 }
 
 impl<T: Element> View<'_, T> {
-    /// The elements as an array of the tensor's shape. The bytes of a tensor ([`Tensor::bytes`]) have one axis, unless one
-    /// element is one byte.
+    /// The elements as an array of the tensor's shape. A view of bytes ([`Tensor::bytes`]) gives an array with one
+    /// axis, unless elements are single bytes.
     ///
     /// # Errors
-    /// More axes or elements than an array can have.
+    /// The tensor has more axes or elements than an array can have.
     pub fn as_ndarray(&self) -> Result<ArrayViewD<'_, T>> {
         ArrayViewD::from_shape(axes(self.tensor, self.len()), self).map_err(refused)
     }
 }
 
 impl<T: Element> ViewMut<'_, T> {
-    /// The elements as an array of the tensor's shape, to write. As [`View::as_ndarray`].
+    /// As [`View::as_ndarray`], mutably.
     ///
     /// # Errors
     /// As [`View::as_ndarray`].
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_and_its_tensor_have_the_same_memory() {
+    fn a_row_major_array_becomes_a_tensor_without_a_copy() {
         let array = array![[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
         let address = array.as_ptr().addr();
         let tensor = Tensor::from_ndarray(array).unwrap();

@@ -1,4 +1,4 @@
-//! Other windows on the storage of a tensor: by range, by index, of another shape.
+//! Tensors that share the elements of another tensor: ranges, positions and other shapes.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -7,10 +7,11 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 
 impl Tensor {
-    /// A range of the first axis, which shares the elements: of a tensor `[8, 3]`, `slice(2..5)` has the shape `[3, 3]`.
+    /// A range of the first axis, which shares the elements. For a tensor of shape `[8, 3]`, `slice(2..5)` has shape
+    /// `[3, 3]`.
     ///
     /// # Errors
-    /// The range leaves the first axis or ends before it starts, the tensor has no axis, or it is not contiguous.
+    /// The range exceeds the first axis or ends before it starts, the tensor has no axis, or it is not contiguous.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (extent, row) = self.first_axis("slice")?;
         let start = match range.start_bound() {
@@ -31,10 +32,11 @@ impl Tensor {
         self.window(start * row, dims)
     }
 
-    /// One position of the first axis, which shares the elements: of a tensor `[8, 3]`, `index(2)` has the shape `[3]`.
+    /// One position of the first axis, which shares the elements. For a tensor of shape `[8, 3]`, `index(2)` has shape
+    /// `[3]`.
     ///
     /// # Errors
-    /// `position` leaves the first axis, the tensor has no axis, or it is not contiguous.
+    /// `position` exceeds the first axis, the tensor has no axis, or it is not contiguous.
     pub fn index(&self, position: usize) -> Result<Self> {
         let (extent, row) = self.first_axis("index")?;
         if position >= extent {
@@ -43,10 +45,10 @@ impl Tensor {
         self.window(position * row, &self.dims()[1..])
     }
 
-    /// The same elements in another shape of as many.
+    /// The same elements in another shape with the same number of elements.
     ///
     /// # Errors
-    /// `shape` has another number of elements, or the tensor is not contiguous.
+    /// `shape` has a different number of elements, or the tensor is not contiguous.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         match shape.elements() == Some(self.elements()) {
@@ -55,11 +57,11 @@ impl Tensor {
         }
     }
 
-    /// The extent of the first axis, and how many elements one position of it has.
+    /// The extent of the first axis, and the number of elements of one position.
     fn first_axis(&self, action: &str) -> Result<(usize, usize)> {
         let dims = self.dims();
         match dims.split_first() {
-            // It wraps only where another extent is 0, so that there is no element.
+            // The product wraps only if another extent is 0, and then the tensor has no elements.
             Some((extent, rest)) => {
                 Ok((*extent, rest.iter().fold(1, |product: usize, dim| product.wrapping_mul(*dim))))
             }
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn another_shape_has_as_many_elements() {
+    fn reshape_requires_the_same_number_of_elements() {
         let tensor = tensor();
         assert_eq!(elements(tensor.reshape([2, 6]).unwrap()), (vec![2, 6], (0..12).collect()));
         assert_eq!(elements(tensor.slice(1..).unwrap().reshape(9).unwrap()), (vec![9], (3..12).collect()));

@@ -12,26 +12,26 @@ use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{Error, Memory, Result};
 
-/// Alignment of host storage: a cache line, and what vector code and DLPack readers like best.
+/// Alignment of host storage in bytes: a cache line, which vector code and DLPack consumers prefer.
 const ALIGN: usize = 64;
 
-/// A stretch of device or host memory, kept alive by its owner.
+/// A range of device or host memory, kept alive by its owner.
 ///
-/// Dropping it drops the owner, on whatever thread that happens; an owner of device memory makes its context current
-/// itself.
+/// Dropping the storage drops the owner on the same thread, which may be any thread. The owner of device memory makes
+/// its context current itself.
 pub struct Storage {
     pointer: *mut u8,
     bytes: usize,
     device: Device,
     /// Number of readers, or -1 for one writer.
     borrows: AtomicI32,
-    /// Whether it came to a worker as an argument: threads of one process share it.
+    /// Whether a worker got the storage as an argument, so that worker threads may share it.
     is_argument: AtomicBool,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the pointer is only handed out; whoever dereferences it holds an `Access`, and `borrows` makes a writing
-// access exclusive over threads. The owner is Send and Sync by bound.
+// SAFETY: the storage never dereferences the pointer. Code that does holds an `Access`, and `borrows` makes a writing
+// access exclusive across threads. The owner is Send and Sync by bound.
 unsafe impl Send for Storage {}
 // SAFETY: as above.
 unsafe impl Sync for Storage {}
@@ -40,23 +40,24 @@ impl Storage {
     /// Zeroed host memory, aligned to 64 bytes.
     ///
     /// # Errors
-    /// The allocator has no room.
+    /// The allocation fails.
     pub fn host(bytes: usize) -> Result<Arc<Self>> {
         let block = HostBlock::new(bytes)?;
         let pointer = block.pointer;
-        // SAFETY: the block holds `bytes` initialised bytes at `pointer` until it is dropped, which the storage does.
+        // SAFETY: `pointer` points to `bytes` initialised bytes until the block is dropped, and the storage owns the
+        // block.
         Ok(unsafe { Self::from_raw(pointer, bytes, Device::CPU, Box::new(block)) })
     }
 
     /// The memory of a vector, without a copy.
     pub fn of_vec<T: Element>(mut elements: Vec<T>) -> Arc<Self> {
         let (pointer, bytes) = (elements.as_mut_ptr().cast(), size_of_val(&elements[..]));
-        // SAFETY: the vector holds `bytes` initialised bytes at `pointer` until it is dropped, which the storage does; moving
-        // the vector does not move them.
+        // SAFETY: `pointer` points to `bytes` initialised bytes until the vector is dropped, and the storage owns the
+        // vector. Moving the vector does not move the bytes.
         unsafe { Self::from_raw(pointer, bytes, Device::CPU, Box::new(elements)) }
     }
 
-    /// Storage over memory that `owner` keeps alive.
+    /// A storage over memory that `owner` keeps alive.
     ///
     /// # Safety
     /// `pointer` is valid for `bytes` initialised bytes on `device`, for reads and writes, until `owner` is dropped,
@@ -77,13 +78,13 @@ impl Storage {
         })
     }
 
-    /// It came to a worker as an argument.
+    /// Records that a worker got the storage as an argument.
     pub(crate) fn note_argument(&self) {
-        // The flag is read by threads that get the storage as an argument later, or by this one.
+        // Relaxed suffices: the readers are this thread, and threads that get the storage as an argument later.
         self.is_argument.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it came to a worker as an argument.
+    /// Whether a worker got the storage as an argument.
     pub(crate) fn is_argument(&self) -> bool {
         self.is_argument.load(Ordering::Relaxed)
     }
@@ -98,7 +99,7 @@ impl Storage {
         self.bytes
     }
 
-    /// Where the memory is.
+    /// The device of the memory.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -106,27 +107,27 @@ impl Storage {
     /// Claims the storage for reading, shared with other readers.
     ///
     /// # Errors
-    /// [`Error::Busy`] while somebody writes.
+    /// [`Error::Busy`] while a writing view exists.
     pub fn read(self: &Arc<Self>) -> Result<Access> {
         self.claim(false)?;
         Ok(self.claimed(false))
     }
 
-    /// Claims the storage for writing, alone.
+    /// Claims the storage for writing, exclusively.
     ///
     /// # Errors
-    /// [`Error::Busy`] while somebody reads or writes.
+    /// [`Error::Busy`] while any view exists.
     pub fn write(self: &Arc<Self>) -> Result<Access> {
         self.claim(true)?;
         Ok(self.claimed(true))
     }
 
-    /// Whoever takes a claim gives it back, by [`Storage::release`] or as an [`Access`].
+    /// Takes a claim. The caller gives it back with [`Storage::release`], or passes it to [`Storage::claimed`].
     pub(crate) fn claim(&self, writes: bool) -> Result<()> {
         if writes { self.claim_write() } else { self.claim_read() }
     }
 
-    /// A claim that was taken, as a right of its own.
+    /// An [`Access`] for a claim that the caller has taken.
     pub(crate) fn claimed(self: &Arc<Self>, writes: bool) -> Access {
         Access { storage: self.clone(), writes }
     }
@@ -161,9 +162,9 @@ impl fmt::Debug for Storage {
     }
 }
 
-/// The right to read or to write one storage, with a share in its ownership; given back on drop.
+/// The right to read or to write a storage, which it also keeps alive. Dropping the access releases the storage.
 ///
-/// A communicator holds one for each tensor of a running operation.
+/// A communicator holds an access for each tensor of a running operation.
 #[must_use]
 #[derive(Debug)]
 pub struct Access {
@@ -172,7 +173,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// The storage claimed.
+    /// The claimed storage.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }
@@ -198,7 +199,7 @@ unsafe impl Sync for HostBlock {}
 impl HostBlock {
     fn new(bytes: usize) -> Result<Self> {
         let no_room = || Error::OutOfMemory { bytes, memory: Memory::Host, why: None };
-        // The layout is never empty, so that the address is one of ours.
+        // The layout is never empty, so the allocator returns a unique address.
         let layout = Layout::from_size_align(bytes.max(1), ALIGN).map_err(|_| no_room())?;
         // SAFETY: the layout's size is at least 1.
         let pointer = unsafe { alloc_zeroed(layout) };

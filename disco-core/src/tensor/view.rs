@@ -1,4 +1,4 @@
-//! Slices of host tensors, guarded by the storage's borrow flag.
+//! Slices of host tensors, protected by the storage's borrow flag.
 
 #![allow(unsafe_code)]
 
@@ -10,14 +10,14 @@ use super::Tensor;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 
-/// Elements of a host tensor, to read. Excludes writers while it lives.
+/// Elements of a host tensor, for reading. No writer is admitted while the view exists.
 #[derive(Debug)]
 pub struct View<'a, T> {
     pub(super) tensor: &'a Tensor,
     elements: PhantomData<&'a [T]>,
 }
 
-/// Elements of a host tensor, to write. Excludes everybody else while it lives.
+/// Elements of a host tensor, for writing. No other reader or writer is admitted while the view exists.
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
     pub(super) tensor: &'a Tensor,
@@ -25,7 +25,7 @@ pub struct ViewMut<'a, T> {
 }
 
 impl<'a, T: Element> View<'a, T> {
-    /// The caller has checked device and strides; `T` divides the tensor's bytes.
+    /// The caller has checked device and strides, and the size of `T` divides the tensor's bytes.
     pub(super) fn new(tensor: &'a Tensor) -> Result<Self> {
         require_aligned::<T>(tensor)?;
         tensor.0.storage.claim(false)?;
@@ -42,7 +42,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
     }
 }
 
-/// Imported memory may lie anywhere; slices may not.
+/// Checks the alignment of the elements: imported memory may be unaligned, but slices may not.
 fn require_aligned<T>(tensor: &Tensor) -> Result<()> {
     match tensor.data().cast::<T>().is_aligned() {
         true => Ok(()),
@@ -50,7 +50,7 @@ fn require_aligned<T>(tensor: &Tensor) -> Result<()> {
     }
 }
 
-/// Bytes of the tensor in units of `T`: its elements, or its bytes.
+/// Length of the slice: the bytes of the tensor in units of `T`.
 fn len<T>(tensor: &Tensor) -> usize {
     tensor.byte_len() / size_of::<T>()
 }
@@ -62,8 +62,8 @@ impl<T: Element> Deref for View<'_, T> {
         if len::<T>(self.tensor) == 0 {
             return &[];
         }
-        // SAFETY: the bytes lie inside the host storage (checked when the tensor was made), aligned and initialised;
-        // any bits are a `T` (Pod); the borrow flag keeps writers out while `self` lives.
+        // SAFETY: the bytes lie inside the host storage (checked when the tensor was made) and are aligned and
+        // initialised; all bit patterns are valid for `T` (Pod); the borrow flag excludes writers while `self` exists.
         unsafe { slice::from_raw_parts(self.tensor.data().cast(), len::<T>(self.tensor)) }
     }
 }
@@ -85,7 +85,7 @@ impl<T: Element> DerefMut for ViewMut<'_, T> {
         if len::<T>(self.tensor) == 0 {
             return &mut [];
         }
-        // SAFETY: as for `View`; the flag keeps readers and other writers out too.
+        // SAFETY: as for `View`; the flag excludes readers and other writers.
         unsafe { slice::from_raw_parts_mut(self.tensor.data().cast(), len::<T>(self.tensor)) }
     }
 }

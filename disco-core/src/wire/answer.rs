@@ -1,4 +1,4 @@
-//! Answers and notices.
+//! Encoding of replies and notices.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::id::{RegisterId, WorkerId};
 use crate::signal::{Notice, Reply};
 use crate::value::Value;
 
-/// The packet that answers `command`. Answers of one worker come in the order of its commands, so that none repeats the
-/// command's number of the stream.
+/// Encodes the reply to `command`. A worker replies in the order of its commands, so the packet does not contain the
+/// command's number.
 ///
 /// # Errors
 /// The value can't leave the process.
@@ -33,10 +33,10 @@ pub fn encode_reply(command: &Command, from: WorkerId, reply: &Reply) -> Result<
     Ok(to.into_bytes())
 }
 
-/// The answer in a packet.
+/// Decodes a reply.
 ///
 /// # Errors
-/// Anything that [`WireError`] tells.
+/// The packet is not a valid reply.
 pub fn decode_reply(mut packet: Packet<'_>) -> Result<Reply, WireError> {
     let reply = match packet.int()? {
         action::SYNC_WORKER | action::SYNC_ALL => {
@@ -52,10 +52,10 @@ pub fn decode_reply(mut packet: Packet<'_>) -> Result<Reply, WireError> {
     Ok(reply)
 }
 
-/// The packet of a notice.
+/// Encodes a notice.
 ///
 /// # Errors
-/// The packet would be too large.
+/// The packet is too large.
 pub fn encode_notice(notice: &Notice) -> Result<Vec<u8>> {
     let mut to = Writer::default();
     match notice {
@@ -67,10 +67,10 @@ pub fn encode_notice(notice: &Notice) -> Result<Vec<u8>> {
     Ok(to.into_bytes())
 }
 
-/// The notice in a packet.
+/// Decodes a notice.
 ///
 /// # Errors
-/// Anything that [`WireError`] tells.
+/// The packet is not a valid notice.
 pub fn decode_notice(mut packet: Packet<'_>) -> Result<Notice, WireError> {
     match packet.int()? {
         action::NOTICE_FAILED => {
@@ -81,11 +81,11 @@ pub fn decode_notice(mut packet: Packet<'_>) -> Result<Notice, WireError> {
     }
 }
 
-/// Causes of a failure that cross a lane at most.
+/// Largest number of causes that cross a lane with a failure.
 const MAX_CAUSES: usize = 32;
 
-/// `worker, command, operation, register or none, aborted, kind (5 values), user error (2 values), message, cause…`; texts of
-/// 64 KiB at most
+/// The arguments of a failure: `worker, command, operation, register or none, aborted, kind (5 values), user error (2
+/// values), message, cause…`. Texts are truncated to 64 KiB.
 pub(super) fn failure_args(failure: &Failure) -> Vec<Value> {
     let mut args = vec![
         Value::Int(failure.worker.wire()),

@@ -1,4 +1,4 @@
-//! Large tensors beside a packet: in memory that processes of one machine share.
+//! Large tensors beside a packet: in shared memory of one machine, or in the memory of a transfer.
 
 #![allow(unsafe_code)]
 
@@ -15,18 +15,19 @@ use crate::shared_memory::{MappedSnapshot, Snapshot};
 use crate::tensor::{Storage, Tensor};
 use crate::value::Value;
 
-/// Memory beside a packet that is read, and how much of it the tensors before have taken.
+/// The memory beside a packet that is being read.
 #[derive(Debug)]
 pub(super) struct Beside {
     memory: TensorMemory,
+    /// End of the last tensor taken.
     taken: usize,
 }
 
-/// Where the tensors are.
+/// The owner of the memory.
 #[derive(Clone, Debug)]
 enum TensorMemory {
     Mapped(Arc<MappedSnapshot>),
-    /// Of a transfer, for this packet alone.
+    /// The memory of a transfer, used by this packet alone.
     Received(Arc<Storage>),
 }
 
@@ -35,20 +36,22 @@ impl Beside {
         Self { memory: TensorMemory::Mapped(memory), taken: 0 }
     }
 
-    /// The memory of a transfer; none if not all of it has come.
+    /// The memory of a transfer; none if the transfer is incomplete.
     pub(super) fn of_transfer(received: Received) -> Option<Self> {
         let memory = received.into_memory()?.storage().clone();
         Some(Self { memory: TensorMemory::Received(memory), taken: 0 })
     }
 
-    /// The memory of the next tensor. Tensors lie in the order of the packet and apart, so that each byte has one borrow flag.
+    /// The memory of the next tensor. Tensors lie in the order of the packet and do not overlap, so each byte has one
+    /// borrow flag.
     fn take(&mut self, place: u64, bytes: usize) -> Option<Arc<Storage>> {
         let start = usize::try_from(place).ok().filter(|start| *start >= self.taken && start.is_multiple_of(64))?;
         let end = start.checked_add(bytes).filter(|end| *end <= self.memory.byte_len())?;
         self.taken = end;
         let pointer = self.memory.pointer().wrapping_add(start);
-        // SAFETY: the range lies in the memory, which lives as long as its owner here. No other process changes it, and no other
-        // storage in use has it: that of a transfer is private to this packet.
+        // SAFETY: the range lies inside the memory, which the boxed clone keeps alive. No other process changes the
+        // memory. No other storage in use covers the range: `taken` grows, and a transfer's memory is private to this
+        // packet.
         Some(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(self.memory.clone())) })
     }
 }
@@ -69,10 +72,11 @@ impl TensorMemory {
     }
 }
 
-/// A copy of the large tensors among `values`, in the order in which packets give them places; none if there is no such tensor.
+/// A copy of the large tensors among `values` in shared memory, at the places of [`layout`]; none if there is no large
+/// tensor.
 ///
 /// # Errors
-/// A tensor that is not a contiguous host tensor, or that somebody writes to; the system has no room.
+/// A tensor is not a contiguous host tensor, or is being written to; the system has too little memory.
 pub(super) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<Option<Snapshot>> {
     let (tensors, bytes) = layout(values);
     let parts = tensors.into_iter().map(|(place, tensor)| Ok((place, tensor_bytes(tensor)?)));
@@ -83,7 +87,7 @@ pub(super) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Resul
     }
 }
 
-/// The large tensors among `values` with the places that packets give them, and the bytes of the memory for all.
+/// The large tensors among `values` with their offsets in the memory beside the packet, and the size of that memory.
 pub(super) fn layout<'a>(values: impl IntoIterator<Item = &'a Value>) -> (Vec<(usize, &'a Tensor)>, usize) {
     let (mut layout, mut tensors) = (Writer::with_memory_beside(), Vec::new());
     for value in values {
@@ -107,7 +111,7 @@ pub(super) fn write(tensor: &Tensor, place: usize, to: &mut Writer) -> Result<()
     Ok(())
 }
 
-/// Takes a tensor whose elements lie beside the packet. It shares the mapping with the other tensors of the packet.
+/// Takes a tensor whose elements lie beside the packet. All such tensors of the packet share one mapping.
 pub(super) fn read(from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Tensor, WireError> {
     let dtype = read_dtype(from)?;
     let axes = read_axes(from)?;

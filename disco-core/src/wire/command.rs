@@ -1,4 +1,4 @@
-//! Commands and frames.
+//! Encoding of commands and frames.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::error::Result;
 use crate::id::RegisterId;
 use crate::value::Value;
 
-/// What a message takes that carries a frame.
+/// Upper bound of the bytes that a message adds to its frame.
 const ENVELOPE: u64 = 64;
 
-/// The packets of a frame.
+/// Encodes the packets of a frame.
 pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Box<[u8]>> {
     write_frame(frame, &mut to)?;
     let bytes = to.into_bytes();
-    // A message around it must not be too large either.
+    // The message that carries the frame has to fit too.
     match bytes.len() as u64 {
         bytes if bytes > PACKET_LIMIT - ENVELOPE => {
             Err(WireError::TooLarge { bytes, limit: PACKET_LIMIT - ENVELOPE }.into())
@@ -40,7 +40,7 @@ fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {
     let int = |action| Value::Int(action);
     let id = |register: &RegisterId| Value::Int(register.wire());
     match command {
-        // TVM passes a register nobody looks at.
+        // TVM sends a register here and ignores it.
         Command::Shutdown => write(to, &[int(action::SHUTDOWN), int(0)], &[]),
         Command::KillReg { register } => write(to, &[int(action::KILL_REG), id(register)], &[]),
         Command::GetGlobalFunc { register, name } => {
@@ -69,12 +69,12 @@ fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {
     }
 }
 
-/// One packet of two lists of arguments.
+/// Appends a packet with the arguments of both lists.
 pub(super) fn write(to: &mut Writer, head: &[Value], tail: &[Value]) -> Result<(), WireError> {
     to.packet(head.len() + tail.len(), |to| head.iter().chain(tail).try_for_each(|arg| arg.write(to)))
 }
 
-/// One packet whose last argument is wrapped as TVM's debug commands do.
+/// Appends a packet whose last argument is wrapped as in TVM's debug commands.
 pub(super) fn write_debug(to: &mut Writer, head: &[Value], last: &Value) -> Result<(), WireError> {
     to.packet(head.len() + 1, |to| {
         head.iter().try_for_each(|arg| arg.write(to))?;
@@ -82,26 +82,26 @@ pub(super) fn write_debug(to: &mut Writer, head: &[Value], last: &Value) -> Resu
     })
 }
 
-/// The frame in these bytes, as command number `seq`.
+/// Decodes a frame with command number `seq`.
 ///
 /// # Errors
-/// Anything that [`WireError`] tells.
+/// The bytes are not a valid frame.
 pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
     decode_frame_beside(seq, bytes, None)
 }
 
-/// As [`decode_frame`], where the large tensors of the command lie in memory beside the bytes.
+/// As [`decode_frame`], with the large tensors of the command in memory beside the bytes.
 ///
 /// # Errors
-/// Anything that [`WireError`] tells.
+/// The bytes are not a valid frame, or a tensor is outside the memory beside them.
 pub fn decode_frame_beside(seq: u64, bytes: &[u8], beside: Option<Arc<MappedSnapshot>>) -> Result<Frame, WireError> {
     decode(seq, bytes, beside.map(Beside::new))
 }
 
-/// As [`decode_frame`], where the large tensors of the command have come in a transfer before.
+/// As [`decode_frame`], with the large tensors of the command in an earlier transfer.
 ///
 /// # Errors
-/// Anything that [`WireError`] tells; not all of the transfer has come.
+/// The bytes are not a valid frame, or the transfer is incomplete.
 pub fn decode_frame_after(seq: u64, bytes: &[u8], received: Received) -> Result<Frame, WireError> {
     let beside = Beside::of_transfer(received).ok_or(WireError::Expected("all of a transfer before its frame"))?;
     decode(seq, bytes, Some(beside))
@@ -160,7 +160,7 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
 
 fn register(packet: &mut Packet<'_>) -> Result<RegisterId, WireError> {
     let id: u32 = packet.id()?;
-    match id < RegisterId::LIMIT {
+    match id < RegisterId::COUNT {
         true => Ok(id.into()),
         false => Err(WireError::Unknown { what: "register", number: id.into() }),
     }

@@ -1,4 +1,4 @@
-//! Debug objects: how TVM wraps the object that `DebugSetRegister` brings or `DebugGetFromRemote` fetches.
+//! Debug objects: TVM's encoding of the object that `DebugSetRegister` sends or `DebugGetFromRemote` fetches.
 //!
 //! ```text
 //! argument  i32 type of the wrapper, u32 0, u64 length, text
@@ -13,12 +13,12 @@
 //! tensor    u64 0xdd5e40f096b4a13f, u64 0, i32 1 (CPU), i32 0, i32 axes, dtype, i64 extents, u64 length, bytes
 //! ```
 //!
-//! Base64 is the standard alphabet, padded. Values above [`INLINE_LIMIT`] are written without a wrapper. Plain values and strings or bytes below 8 bytes are not wrapped, but a
-//! worker of TVM that was sent a short string answers with a wrapped one. TVM has no debug object for our registers
-//! and registered objects, so they keep their own encoding. Arrays and maps are refused: no [`Value`] holds them.
+//! Base64 uses the standard alphabet with padding. Values above [`INLINE_LIMIT`], plain values, and strings or bytes
+//! shorter than 8 bytes are written without a wrapper; a worker of TVM returns even a short string wrapped. TVM has no
+//! debug object for Disco's registers and registered objects, so they keep their own encoding. Arrays and maps are
+//! refused, because no [`Value`] holds them.
 //!
-//! Only the root of a graph is read; the data of other nodes is not taken apart, so that a hostile graph takes no more
-//! than a few times the memory of its text.
+//! Only the root of a graph is parsed, so a hostile graph takes at most a few times the memory of its text.
 
 use std::borrow::Cow;
 
@@ -33,14 +33,14 @@ use crate::device::DeviceKind;
 use crate::tensor::Tensor;
 use crate::value::Value;
 
-/// What TVM 0.27 writes as the type of its wrapper. TVM gives the number out when it is loaded and looks at no more
-/// than that it is an object's, so any would do; this one makes our packets those of the capture in `tests/data`.
+/// Type index that TVM 0.27 writes for its wrapper. TVM assigns the index when it is loaded and only checks that it is
+/// that of an object, so any such index works. This one makes packets equal to the capture in `tests/data`.
 const WRAPPER: i32 = 187;
 
-/// The object type inside the wrapper.
+/// Type index of the object inside the wrapper.
 const INDEX: i32 = 0;
 
-/// Types of a graph's nodes.
+/// Type names of graph nodes.
 mod node {
     pub(super) const STRING: &str = "ffi.String";
     pub(super) const BYTES: &str = "ffi.Bytes";
@@ -51,13 +51,13 @@ mod node {
     pub(super) const NONE: &str = "None";
 }
 
-/// `kTVMNDArrayMagic`, first in a saved tensor.
+/// `kTVMNDArrayMagic`, the first field of a saved tensor.
 const MAGIC: u64 = 0xdd5e_40f0_96b4_a13f;
 
-/// Appends a value as TVM's debug commands do: objects wrapped, all else as any argument.
+/// Appends a value as TVM's debug commands do: an object is wrapped, any other value is written as a plain argument.
 pub(super) fn write(value: &Value, to: &mut Writer) -> Result<(), WireError> {
     let text = match value {
-        // Base64 would take a third more, and several copies.
+        // Base64 would take a third more space and several copies.
         value if value.payload_len() > INLINE_LIMIT => return value.write(to),
         Value::Str(text) if text.len() >= SHORT => graph(node::STRING, &quote(text)),
         Value::Bytes(bytes) if bytes.len() >= SHORT => graph(node::BYTES, &quote(&BASE64.encode(bytes))),
@@ -74,13 +74,13 @@ pub(super) fn write(value: &Value, to: &mut Writer) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Whether an argument of these two types is a debug object. TVM numbers objects from 64; functions (68) and
-/// modules (73) it sends as handles.
+/// Whether an argument with these two type indices is a debug object. TVM's object types start at 64; it sends
+/// functions (68) and modules (73) as handles.
 pub(super) fn is_wrapped(outer: i32, index: i32) -> bool {
     index == INDEX && outer >= 64 && outer != 68 && outer != 73
 }
 
-/// Reads what follows the two types.
+/// Reads the content of a debug object, which follows the two type indices.
 pub(super) fn read(from: &mut Reader<'_>) -> Result<Value, WireError> {
     match from.bytes()?.split_last() {
         Some((b'0', graph)) => read_graph(graph),
@@ -93,7 +93,7 @@ fn graph(kind: &str, data: &str) -> String {
     format!(r#"{{"root_index":0,"nodes":[{{"type":"{kind}","data":{data}}}]}}0"#)
 }
 
-/// JSON as TVM writes it: it escapes `/` and delete too, and leaves what is not ASCII as it is.
+/// A JSON string as TVM writes it: `/` and DEL are escaped too, and non-ASCII characters are not.
 fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -175,7 +175,7 @@ fn load(text: &[u8]) -> Result<Tensor, WireError> {
     if from.u64()? != MAGIC {
         return Err(WireError::Expected("a saved tensor's magic number in a debug object"));
     }
-    // Reserved.
+    // A reserved field.
     from.u64()?;
     if from.i32()? != DeviceKind::Cpu.dlpack() {
         return Err(WireError::Expected("a saved tensor on the CPU in a debug object"));

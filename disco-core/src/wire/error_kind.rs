@@ -1,6 +1,6 @@
-//! The kind of a worker's error, as part of a failure.
+//! Encoding of the kind of a worker's error, as part of a failure.
 //!
-//! Five values for each kind: `kind, number, number, text, text`.
+//! Every kind has five values: `kind, number, number, text, text`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,26 +11,26 @@ use crate::error::ErrorKind;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 
-/// Numbers of the kinds.
+/// Codes of the kinds, and the meaning of the values.
 mod kind {
     pub(super) const USER: i64 = 0;
     pub(super) const PANICKED: i64 = 1;
     pub(super) const ABORTED: i64 = 2;
     pub(super) const BROKEN: i64 = 3;
-    /// Nanoseconds.
+    /// The first number is a time in nanoseconds.
     pub(super) const DEADLINE: i64 = 4;
     pub(super) const STALLED: i64 = 5;
-    /// The first worker, and their number.
+    /// The numbers are the first worker and the count of workers.
     pub(super) const LOST: i64 = 6;
     pub(super) const STUCK: i64 = 7;
-    /// The backend.
+    /// The first text is the backend.
     pub(super) const UNSUPPORTED: i64 = 8;
     pub(super) const UNAVAILABLE: i64 = 9;
-    /// The code; the backend and the function.
+    /// The first number is the return code; the texts are the backend and the function.
     pub(super) const LIBRARY: i64 = 10;
-    /// The code, and 1 if there is one.
+    /// The numbers are the code, and 1 if there is a code.
     pub(super) const SYSTEM: i64 = 11;
-    /// Bytes.
+    /// The first number is a count of bytes.
     pub(super) const OUT_OF_MEMORY: i64 = 12;
     pub(super) const MISMATCH: i64 = 13;
     pub(super) const INVALID: i64 = 14;

@@ -1,4 +1,4 @@
-//! One step of the command stream, as lanes carry it.
+//! Frames: the units of the command stream that lanes carry.
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -13,30 +13,30 @@ use crate::shared_memory::Snapshot;
 use crate::sync;
 use crate::value::Value;
 
-/// Bytes of a frame above which a second copy of them is not kept.
-const LARGE: usize = 1 << 20;
+/// Largest encoding, in bytes, that a decoded frame keeps.
+const MAX_KEPT_BYTES: usize = 1 << 20;
 
-/// Freed ids; up to four take no memory of their own.
+/// Freed register ids; up to four are stored inline.
 pub(crate) type Freed = SmallVec<[RegisterId; 4]>;
 
-/// A command with the register ids that were freed before it. Shared by all lanes and encoded at most once.
+/// A command with the register ids that were freed before it. All lanes share a frame, and it is encoded at most once.
 #[derive(Debug)]
 pub struct Frame {
     seq: u64,
     freed: Freed,
     command: Command,
     encoded: OnceLock<Result<Box<[u8]>, Box<Error>>>,
-    /// Its large tensors in shared memory, once they are there; none if it has no such tensor.
+    /// Copies of its large tensors in shared memory, set when they are made; none if it has no large tensor.
     snapshot: OnceLock<Option<Arc<Snapshot>>>,
-    /// The packet of the frame whose large tensors are read when it is sent, while somebody has it.
+    /// The packet of [`Frame::pieces`], while a caller keeps it alive.
     pieces: Mutex<Weak<Pieces>>,
-    /// The transfer in which its large tensors went ahead, while the frame has not gone.
+    /// The transfer that has sent its large tensors ahead of the frame.
     transfer: Weak<Transfer>,
 }
 
 impl Frame {
-    /// Command number `seq`, counted from 1. Workers drop `freed` before they look at the command, which may use these
-    /// registers again.
+    /// A frame with command number `seq`, counted from 1. Workers free the registers `freed` before they run the
+    /// command, which may reuse them.
     pub fn new(seq: u64, freed: impl IntoIterator<Item = RegisterId>, command: Command) -> Self {
         Self::with(seq, freed.into_iter().collect(), command)
     }
@@ -46,21 +46,21 @@ impl Frame {
         Self { seq, freed, command, encoded, snapshot, pieces, transfer: Weak::new() }
     }
 
-    /// Frame `seq` from its [bytes](Frame::bytes), which it keeps to go on to others, unless they are so many that another copy
-    /// is better made when it is wanted.
+    /// Decodes frame `seq` from its [bytes](Frame::bytes). The frame keeps up to 1 MiB of bytes, so that it can be
+    /// forwarded without another encoding.
     ///
     /// # Errors
-    /// Anything that [`WireError`] tells.
+    /// The bytes are not a valid frame ([`WireError`]).
     pub fn decode(seq: u64, bytes: &[u8]) -> Result<Self, WireError> {
         let frame = decode_frame(seq, bytes)?;
-        match bytes.len() > LARGE {
+        match bytes.len() > MAX_KEPT_BYTES {
             true => Ok(frame),
             false => Ok(Self { encoded: Ok(bytes.into()).into(), ..frame }),
         }
     }
 
-    /// The same number and freed registers, with a command that is nobody's business.
-    pub fn without_command(&self) -> Self {
+    /// This frame's number and freed registers with a no-op command.
+    pub fn as_noop(&self) -> Self {
         let nobody = WorkerId::new(u32::MAX);
         Self::with(self.seq, self.freed.clone(), Command::SyncWorker { worker: nobody })
     }
@@ -70,7 +70,7 @@ impl Frame {
         self.seq
     }
 
-    /// Registers that nobody uses any more.
+    /// Registers that workers free before they run the command.
     pub fn freed(&self) -> &[RegisterId] {
         &self.freed
     }
@@ -80,21 +80,21 @@ impl Frame {
         &self.command
     }
 
-    /// The packets of this frame: one with the freed ids, if there are any, and the command's.
+    /// The packets of this frame: one with the freed ids, if there are any, and one with the command.
     ///
     /// # Errors
-    /// A value that can't leave the process.
+    /// A value can't leave the process.
     pub fn bytes(&self) -> Result<&[u8]> {
         let encoded = self.encoded.get_or_init(|| encode_frame(self, Writer::default()).map_err(Box::new));
         encoded.as_deref().map_err(|error| (**error).clone())
     }
 
-    /// The packet of [`Message::Frame`](super::Message::Frame) with this frame, whose large tensors are read only when it is sent;
-    /// none if it has no large tensor. All callers get the same packet while any of them keeps it: nobody can write to the tensors
-    /// between the first call and the last use.
+    /// The packet of [`Message::Frame`](super::Message::Frame) with this frame, which reads large tensors in place;
+    /// none if the frame has no large tensor. Callers share the packet while one of them keeps it alive. The tensors
+    /// can't be written to during that time.
     ///
     /// # Errors
-    /// A value that can't leave the process, or a tensor that is being written to.
+    /// A value can't leave the process, or a tensor is being written to.
     pub fn pieces(&self) -> Result<Option<Arc<Pieces>>> {
         let mut shared = sync::lock(&self.pieces);
         if let Some(pieces) = shared.upgrade() {
@@ -107,31 +107,32 @@ impl Frame {
         Ok(pieces)
     }
 
-    /// The large tensors of the frame were copied into shared memory already.
+    /// Sets the copies of the frame's large tensors in shared memory.
     pub(crate) fn set_snapshot(&mut self, snapshot: Option<Arc<Snapshot>>) {
         self.snapshot = snapshot.into();
     }
 
-    /// The large tensors of the frame went ahead.
-    pub(crate) fn set_transfer(&mut self, transfer: &Arc<Transfer>) {
+    /// Records that `transfer` sends the large tensors ahead of the frame. The frame does not keep the transfer alive.
+    pub fn set_transfer(&mut self, transfer: &Arc<Transfer>) {
         self.transfer = Arc::downgrade(transfer);
     }
 
-    /// The transfer in which the large tensors of this frame went ahead, if they did.
+    /// The transfer that sends the large tensors ahead of this frame, if there is one.
     pub fn transfer(&self) -> Option<Arc<Transfer>> {
         self.transfer.upgrade()
     }
 
-    /// The packets of this frame without its large tensors. Read by [`decode_frame_after`](super::decode_frame_after).
+    /// The packets of this frame without its large tensors. Decoded by
+    /// [`decode_frame_after`](super::decode_frame_after).
     ///
     /// # Errors
-    /// A value that can't leave the process.
+    /// A value can't leave the process.
     pub fn bytes_without_tensors(&self) -> Result<Box<[u8]>> {
         encode_frame(self, Writer::with_memory_beside())
     }
 
-    /// The packets of this frame without its large tensors, and the tensors in shared memory; none if it has no large tensor, or
-    /// if there is no shared memory for them. The tensors are copied once, by the first call. Read by
+    /// The packets of this frame without its large tensors, and copies of the tensors in shared memory; none if the
+    /// frame has no large tensor or shared memory is exhausted. The first call copies the tensors. Decoded by
     /// [`decode_frame_beside`](super::decode_frame_beside).
     pub fn bytes_and_snapshot(&self) -> Option<(Box<[u8]>, Arc<Snapshot>)> {
         let make = || snapshot(self.command.values());
@@ -140,7 +141,7 @@ impl Frame {
     }
 }
 
-/// A copy of the large tensors of `values` in shared memory; none if there is no such tensor, or no room.
+/// A copy of the large tensors of `values` in shared memory; none if there is no large tensor or the copy fails.
 pub(crate) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Option<Arc<Snapshot>> {
     match beside::snapshot(values) {
         Ok(snapshot) => snapshot.map(Arc::new),

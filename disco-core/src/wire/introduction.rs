@@ -1,4 +1,4 @@
-//! What ends of a connection say first: who comes, and what it is to be.
+//! The handshake of a connection: who connects, and the role that it is given.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use crate::value::Value;
 use crate::worker_range::WorkerRange;
 use crate::world::World;
 
-/// The first word of each connection.
+/// The first argument on each connection.
 const MAGIC: &str = "disco connection";
 
-/// Who a worker is.
+/// Identity of a worker.
 #[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What the controller gave to whom it started.
+    /// The secret that the controller gives to the processes that it starts.
     pub token: Arc<[u8]>,
-    /// Which worker.
+    /// The worker's id.
     pub worker: WorkerId,
     /// The names of its worker functions, sorted.
     pub functions: Vec<String>,
 }
 
-/// What a worker has to know.
+/// The assignment of a worker.
 #[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Copy, Debug)]
 pub struct Welcome {
-    /// How it behaves.
+    /// Configuration of the worker.
     pub config: WorkerConfig,
-    /// Commands come over a ring, whose descriptor comes along; else over the connection.
+    /// The worker's place in the ring of commands, whose descriptor is sent along; none if commands use the connection.
     pub ring: Option<RingPlace>,
-    /// How often it says what it is doing.
+    /// Interval of its progress reports.
     pub heartbeat: Duration,
 }
 
@@ -43,41 +43,41 @@ pub struct Welcome {
 #[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlace {
-    /// Which reader.
+    /// Index of the reader.
     pub reader: usize,
-    /// How many there are.
+    /// Number of readers.
     pub readers: usize,
-    /// Words of the ring.
+    /// Size of the ring in words.
     pub capacity: usize,
 }
 
-/// Who a node is.
+/// Identity of a node.
 #[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// The name of its machine.
+    /// The name of the node's machine.
     pub name: String,
     /// The names of its worker functions, sorted.
     pub functions: Vec<String>,
 }
 
-/// What a node has to know.
+/// The assignment of a node.
 #[allow(clippy::exhaustive_structs, reason = "a message of the protocol: another field is another version")]
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// Which node it is.
+    /// The number of the node.
     pub node: u32,
-    /// Its workers.
+    /// The workers of the node.
     pub workers: WorkerRange,
-    /// They are processes, not threads of the node's.
+    /// Whether the workers are processes rather than threads of the node's process.
     pub processes: bool,
-    /// How they behave.
+    /// Configuration of the workers.
     pub config: WorkerConfig,
-    /// How often each end says something.
+    /// Heartbeat interval of each end.
     pub heartbeat: Duration,
-    /// How long each end may be silent.
+    /// Time without bytes after which an end counts as lost.
     pub silence: Duration,
-    /// How long the node's workers may take to start.
+    /// Time limit for the start of the node's workers.
     pub start: Duration,
 }
 

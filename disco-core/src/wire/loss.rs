@@ -1,6 +1,6 @@
-//! Why a peer is lost, as part of a message.
+//! Encoding of the cause of a peer's loss.
 //!
-//! Four values for each cause, so that a cause is read without knowing its kind: `kind, number, flag, text`.
+//! Every cause has four values, `kind, number, flag, text`, so that a cause of an unknown kind can be read too.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use super::{Packet, WireError};
 use crate::error::{LossCause, ProcessEnd};
 use crate::value::Value;
 
-/// Numbers of the kinds.
+/// Codes of the kinds of causes.
 mod kind {
     pub(super) const OTHER: i64 = 0;
     pub(super) const CONNECTION_CLOSED: i64 = 1;
     pub(super) const CONNECTION_FAILED: i64 = 2;
-    /// The number is the code; the flag says that the process had connected, here and below.
+    /// The number is the exit code. The flag, here and below, says whether the process had connected.
     pub(super) const EXITED: i64 = 3;
     pub(super) const SIGNALED: i64 = 4;
     pub(super) const SIGNALED_WITH_CORE: i64 = 5;
     pub(super) const ENDED: i64 = 6;
-    /// The flag says that there is an error.
+    /// The flag says whether there is an error.
     pub(super) const THREAD_ENDED: i64 = 7;
     pub(super) const PANICKED: i64 = 8;
-    /// The number is nanoseconds.
+    /// The number is a time in nanoseconds.
     pub(super) const SILENT: i64 = 9;
     pub(super) const GARBAGE: i64 = 10;
-    /// The number is bytes.
+    /// The number is a count of bytes.
     pub(super) const UNREAD: i64 = 11;
     pub(super) const SAID: i64 = 12;
     pub(super) const REFUSED: i64 = 13;

@@ -1,4 +1,4 @@
-//! What goes over a connection between processes beside the commands.
+//! Messages of a connection between processes.
 //!
 //! ```text
 //! worker                                                          controller
@@ -8,14 +8,14 @@
 //!                                    ◀── FRAME    number, frame (where commands go over the connection)
 //!                                                 or number, frame, transfer with its large tensors
 //! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
-//! PROGRESS  what it is doing ──▶         ◀── SHUTDOWN
+//! PROGRESS  state of the worker ──▶      ◀── SHUTDOWN
 //! ASK     number, epoch, call of the store ──▶  ◀── ANSWER   number, value or error
-//! SHARE   number, name  (a descriptor goes along) ──▶    ◀── ANSWER   none
+//! SHARE   number, name  (with a descriptor) ──▶          ◀── ANSWER   none
 //! UNSHARE name ──▶
 //!                                    ◀── AHEAD    transfer, bytes left, bytes: large tensors of a later FRAME
 //!                                    ◀── WITHDRAW transfer: no FRAME comes for it
-//! BESIDE  (a descriptor goes along: large tensors of the next REPLY) ──▶  ◀── BESIDE (of the next FRAME)
-//! RECEIVE number, name ──▶               ◀── HANDED   number (a descriptor goes along) │ ANSWER error
+//! BESIDE  (with a descriptor: large tensors of the next REPLY) ──▶  ◀── BESIDE (of the next FRAME)
+//! RECEIVE number, name ──▶               ◀── HANDED   number (with the descriptor) │ ANSWER error
 //! ROOM    frames and bytes taken ──▶
 //! BYE     why ──▶                        ◀── BYE      why
 //!
@@ -26,12 +26,13 @@
 //! FROM    worker, OUTPUT of its process │ LOST why │ SHUTDOWN: it has left ──▶
 //! ASK, ROOM as a worker ──▶
 //! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
-//! LEFT    who did not leave, or BYE ──▶  ◀── BYE
+//! LEFT    remaining workers, or BYE ──▶  ◀── BYE
 //! ```
 //!
-//! Each is one packet; a large one travels as several PARTs, between which others may go. The first that a worker sends is
-//! HELLO, the first that it gets WELCOME or BYE; those of a node, which has proved before that it knows the session's token,
-//! are JOIN and ASSIGN. Either end may close the connection at any time, which means that it is gone; BYE says why.
+//! Each message is one packet. A large packet is split into several PARTs, between which other packets may be sent. The
+//! first message of a worker is HELLO, answered with WELCOME or BYE; the first message of a node is JOIN, answered with
+//! ASSIGN, after the node has proved that it knows the session's token. Either end may close the connection at any
+//! time, which ends the session with that peer; BYE tells the reason.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,37 +48,37 @@ use crate::shared_memory::Snapshot;
 use crate::signal::Reply;
 use crate::value::Value;
 
-/// Characters of a message that are shown.
-const LONG: usize = 100;
+/// Largest number of characters of a message in texts.
+const MAX_SHOWN_CHARS: usize = 100;
 
-/// One message.
+/// A message.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub enum Message {
     /// A worker introduces itself.
     Hello(Hello),
-    /// The controller takes it.
+    /// The controller accepts the worker.
     Welcome(Welcome),
-    /// This end closes the connection, and why.
+    /// The sender closes the connection, for this reason.
     Bye(String),
-    /// The answer to a command.
+    /// The reply to a command.
     Reply {
         /// The command's number.
         seq: u64,
-        /// What it is.
+        /// The reply.
         reply: Reply,
     },
-    /// A notice, as [`encode_notice`](super::encode_notice) writes it.
+    /// A notice, encoded by [`encode_notice`](super::encode_notice).
     Notice(Arc<[u8]>),
-    /// What the worker is doing.
+    /// The worker's progress.
     Progress(Progress),
-    /// A frame, as [`Frame::bytes`](crate::Frame::bytes) gives it.
+    /// A frame, encoded by [`Frame::bytes`](crate::Frame::bytes).
     Frame {
-        /// Its number.
+        /// The frame's number.
         seq: u64,
         /// The packets.
         bytes: Arc<[u8]>,
-        /// The transfer with its large tensors, of which all parts came before.
+        /// The transfer with the frame's large tensors. All its parts precede the frame.
         transfer: Option<u64>,
     },
     /// A part of a transfer: large tensors of a frame that is still to come.
@@ -89,103 +90,103 @@ pub enum Message {
         /// The part.
         bytes: Arc<[u8]>,
     },
-    /// No more parts of a transfer come, and no frame for it.
+    /// A transfer is cancelled: neither more parts nor its frame follow.
     Withdraw(u64),
     /// [`Signal::Abort`](crate::channel::Signal::Abort).
     Abort {
-        /// Of which epoch.
+        /// The epoch to abort.
         epoch: u64,
-        /// Why.
+        /// The cause of the abort.
         cause: Arc<str>,
     },
     /// [`Signal::Shutdown`](crate::channel::Signal::Shutdown).
     Shutdown,
-    /// What was full has room again.
+    /// Returns credit: the receiver of frames has capacity again.
     Room {
-        /// Frames that the worker has taken of those that came over the connection.
+        /// Number of frames that the worker has taken from the connection.
         frames: u64,
-        /// Their bytes.
+        /// Total size of these frames in bytes.
         bytes: u64,
     },
     /// A call of the store.
     Ask {
-        /// To tell answers apart.
+        /// Identifies the answer.
         id: u64,
         /// The worker's epoch.
         epoch: u64,
         /// The call.
         call: StoreCall,
     },
-    /// A descriptor that was wanted comes along.
+    /// Carries the requested descriptor.
     Handed {
-        /// The question's.
+        /// The number of the request.
         id: u64,
     },
-    /// What a call of the store returns, or why there is no descriptor.
+    /// The result of a request, or the reason why there is no descriptor.
     Answer {
-        /// The question's.
+        /// The number of the request.
         id: u64,
-        /// Its result.
+        /// The result.
         result: Result<Value>,
     },
-    /// A descriptor comes along, to be known by this name; answered once it is.
+    /// Carries a descriptor and registers it under a name; answered once it is registered.
     Share {
-        /// To tell answers apart.
+        /// Identifies the answer.
         id: u64,
-        /// Its name.
+        /// The name of the descriptor.
         name: u64,
     },
-    /// A descriptor is wanted no more.
+    /// Unregisters the descriptor with this name.
     Unshare(u64),
-    /// A descriptor is wanted.
+    /// Requests a descriptor.
     Receive {
-        /// To tell answers apart.
+        /// Identifies the answer.
         id: u64,
-        /// Its name.
+        /// The name of the descriptor.
         name: u64,
     },
-    /// A piece of a packet that is too large to hold up others.
+    /// A part of a large packet; smaller packets may overtake it.
     Part {
         /// Bytes of the packet that are still to come.
         left: u64,
-        /// The piece.
+        /// The part.
         bytes: Arc<[u8]>,
     },
-    /// A descriptor comes along: the memory with the large tensors of the next FRAME or REPLY.
+    /// Carries the descriptor of the memory with the large tensors of the next FRAME or REPLY.
     Beside,
     /// A node introduces itself.
     Join(Join),
-    /// The controller takes it, and this is its part.
+    /// The controller accepts the node and assigns its workers.
     Assign(Assignment),
     /// All workers of a node have started.
     Ready,
-    /// This end is there.
+    /// A heartbeat.
     Alive,
-    /// What a worker of a node says.
+    /// A message of a worker of a node.
     From {
-        /// Which worker.
+        /// The worker.
         worker: WorkerId,
-        /// What it says.
+        /// The message.
         message: Box<Message>,
     },
     /// A line of a worker's output.
     Output {
-        /// Of its standard error, not its standard output.
+        /// Whether the line is from standard error rather than standard output.
         is_err: bool,
-        /// Without its end.
+        /// The line without its line break.
         line: Arc<[u8]>,
     },
-    /// A worker is gone, and why.
+    /// A worker is lost, for this cause.
     Lost(LossCause),
-    /// The workers of a node have left, but for those named here.
+    /// The workers of a node have left, except the workers listed here.
     Left(String),
 }
 
 impl Message {
-    /// The packet.
+    /// Encodes the message as a packet.
     ///
     /// # Errors
-    /// It would be too large.
+    /// The packet would be too large.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let (action, args) = self.parts();
         let mut to = Writer::default();
@@ -193,8 +194,8 @@ impl Message {
         Ok(to.into_bytes())
     }
 
-    /// A reply as two packets, of which the first goes with the descriptor of its large tensor in shared memory; none if there is
-    /// no large tensor in it, or no shared memory for that.
+    /// Encodes a reply as two packets, the first of which is sent with the descriptor of the large tensor in shared
+    /// memory. None if the reply has no large tensor, or shared memory is exhausted.
     pub fn encode_beside(seq: u64, reply: &Reply) -> Option<(Vec<u8>, Arc<Snapshot>, Vec<u8>)> {
         let snapshot = snapshot(reply.as_ref().ok())?;
         let first = Message::Beside.encode().ok()?;
@@ -204,7 +205,7 @@ impl Message {
         Some((first, snapshot, to.into_bytes()))
     }
 
-    /// Its number, and what follows.
+    /// The number of the message type, and the arguments that follow it.
     fn parts(&self) -> (i64, Vec<Value>) {
         let int = |number: u64| Value::Int(number as i64);
         match self {
@@ -225,7 +226,7 @@ impl Message {
             Message::Withdraw(transfer) => (action::WITHDRAW, vec![int(*transfer)]),
             Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
             Message::Room { frames, bytes } => (action::ROOM, vec![int(*frames), int(*bytes)]),
-            // As the command.
+            // Encoded like the command.
             Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
             Message::Ask { id, epoch, call } => (action::ASK, [vec![int(*id), int(*epoch)], call.args()].concat()),
             Message::Handed { id } => (action::HANDED, vec![int(*id)]),
@@ -253,10 +254,10 @@ impl Message {
         }
     }
 
-    /// The message in a packet.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// Anything that [`WireError`] tells.
+    /// The packet is not a valid message.
     pub fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
         match packet.int()? {
             action::FROM => {
@@ -268,7 +269,7 @@ impl Message {
         }
     }
 
-    /// The message of that number, of which the rest of the packet is the content.
+    /// Decodes the message of type `action` from the rest of its packet.
     fn decode_rest(action: i64, mut packet: Packet<'_>) -> Result<Self, WireError> {
         let message = match action {
             action::HELLO => return Ok(Message::Hello(Hello::decode(packet)?)),
@@ -316,7 +317,7 @@ impl Message {
     }
 }
 
-/// What it is, cut off where it is long.
+/// A description, truncated if it is long.
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         struct Short<'a, 'b>(&'a mut fmt::Formatter<'b>, usize);
@@ -330,9 +331,9 @@ impl fmt::Display for Message {
             }
         }
 
-        match fmt::write(&mut Short(f, LONG), format_args!("{self:?}")) {
+        match fmt::write(&mut Short(f, MAX_SHOWN_CHARS), format_args!("{self:?}")) {
             Ok(()) => Ok(()),
-            // It was cut off.
+            // The text was truncated.
             Err(fmt::Error) => f.write_str("…"),
         }
     }
@@ -341,7 +342,7 @@ impl fmt::Display for Message {
 /// Appends the packet of [`Message::Frame`].
 ///
 /// # Errors
-/// It would be too large.
+/// The packet would be too large.
 pub fn write_frame(seq: u64, bytes: &[u8], transfer: Option<u64>, to: &mut Writer) -> Result<()> {
     Ok(to.packet(3 + usize::from(transfer.is_some()), |to| {
         Value::Int(action::FRAME).write(to)?;

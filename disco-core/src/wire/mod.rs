@@ -1,7 +1,7 @@
-//! The packed sequence: how commands and answers look as bytes.
+//! The wire format of commands, replies and messages.
 //!
-//! Little endian, nothing aligned. The layout of the first nine commands is that of TVM's Disco (its RPC reference protocol),
-//! byte for byte, as `tests/golden.rs` shows against bytes captured from the real TVM.
+//! Integers are little endian, and fields are not aligned. The first nine commands have the layout of TVM's Disco (its
+//! RPC reference protocol), byte for byte; `tests/golden.rs` compares them with bytes captured from TVM.
 //!
 //! ```text
 //! packet   u64 length of what follows
@@ -19,21 +19,22 @@
 //!                             69 shape             u64 axes, i64 extents
 //!                             114 register         i64 id
 //!                             4096 tensor          dtype, i32 axes, i64 extents, u64 length, bytes
-//!                             4097 tensor beside   dtype, i32 axes, i64 extents, u64 offset in the memory that came along
+//!                             4097 tensor beside   dtype, i32 axes, i64 extents, u64 offset in the memory beside
 //!                             from 8192            registered by the program, see `register_object!`
-//!                             0                    TVM's debug object (the number before is any from 64 but
-//!                                                  68 and 73, 187 if we write): u64 length, text, see `debug.rs`
+//!                             0                    TVM's debug object (its argument type is 64 or more, except
+//!                                                  68 and 73; Disco writes 187): u64 length, text, see `debug.rs`
 //! ```
 //!
-//! Strings and bytes from 8 bytes up, shapes and tensors are debug objects in `DebugSetRegister` (8) and in the answer to
-//! `DebugGetFromRemote` (7), as TVM has them, and plain objects everywhere else. Both are read everywhere.
+//! Shapes, tensors, and strings or bytes of at least 8 bytes are written as debug objects in `DebugSetRegister` (8) and
+//! in the reply to `DebugGetFromRemote` (7), as in TVM, and as plain objects everywhere else. Readers accept both
+//! everywhere.
 //!
-//! A command is a packet whose first argument is its number (0 to 8 as TVM's, ours from 64). A **frame** is a command's packet,
-//! after a packet `64, id, id…` if registers were freed. An answer is a packet that repeats the command's number, or
-//! says failure. What else goes over a connection is drawn in `message.rs`.
+//! A command is a packet whose first argument is the command's number: 0 to 8 as in TVM, 64 or more for Disco's own. A
+//! **frame** is a command's packet, after a packet `64, id, id…` if registers were freed. A reply is a packet that
+//! repeats the command's number or reports a failure. `message.rs` describes the other messages of a connection.
 //!
-//! Bytes from outside are hostile: lengths are checked against what is there before anything is allocated, unknown
-//! numbers are errors, and a packet must end where it says.
+//! Received bytes are not trusted: lengths are checked against the remaining bytes before any allocation, unknown
+//! numbers are errors, and a packet must have exactly its stated length.
 
 mod answer;
 mod beside;
@@ -61,16 +62,16 @@ pub use message::{Message, write_frame};
 pub use object::ObjectEntry;
 pub use packet::Packet;
 pub use pieces::Pieces;
-pub use transfer::{Received, Transfer, TransferBudget};
+pub use transfer::{Received, SessionTransfers, Transfer, TransferBudget};
 
 pub use crate::codec::{INLINE_LIMIT, PACKET_LIMIT, Reader, WireError, Writer};
 pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
-/// The version of everything that goes over connections: packets, messages, the ring.
+/// The version of the protocol of connections: packets, messages and the ring.
 pub const VERSION: i64 = 5;
 
-/// First arguments: TVM's.
+/// First arguments of packets. The first nine are TVM's.
 mod action {
     pub(super) const SHUTDOWN: i64 = 0;
     pub(super) const KILL_REG: i64 = 1;
@@ -81,7 +82,7 @@ mod action {
     pub(super) const COPY_TO_WORKER_0: i64 = 6;
     pub(super) const DEBUG_GET: i64 = 7;
     pub(super) const DEBUG_SET: i64 = 8;
-    // Ours.
+    // Disco's own.
     pub(super) const FREE: i64 = 64;
     pub(super) const SYNC_ALL: i64 = 65;
     pub(super) const RECOVER: i64 = 66;

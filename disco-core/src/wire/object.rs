@@ -1,10 +1,10 @@
-//! Objects in arguments: types that a program can add to.
+//! Objects in arguments. A program can register types of its own.
 
 use super::{Reader, WireError, Writer};
 use crate::shape::Shape;
 use crate::value::{Value, WireObject};
 
-/// Numbers of object types.
+/// Type indices of objects.
 pub(super) mod index {
     pub(in crate::wire) const STR: i32 = 65;
     pub(in crate::wire) const BYTES: i32 = 66;
@@ -14,19 +14,19 @@ pub(super) mod index {
     pub(in crate::wire) const TENSOR_BESIDE: i32 = 4097;
 }
 
-/// How an object type is read back. Register one with [`register_object!`](crate::register_object).
+/// How objects of one type are decoded. [`register_object!`](crate::register_object) registers an entry.
 #[allow(clippy::exhaustive_structs, reason = "`register_object!` writes one in the crate of the object")]
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectEntry {
-    /// The number that [`WireObject::type_index`] gives; from 8192 up for types of a program.
+    /// The type index, as [`WireObject::type_index`] returns it; 8192 or more for types of a program.
     pub index: i32,
-    /// Reads the content that [`WireObject::write`] wrote.
+    /// Decodes the content that [`WireObject::write`] wrote.
     pub read: fn(&mut Reader<'_>) -> Result<Value, WireError>,
 }
 
 inventory::collect!(ObjectEntry);
 
-/// Registers a type of objects that can be arguments: its number and the function that reads one.
+/// Registers a type of objects that can be arguments, with its type index and the function that decodes an object.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -62,7 +62,7 @@ macro_rules! register_object {
     };
 }
 
-/// Reads the content of an object of a registered type.
+/// Decodes the content of an object of a registered type.
 pub(super) fn read(index: i32, from: &mut Reader<'_>) -> Result<Value, WireError> {
     let entry = inventory::iter::<ObjectEntry>.into_iter().find(|entry| entry.index == index);
     let entry = entry.ok_or(WireError::Unknown { what: "argument type", number: index.into() })?;

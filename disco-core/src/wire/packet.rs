@@ -1,4 +1,4 @@
-//! The arguments of a packet.
+//! Decoding of the arguments of a packet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use super::{MappedSnapshot, PACKET_LIMIT, Reader, WireError};
 use crate::codec::CODE_RETURN;
 use crate::value::Value;
 
-/// Bytes before a packet's content.
+/// Number of bytes before a packet's content.
 const PREFIX: usize = 8;
 
-/// The arguments of one packet, read one after the other.
+/// A packet whose arguments are read in order.
 #[derive(Debug)]
 pub struct Packet<'a> {
     args: Reader<'a>,
-    /// How many were not taken yet.
+    /// Number of unread arguments.
     left: usize,
-    /// Memory in which large tensors lie.
+    /// Memory beside the packet, with its large tensors.
     beside: Option<Beside>,
 }
 
 impl<'a> Packet<'a> {
-    /// Bytes before a packet's content: its length.
+    /// Number of bytes before a packet's content; they contain its length.
     pub const PREFIX: usize = PREFIX;
 
-    /// The length of the content that follows these first bytes of a packet.
+    /// The length of a packet's content, from the first bytes of the packet.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
@@ -36,10 +36,10 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Takes one packet off the front of `bytes`, and returns the rest.
+    /// Reads the first packet of `bytes`, and returns it with the rest.
     ///
     /// # Errors
-    /// Anything that [`WireError`] tells.
+    /// `bytes` does not begin with a valid packet.
     pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let mut reader = Reader::new(bytes);
         let len = Self::content_len(reader.u64()?.to_le_bytes())?;
@@ -47,10 +47,10 @@ impl<'a> Packet<'a> {
         Ok((Self::read(content)?, reader.rest()))
     }
 
-    /// Starts reading a packet's content, which begins after the length.
+    /// A packet with this content, which begins after the length.
     ///
     /// # Errors
-    /// Anything that [`WireError`] tells.
+    /// The content does not begin with a valid header.
     pub fn read(content: &'a [u8]) -> Result<Self, WireError> {
         let mut args = Reader::new(content);
         match args.i32()? {
@@ -58,33 +58,33 @@ impl<'a> Packet<'a> {
             code => return Err(WireError::Unknown { what: "packet code", number: code.into() }),
         }
         let count = args.i32()?;
-        // An argument takes 4 bytes at least, so a count that fits can't make a large allocation of a small packet.
+        // An argument has at least 4 bytes, so a small packet can't cause a large allocation by its count.
         if count < 0 || count as usize > args.left() / 4 {
             return Err(WireError::Unknown { what: "number of arguments", number: count.into() });
         }
         Ok(Self { args, left: count as usize, beside: None })
     }
 
-    /// The same packet, whose large tensors lie in this memory.
+    /// Sets the memory with the packet's large tensors.
     #[must_use]
     pub fn with_beside(self, beside: Option<Arc<MappedSnapshot>>) -> Self {
         Self { beside: beside.map(Beside::new), ..self }
     }
 
-    /// The same packet, whose large tensors have come in a transfer.
+    /// Sets the memory with the packet's large tensors, such as that of a transfer.
     pub(super) fn with_beside_of(self, beside: Option<Beside>) -> Self {
         Self { beside, ..self }
     }
 
-    /// How many arguments were not taken yet.
+    /// Number of unread arguments.
     pub(super) fn left(&self) -> usize {
         self.left
     }
 
-    /// All arguments not taken yet; nothing may follow them.
+    /// All unread arguments, up to the end of the packet.
     ///
     /// # Errors
-    /// Anything that [`WireError`] tells.
+    /// An argument is invalid, or bytes follow the last argument.
     pub fn rest(mut self) -> Result<Vec<Value>, WireError> {
         let mut values = Vec::with_capacity(self.left);
         while self.left > 0 {
@@ -93,13 +93,13 @@ impl<'a> Packet<'a> {
         self.end().map(|()| values)
     }
 
-    /// The next argument, which must be there.
+    /// The next argument.
     pub(super) fn value(&mut self) -> Result<Value, WireError> {
         self.left = self.left.checked_sub(1).ok_or(WireError::Expected("another argument"))?;
         Value::read(&mut self.args, self.beside.as_mut())
     }
 
-    /// The next argument, which must be an int.
+    /// The next argument, which must be an integer.
     pub(super) fn int(&mut self) -> Result<i64, WireError> {
         match self.value() {
             Ok(Value::Int(int)) => Ok(int),
@@ -108,7 +108,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The next argument, which must be an int of 0 up.
+    /// The next argument, which must be a non-negative integer.
     pub(super) fn number(&mut self) -> Result<u64, WireError> {
         let number = self.int()?;
         u64::try_from(number).map_err(|_| WireError::Unknown { what: "number", number })
@@ -122,7 +122,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The next argument, which must be a time, as `value::duration` writes it.
+    /// The next argument, which must be a time, encoded by `value::duration`.
     pub(super) fn duration(&mut self) -> Result<Duration, WireError> {
         self.number().map(Duration::from_nanos)
     }
@@ -149,7 +149,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Nothing may be left.
+    /// Fails if arguments or bytes are left.
     pub(super) fn end(self) -> Result<(), WireError> {
         match (self.left, self.args.left()) {
             (0, 0) => Ok(()),

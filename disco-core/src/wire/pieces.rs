@@ -1,4 +1,4 @@
-//! A frame whose large tensors stay where they are until they are sent.
+//! A packet that is read in parts, with large tensors read in place.
 
 use super::beside::layout;
 use super::command::write_frame;
@@ -8,11 +8,11 @@ use crate::error::Result;
 use crate::tensor::{Access, Tensor};
 use crate::value::Value;
 
-/// The packet of [`Message::Frame`](super::Message::Frame), to be read part by part. Large tensors are read in place, so nobody can
-/// write to them as long as this lives.
+/// The packet of [`Message::Frame`](super::Message::Frame), to be read in parts. Large tensors are not copied into the
+/// packet: they can't be written to until the packet is dropped.
 #[derive(Debug)]
 pub struct Pieces {
-    /// Each piece, and the position in the packet behind it.
+    /// Each piece, and its end position in the packet.
     pieces: Vec<(Piece, usize)>,
     frame_len: usize,
 }
@@ -24,10 +24,10 @@ enum Piece {
 }
 
 impl Pieces {
-    /// The packet of a frame with large tensors; none if there are no such tensors.
+    /// The packet of a frame with large tensors; none if there are no large tensors.
     ///
     /// # Errors
-    /// A value that can't leave the process.
+    /// A value can't leave the process.
     pub(super) fn of(frame: &Frame) -> Result<Option<Self>> {
         let large = |value: &&Value| matches!(value, Value::Tensor(tensor) if tensor.byte_len() > INLINE_LIMIT);
         let mut tensors = frame.command().values().iter().filter(large);
@@ -59,10 +59,10 @@ impl Pieces {
         Ok(Some(packet))
     }
 
-    /// The large tensors of `values` at their places in a transfer; none if there is no large tensor.
+    /// The large tensors of `values` at their offsets in a transfer; none if there is no large tensor.
     ///
     /// # Errors
-    /// A tensor that is not a contiguous host tensor, or that is being written to.
+    /// A tensor is not a contiguous host tensor, or is being written to.
     pub fn of_tensors<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<Option<Self>> {
         let (tensors, bytes) = layout(values);
         let mut content = Self { pieces: Vec::new(), frame_len: bytes };
@@ -74,23 +74,23 @@ impl Pieces {
         Ok((bytes > 0).then_some(content))
     }
 
-    /// A packet of these bytes.
+    /// A packet without tensors, of the bytes of `packet`.
     pub fn whole(packet: Vec<u8>) -> Self {
         let len = packet.len();
         Self { pieces: vec![(Piece::Bytes(packet), len)], frame_len: len }
     }
 
-    /// Bytes of the frame in the packet.
+    /// Size of the frame inside the packet, in bytes.
     pub fn frame_len(&self) -> usize {
         self.frame_len
     }
 
-    /// Bytes of the packet.
+    /// Size of the packet in bytes.
     pub fn byte_len(&self) -> usize {
         self.pieces.last().map_or(0, |(_, end)| *end)
     }
 
-    /// Copies `count` bytes of the packet, from a position on; fewer at its end.
+    /// Copies `count` bytes of the packet from position `at`, or the remaining bytes if there are fewer.
     ///
     /// # Errors
     /// A tensor can't be read.

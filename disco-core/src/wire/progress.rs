@@ -1,4 +1,4 @@
-//! What a worker is doing.
+//! Encoding of a worker's progress.
 
 use super::{Packet, WireError};
 use crate::activity::{OpRecord, OpState, Progress};
@@ -6,7 +6,8 @@ use crate::dtype::DType;
 use crate::op::OpKind;
 use crate::value::Value;
 
-/// `received, finished, function or none`, then for each operation `number, kind, dtype or none, count, state`.
+/// The arguments: `received, finished, function or none`, then for each operation `number, kind, dtype or none, count,
+/// state`.
 pub(super) fn args(progress: &Progress) -> Vec<Value> {
     let inside = progress.inside.as_ref().map_or(Value::None, |name| Value::Str(name.clone()));
     let mut args = vec![Value::Int(progress.received as i64), Value::Int(progress.finished as i64), inside];

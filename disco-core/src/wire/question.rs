@@ -1,4 +1,4 @@
-//! What is asked of the store, and what comes back.
+//! Encoding of requests to the store and of its answers.
 
 use std::sync::Arc;
 
@@ -43,10 +43,10 @@ impl StoreCall {
     }
 }
 
-/// The variant of an error that has none of its own here, as [`Error::as_text`] counts them.
+/// The variant, as numbered by [`Error::as_text`], that stands for errors without an encoding.
 const INVALID: u8 = 0;
 
-/// What a store or a link says of itself crosses as it is; anything else does as its text.
+/// Encodes a result. Errors of the store or link keep their variant; other errors are sent as text.
 pub(super) fn result_args(result: &Result<Value>) -> Vec<Value> {
     match result {
         Ok(value) => vec![Value::Int(0), value.clone()],

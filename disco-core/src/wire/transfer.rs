@@ -1,4 +1,4 @@
-//! Large tensors that travel ahead of their frame, outside the command stream.
+//! Transfers: large tensors that are sent ahead of their frame, outside the command stream.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,64 +11,84 @@ use crate::error::Result;
 use crate::sync;
 use crate::tensor::Tensor;
 
-/// The state of large tensors on their way to other processes, ahead of their frame. The session and the frame's packets share it: a
-/// lane counts its bytes as under way until the last one drops it.
+/// The state of large tensors that are sent to other processes ahead of their frame. The session and the frame's
+/// packets share a transfer. A lane counts its bytes as in flight until the last owner drops it.
 #[derive(Debug)]
 pub struct Transfer {
     id: u64,
     bytes: usize,
-    /// Connections that have not taken all bytes.
+    /// Number of connections that have not taken all bytes.
     unsent: AtomicUsize,
     /// Bytes that connections have taken.
     moved: AtomicU64,
     budgets: Mutex<Vec<Arc<TransferBudget>>>,
-    /// Notified when all bytes have gone, and when a budget has room again.
-    changed: Arc<Event>,
+    session: Arc<SessionTransfers>,
+}
+
+/// The state that all transfers of a session share.
+#[derive(Debug, Default)]
+pub struct SessionTransfers {
+    /// Notified when all bytes of a transfer have been sent, and when a budget has capacity again.
+    changed: Event,
+    /// Bytes that connections have taken.
+    moved: AtomicU64,
 }
 
 impl Transfer {
-    /// A transfer of `bytes` bytes, which has not begun. Its number is unique in its session.
-    pub fn new(id: u64, bytes: usize, changed: Arc<Event>) -> Self {
+    /// A transfer of `bytes` bytes that has not begun. `id` is unique in the session.
+    pub fn new(id: u64, bytes: usize, session: Arc<SessionTransfers>) -> Self {
         let (unsent, moved) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Self { id, bytes, unsent, moved, budgets: Mutex::default(), changed }
+        Self { id, bytes, unsent, moved, budgets: Mutex::default(), session }
     }
 
-    /// Its number.
+    /// The number of the transfer.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Bytes of its tensors, with what aligns them.
+    /// Size of the tensors with their alignment padding, in bytes.
     pub fn byte_len(&self) -> usize {
         self.bytes
     }
 
-    /// It is about to go over one more connection.
+    /// Counts a connection that is about to send the transfer.
     pub fn begin(&self) {
         self.unsent.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A connection has taken so many bytes, perhaps the last ones.
+    /// Counts `bytes` bytes that a connection has taken. After the last bytes, the caller calls [`Transfer::notify`].
     pub fn note_sent(&self, bytes: usize, is_last: bool) {
         self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
-        if is_last && self.unsent.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.changed.notify(usize::MAX);
+        self.session.moved.fetch_add(bytes as u64, Ordering::Relaxed);
+        if is_last {
+            self.unsent.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Whether all connections over which it has begun to go have taken all bytes.
+    /// Wakes the futures that wait for a transfer of the session. Wakers run arbitrary code, so the caller must hold no
+    /// lock.
+    pub fn notify(&self) {
+        self.session.changed.notify(usize::MAX);
+    }
+
+    /// Whether all connections that have begun to send the transfer have taken all bytes.
     pub fn is_sent(&self) -> bool {
         self.unsent.load(Ordering::Acquire) == 0
     }
 
-    /// Bytes that connections have taken.
+    /// Number of bytes that connections have taken.
     pub fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
+    /// Number of bytes that connections have taken of all transfers of the session.
+    pub(crate) fn moved_in_session(&self) -> u64 {
+        self.session.moved.load(Ordering::Relaxed)
+    }
+
     /// Waits for the next change of any transfer of the session.
     pub(crate) fn listen(&self) -> EventListener {
-        self.changed.listen()
+        self.session.changed.listen()
     }
 }
 
@@ -78,22 +98,23 @@ impl Drop for Transfer {
             let mut used = sync::lock(&budget.used);
             *used = (used.0 - 1, used.1 - self.bytes);
         }
-        self.changed.notify(usize::MAX);
+        self.notify();
     }
 }
 
-/// How many transfers a lane has under way, and their bytes.
+/// Number and total size of the transfers that a lane has in flight.
 #[derive(Debug, Default)]
 pub struct TransferBudget {
     used: Mutex<(usize, usize)>,
 }
 
 impl TransferBudget {
-    /// Transfers that a lane has under way at most.
+    /// Largest number of transfers that a lane has in flight.
     pub const MAX_TRANSFERS: usize = 256;
 
-    /// Counts a transfer as under way until its last owner drops it. Returns false if the lane has too many under way, or more than
-    /// `limit` bytes of them together; a larger transfer may go alone.
+    /// Counts a transfer as in flight until its last owner drops it. Returns false if the lane would have too many
+    /// transfers in flight, or more than `limit` bytes together. A transfer larger than `limit` is accepted if it is
+    /// the only one.
     pub fn reserve(self: &Arc<Self>, transfer: &Transfer, limit: usize) -> bool {
         let mut used = sync::lock(&self.used);
         let bytes = used.1.saturating_add(transfer.bytes);
@@ -106,7 +127,7 @@ impl TransferBudget {
     }
 }
 
-/// The tensors of a transfer, as they come.
+/// The receiver's memory for the tensors of a transfer.
 #[derive(Debug)]
 pub struct Received {
     memory: Tensor,
@@ -114,28 +135,28 @@ pub struct Received {
 }
 
 impl Received {
-    /// Memory for `bytes` bytes, of which none has come.
+    /// Allocates memory for `bytes` bytes.
     ///
     /// # Errors
-    /// There is no room.
+    /// The memory can't be allocated.
     pub fn new(bytes: usize) -> Result<Self> {
         Ok(Self { memory: Tensor::zeros(DType::U8, [bytes as i64])?, filled: 0 })
     }
 
-    /// Bytes that all its parts have together.
+    /// Size of the transfer in bytes.
     pub fn byte_len(&self) -> usize {
         self.memory.byte_len()
     }
 
-    /// Bytes that are still to come.
+    /// Number of bytes that have not arrived.
     pub fn left(&self) -> usize {
         self.byte_len() - self.filled
     }
 
-    /// Appends a part, of which `left` bytes follow.
+    /// Appends a part that `left` more bytes follow.
     ///
     /// # Errors
-    /// It is not the next part.
+    /// The part is not the next one.
     pub fn push(&mut self, left: u64, part: &[u8]) -> Result<()> {
         let is_next = !part.is_empty() && left.checked_add(part.len() as u64) == Some(self.left() as u64);
         if !is_next {
@@ -146,7 +167,7 @@ impl Received {
         Ok(())
     }
 
-    /// The memory, once all has come. Nobody else has it.
+    /// The memory, whose only owner is the caller; none unless all parts have arrived.
     pub(super) fn into_memory(self) -> Option<Tensor> {
         (self.filled == self.byte_len()).then_some(self.memory)
     }
@@ -157,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transfers_that_are_under_way_together_have_a_limit() {
+    fn transfers_in_flight_are_limited_in_number_and_bytes() {
         let budget = Arc::new(TransferBudget::default());
         let transfer = |bytes| Transfer::new(1, bytes, Arc::default());
         let (large, half) = (transfer(200), transfer(50));

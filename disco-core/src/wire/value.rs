@@ -1,4 +1,4 @@
-//! One argument.
+//! Encoding of one argument.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::id::RegisterId;
 use crate::tensor::{Tensor, View};
 use crate::value::{Value, WireObject};
 
-/// Numbers of plain arguments.
+/// Type indices of plain arguments.
 mod code {
     pub(super) const NONE: i32 = 0;
     pub(super) const INT: i32 = 1;
@@ -19,19 +19,19 @@ mod code {
     pub(super) const FLOAT: i32 = 3;
     pub(super) const DTYPE: i32 = 5;
     pub(super) const DEVICE: i32 = 6;
-    /// A string or bytes without an object around them; TVM names functions so.
+    /// A string or bytes without an object around them. TVM uses it for names of functions.
     pub(super) const RAW_STR: i32 = 8;
     pub(super) const BYTE_ARRAY: i32 = 9;
-    /// A string or bytes that TVM keeps inside its 16-byte argument; on the wire only the outer number differs.
+    /// A string or bytes that TVM keeps inside its 16-byte argument. On the wire only the outer type index differs.
     pub(super) const SHORT_STR: i32 = 11;
     pub(super) const SHORT_BYTES: i32 = 12;
 }
 
-/// Bytes below which TVM calls a string short.
+/// Shortest string, in bytes, that TVM does not count as a short string.
 pub(super) const SHORT: usize = 8;
 
 impl Value {
-    /// Appends the argument: its number, then its content.
+    /// Appends the argument: its type index, then its content.
     pub(super) fn write(&self, to: &mut Writer) -> Result<(), WireError> {
         match self {
             Value::None => to.i32(code::NONE),
@@ -64,7 +64,7 @@ impl Value {
         Ok(())
     }
 
-    /// Takes one argument; its tensors may lie `beside` the packet.
+    /// Takes one argument. Its tensor may lie in the memory `beside` the packet.
     pub(super) fn read(from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Self, WireError> {
         match from.i32()? {
             code::NONE => Ok(Value::None),
@@ -93,21 +93,21 @@ impl Value {
     }
 }
 
-/// Appends a string as TVM's controller names a function.
+/// Appends a string in TVM's encoding of the name of a function.
 pub(super) fn write_raw_str(text: &str, to: &mut Writer) {
     to.i32(code::RAW_STR);
     to.bytes(text.as_bytes());
 }
 
-/// In nanoseconds; what does not fit is for ever.
+/// A duration in nanoseconds, saturated at `i64::MAX`.
 pub(super) fn duration(duration: Duration) -> Value {
     Value::Int(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// Bytes of a text of an error that cross a connection at most.
+/// Largest text of an error that crosses a connection, in bytes.
 pub(super) const TEXT_LIMIT: usize = 64 << 10;
 
-/// The start of a text, [`TEXT_LIMIT`] bytes at most.
+/// The start of a text, truncated to at most [`TEXT_LIMIT`] bytes.
 pub(super) fn clip(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_LIMIT)]
 }
@@ -132,7 +132,7 @@ pub(super) fn object_head(to: &mut Writer, index: i32) {
     to.i32(index);
 }
 
-/// Appends what stands before as many bytes, which are more than a few.
+/// Appends the header of [`SHORT`] or more bytes, which the caller appends next.
 pub(super) fn write_bytes_head(len: usize, to: &mut Writer) {
     object_head(to, index::BYTES);
     to.u64(len as u64);
@@ -187,7 +187,7 @@ fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
     Ok(())
 }
 
-/// The elements of a tensor that travels.
+/// The bytes of a tensor that is sent to another process.
 pub(super) fn tensor_bytes(tensor: &Tensor) -> Result<View<'_, u8>, WireError> {
     tensor.bytes().map_err(|error| WireError::TensorKind(error.to_string()))
 }
@@ -204,7 +204,7 @@ pub(super) fn read_axes(from: &mut Reader<'_>) -> Result<u64, WireError> {
     u64::try_from(axes).map_err(|_| WireError::Unknown { what: "number of axes", number: axes.into() })
 }
 
-/// Takes a length and as many bytes, which must be those of a tensor of this type and shape.
+/// Takes a length and that number of bytes: the elements of a tensor of this type and shape.
 pub(super) fn read_elements(dtype: DType, shape: Vec<i64>, from: &mut Reader<'_>) -> Result<Tensor, WireError> {
     let bytes = from.bytes()?;
     let shape = crate::Shape::from(shape);
@@ -236,7 +236,7 @@ fn read_object(outer: i32, from: &mut Reader<'_>, beside: Option<&mut Beside>) -
         index::BYTES => Ok(Value::Bytes(from.bytes()?.into())),
         index::REGISTER => {
             let number = from.i64()?;
-            let id = u32::try_from(number).ok().filter(|id| *id < RegisterId::LIMIT);
+            let id = u32::try_from(number).ok().filter(|id| *id < RegisterId::COUNT);
             id.map(|id| Value::Register(id.into())).ok_or(WireError::Unknown { what: "register", number })
         }
         index::TENSOR => Ok(Value::Tensor(read_tensor(from)?)),

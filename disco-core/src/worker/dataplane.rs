@@ -13,10 +13,10 @@ use crate::register_function;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// Worker 0 of the world, or the first of the group.
+/// Rank of the root of the worker-0 forms: worker 0 of the world, or the first worker of the group.
 const ROOT: u32 = 0;
 
-/// Registers the functions below, of which the table has one row each.
+/// Registers the functions below, with one row of the table for each.
 macro_rules! register {
     ($($variant:ident $function:ident,)*) => {
         $(register_function!(PlaneFunction::$variant.name(), $function);)*
@@ -25,7 +25,8 @@ macro_rules! register {
 
 data_plane_functions!(register);
 
-/// `ordinals` has one entry a worker, or none: then the i-th worker of a machine takes device i, and every worker the host.
+/// Makes the communicators. `ordinals` has one entry per worker. If it is empty, the i-th worker of a machine takes
+/// device i; with host backends, all workers take the host.
 fn init_ccl(ctx: &mut WorkerContext, name: String, at: Vec<u8>, ordinals: Shape) -> Result<()> {
     let backend = backend::find(&name)?;
     let worker = ctx.worker().index();
@@ -106,7 +107,7 @@ fn all_gather(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, in_group: bool)
     ctx.comm_in(in_group)?.all_gather(&src, &dst)
 }
 
-/// One count a rank.
+/// `counts` has one count per rank.
 fn all_gather_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape, in_group: bool) -> Result<()> {
     let counts = elements(PlaneFunction::AllGatherV, counts.iter())?;
     ctx.comm_in(in_group)?.all_gather_v(&src, &dst, &counts)
@@ -121,7 +122,7 @@ fn all_to_all(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, in_group: bool)
     ctx.comm_in(in_group)?.all_to_all(&src, &dst)
 }
 
-/// One row of counts a sending rank, one after the other.
+/// `counts` concatenates the rows of all sending ranks.
 fn all_to_all_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape, in_group: bool) -> Result<()> {
     let name = PlaneFunction::AllToAllV;
     let comm = ctx.comm_in(in_group)?;
@@ -139,7 +140,7 @@ fn barrier(ctx: &mut WorkerContext, in_group: bool) -> Result<()> {
     ctx.comm_in(in_group)?.barrier()
 }
 
-/// Every worker runs the same call, so those that have nobody to send to pass.
+/// Does nothing on workers without a receiver: all workers run the same call.
 fn send_to_next_group(ctx: &mut WorkerContext, src: Tensor) -> Result<()> {
     match ctx.group().index() + 1 < ctx.world().groups() {
         true => ctx.send_to_next_group(&src),
@@ -170,7 +171,7 @@ fn recv_from_worker(ctx: &mut WorkerContext, dst: Option<Tensor>, from: u32, to:
     }
 }
 
-/// One operation with a root, which `make` gets, and whether this worker is it.
+/// Runs an operation with a root. `make` gets the root and whether this worker is the root.
 fn rooted(ctx: &mut WorkerContext, root: u32, in_group: bool, make: impl FnOnce(Rank, bool) -> Op) -> Result<()> {
     let comm = ctx.comm_in(in_group)?;
     let root = Rank::new(root);
@@ -178,7 +179,7 @@ fn rooted(ctx: &mut WorkerContext, root: u32, in_group: bool, make: impl FnOnce(
     comm.enqueue(&[op])
 }
 
-/// Numbers of elements.
+/// Converts counts of elements.
 fn elements<'a>(function: PlaneFunction, counts: impl Iterator<Item = &'a i64>) -> Result<Vec<usize>> {
     let refused = |count| Error::invalid(format!("{}: {count} is no number of elements", function.method()));
     counts.map(|count| usize::try_from(*count).map_err(|_| refused(count))).collect()

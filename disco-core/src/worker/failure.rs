@@ -8,18 +8,18 @@ use crate::error::{Error, ErrorKind, Failure, UserError, causes, chain};
 use crate::function::BoxError;
 use crate::id::{RegisterId, WorkerId};
 
-/// A panic of user code, as an error.
+/// An error for a panic of user code.
 #[derive(Debug, thiserror::Error)]
 #[error("panicked: {0}")]
 struct Panicked(String);
 
-/// Runs `work`; a panic becomes an error. (With `panic = "abort"` it ends the process, as everywhere.)
+/// Runs `work` and converts a panic to an error. With `panic = "abort"`, a panic ends the process.
 pub(super) fn catch<T>(work: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
-    // What a panic leaves behind is this worker's own state, which is poisoned from then on.
+    // A panic can only corrupt the state of this worker, which is poisoned afterwards.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Panicked(text(&*payload)).into()))
 }
 
-/// Says what failed, where and why.
+/// The failure with its operation, position and cause.
 pub(super) fn describe(
     worker: WorkerId,
     command: u64,
@@ -36,7 +36,7 @@ pub(super) fn describe(
         causes: causes(error),
         aborted: Error::abort_cause(error).is_some(),
         kind: if error.is::<Panicked>() { ErrorKind::Panicked } else { ErrorKind::of(error) },
-        // A panic in the program's own serde code loses the value of the error, and no more.
+        // If the program's serde code panics, only the value of the error is lost.
         user: catch_unwind(AssertUnwindSafe(|| chain(error).find_map(UserError::of))).unwrap_or(None),
     }
 }

@@ -18,10 +18,11 @@ use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::wire::Frame;
 
-/// Executes what comes over `endpoint` until it says shutdown or closes. Runs on the worker's own thread.
+/// Executes the frames of `endpoint` until a shutdown command arrives or the lane closes. Runs on the worker's own
+/// thread.
 ///
 /// # Errors
-/// The lane was cut while a reply was due, or brought something that is no frame.
+/// The lane was cut while a reply was due, or it delivered an invalid frame.
 pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) -> Result<()> {
     let _span = tracing::info_span!("worker", id = worker.index()).entered();
     let link = endpoint.link();
@@ -43,18 +44,18 @@ pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) 
     Ok(())
 }
 
-/// One worker between two commands.
+/// The state of a worker.
 struct Worker {
     worker: WorkerId,
     registers: Registers,
     context: WorkerContext,
     link: Arc<Link>,
     epoch: u64,
-    /// The first error of this epoch; poisons what follows.
+    /// The first error of this epoch. Later commands are skipped.
     failure: Option<Arc<Failure>>,
 }
 
-/// What follows from a command.
+/// The loop's next action after a command.
 enum Step {
     Next,
     Answer(Reply),
@@ -113,7 +114,7 @@ impl Worker {
                 });
             }
             Command::Recover { epoch } => self.recover(*epoch),
-            // Another worker's business.
+            // The command is for another worker.
             Command::SyncWorker { .. }
             | Command::DebugGet { .. }
             | Command::DebugSet { .. }
@@ -147,7 +148,8 @@ impl Worker {
         synced.map(|()| Value::None)
     }
 
-    /// Does what may wait for the device, as user code: how long that may take is for its own deadline to say.
+    /// Runs `work`, which may wait for the device. The worker counts as inside function `name`, so the reply deadline
+    /// does not apply.
     fn inside<T>(&mut self, name: &str, work: impl FnOnce(&mut Self) -> T) -> T {
         let activity = self.link.activity();
         activity.enter(activity.intern(name));
@@ -165,7 +167,7 @@ impl Worker {
         _ = self.run(seq, "free", Some(register), free);
     }
 
-    /// The value of a register, also on a poisoned worker, if it was set before the error.
+    /// The value of a register. Also works on a poisoned worker, if the register was set before the error.
     fn get(&mut self, seq: u64, name: &str, register: RegisterId) -> Reply {
         let value = match self.registers.object(register) {
             Ok(Object::Value(Value::Tensor(tensor))) => {
@@ -193,15 +195,15 @@ impl Worker {
         Ok(host)
     }
 
-    /// A tensor is copied into the tensor that is there, or into a new one on the worker's device; anything else replaces what is
-    /// there.
+    /// Copies a tensor into the register's tensor, or into a new tensor on the worker's device. Other values replace
+    /// the register's content.
     fn assign(&mut self, register: RegisterId, value: &Value) -> Result<(), BoxError> {
         self.context.synchronize()?;
         let Value::Tensor(new) = value else {
             self.registers.set(register, Object::Value(value.clone()));
             return Ok(());
         };
-        // A tensor that was an argument may be that of other workers, too.
+        // The storage of a tensor argument may be shared with other workers.
         if let Some(old) = self.tensor(register).ok().filter(|old| !old.storage().is_argument()) {
             return Ok(self.context.queue().copy_in(&old, new)?);
         }
@@ -229,7 +231,7 @@ impl Worker {
         self.worker.index() == 0
     }
 
-    /// Sets a register to what `make` returns; poisons it if that fails, or if this worker failed before.
+    /// Sets a register to the result of `make`. Poisons the register if `make` fails or this worker has failed before.
     fn set(
         &mut self,
         seq: u64,
@@ -243,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// Runs one command's work, unless this worker failed before.
+    /// Runs the work of one command, unless this worker has failed before.
     fn attempt<T>(
         &mut self,
         seq: u64,
@@ -257,8 +259,7 @@ impl Worker {
         }
     }
 
-    /// Runs `work`. Its error or panic becomes the worker's failure, if that is the first, and the controller hears of it at
-    /// once.
+    /// Runs `work`. Its first error or panic becomes the worker's failure and is reported to the controller at once.
     fn run<T>(
         &mut self,
         seq: u64,

@@ -87,11 +87,11 @@ pub struct PoolProps {
     pub kind: c_int,
     /// `CU_MEM_HANDLE_TYPE_NONE`
     pub handles: c_int,
-    /// Whose memory.
+    /// Location of the memory.
     pub location: Location,
     /// For another system.
     pub security: *mut c_void,
-    /// Bytes at most; 0: as many as there are.
+    /// Maximum size in bytes; 0 is unlimited.
     pub most: usize,
     /// Zeros.
     pub reserved: [u8; 56],
@@ -111,7 +111,7 @@ pub struct Location {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// For whom.
+    /// The device that gets access.
     pub location: Location,
     /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`: 3
     pub flags: c_int,

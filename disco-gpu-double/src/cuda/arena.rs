@@ -1,5 +1,5 @@
-//! Where device memory lies: in one sparse file in memory for each device, which other processes may open. Each block of it is
-//! behind a stamp, a number that no other block has, for as long as it is allocated.
+//! Device memory: one sparse memory file (memfd) per device, which other processes may open. Each allocated block is
+//! preceded by a stamp, a number that no other block has.
 
 #![allow(unsafe_code)]
 
@@ -19,16 +19,16 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::sync::lock;
 
-/// Addresses of each device, used or not: more than the bytes that it has, so that no order of blocks uses them up.
-const ROOM: usize = 1 << 36;
-/// What CUDA aligns allocations to, at least. The stamp is so far in front of a block's bytes.
+/// Size of each device's address range. Larger than the device's memory, so that fragmentation does not exhaust it.
+const ADDRESS_SPACE_BYTES: usize = 1 << 36;
+/// Minimum alignment of CUDA's allocations, and the distance of a stamp from the bytes of its block.
 const ALIGNMENT: usize = 512;
 /// A multiple of every page's size.
 const PAGE: usize = 1 << 16;
-/// Blocks from this size on leave no memory behind.
-const LARGE: usize = 1 << 20;
-/// By this name a file of an arena's is known.
-const NAME: &str = "gpu-double";
+/// Freed blocks of at least this size return their memory to the system.
+const PUNCH_HOLE_BYTES: usize = 1 << 20;
+/// Name of the memory files of arenas.
+const FILE_NAME: &str = "gpu-double";
 
 /// A device's memory.
 pub(crate) struct Arena {
@@ -37,76 +37,77 @@ pub(crate) struct Arena {
     free: Mutex<RangeAllocator<usize>>,
 }
 
-/// Bytes of a device, at an address of this process. They stay for as long as somebody has the block, retired or not.
+/// A block of device memory, mapped in this process. The memory lives as long as this value, even after it was retired.
 pub(crate) struct Block {
     stamp: u64,
-    /// Where the stamp is.
+    /// Address of the stamp.
     start: NonNull<u8>,
     bytes: usize,
-    home: Home,
+    backing: Backing,
 }
 
-/// Where a block is to be found by another process.
+/// Location of a block, for other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// The number that the file has in the process whose memory it is.
+pub(crate) struct BlockLocator {
+    /// File descriptor in the process that owns the memory.
     pub(crate) file: u32,
-    /// Where the stamp is in the file.
+    /// Offset of the stamp in the file.
     pub(crate) offset: u64,
-    /// Of the block.
+    /// Size of the block.
     pub(crate) bytes: u64,
     /// The stamp.
     pub(crate) stamp: u64,
 }
 
-enum Home {
-    /// A device of this process.
+enum Backing {
+    /// Memory of this process's arena.
     Own { arena: &'static Arena, range: Range<usize> },
-    /// One of another.
-    Opened { process: u32, place: Place, _mapping: Mapping },
+    /// Memory of another process.
+    Opened { process: u32, locator: BlockLocator, _mapping: Mapping },
 }
 
-/// Part of a file in memory.
+/// A mapped part of a memory file.
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: bytes of a mapping are touched by no reference that outlives it, whoever has it.
+// SAFETY: no reference to the mapped bytes outlives the mapping, on any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; who writes at the same time as another leaves bytes of either, as on a device.
+// SAFETY: no reference to the mapped bytes outlives the mapping. Bytes are accessed by raw pointers only, like device
+// memory.
 unsafe impl Sync for Mapping {}
-// SAFETY: it has its mapping, or that of an arena, which stays.
+// SAFETY: a block owns its mapping, or uses that of an arena, which is never unmapped.
 unsafe impl Send for Block {}
-// SAFETY: as of mappings.
+// SAFETY: a mapping is `Sync`, and the stamp is accessed atomically.
 unsafe impl Sync for Block {}
 
 impl Arena {
-    /// All of it is free.
+    /// Creates an empty arena.
     pub(crate) fn new() -> Result<Self> {
-        let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, ROOM as u64)?;
-        let mapping = Mapping::new(&file, 0, ROOM)?;
-        Ok(Self { file, mapping, free: Mutex::new(RangeAllocator::new(0..ROOM)) })
+        let file = rustix::fs::memfd_create(FILE_NAME, MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, ADDRESS_SPACE_BYTES as u64)?;
+        let mapping = Mapping::new(&file, 0, ADDRESS_SPACE_BYTES)?;
+        Ok(Self { file, mapping, free: Mutex::new(RangeAllocator::new(0..ADDRESS_SPACE_BYTES)) })
     }
 
-    /// A block with a stamp.
+    /// Allocates a block and stamps it.
     pub(crate) fn allocate(&'static self, bytes: usize) -> Option<Block> {
         let whole = bytes.checked_next_multiple_of(ALIGNMENT)?.checked_add(ALIGNMENT)?;
         let range = lock(&self.free).allocate_range(whole).ok()?;
         let start = self.mapping.at(range.start);
-        // 0 is the stamp of none.
+        // 0 marks a block without a stamp.
         let stamp = RandomState::new().hash_one(()) | 1;
-        let block = Block { stamp, start, bytes, home: Home::Own { arena: self, range } };
+        let block = Block { stamp, start, bytes, backing: Backing::Own { arena: self, range } };
         block.word().store(stamp, SeqCst);
         Some(block)
     }
 
     fn free(&self, range: Range<usize>) {
         let pages = range.start.next_multiple_of(PAGE)..range.end / PAGE * PAGE;
-        if range.len() >= LARGE && !pages.is_empty() {
+        if range.len() >= PUNCH_HOLE_BYTES && !pages.is_empty() {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Without one the memory is kept for the next block there.
+            // If this fails, the memory is kept for the next block at these addresses.
             _ = rustix::fs::fallocate(&self.file, hole, pages.start as u64, pages.len() as u64);
         }
         lock(&self.free).free_range(range);
@@ -114,57 +115,57 @@ impl Arena {
 }
 
 impl Block {
-    /// A block of another process, which has been neither retired, nor has the process ended.
-    pub(crate) fn open(process: u32, place: &Place) -> Option<Self> {
-        let (offset, bytes) = (usize::try_from(place.offset).ok()?, usize::try_from(place.bytes).ok()?);
+    /// Opens a block of another process. `None` if the block was retired or the process has ended.
+    pub(crate) fn open(process: u32, locator: &BlockLocator) -> Option<Self> {
+        let (offset, bytes) = (usize::try_from(locator.offset).ok()?, usize::try_from(locator.bytes).ok()?);
         let end = offset.checked_add(ALIGNMENT)?.checked_add(bytes)?;
-        if offset % ALIGNMENT != 0 || bytes == 0 || end > ROOM {
+        if offset % ALIGNMENT != 0 || bytes == 0 || end > ADDRESS_SPACE_BYTES {
             return None;
         }
         let mut path = String::new();
-        write!(path, "/proc/{process}/fd/{}", place.file).ok()?;
+        write!(path, "/proc/{process}/fd/{}", locator.file).ok()?;
         let target = rustix::fs::readlink(path.as_str(), Vec::new()).ok()?;
-        if !target.to_bytes().starts_with(format!("/memfd:{NAME} ").as_bytes()) {
+        if !target.to_bytes().starts_with(format!("/memfd:{FILE_NAME} ").as_bytes()) {
             return None;
         }
         let file = rustix::fs::open(path.as_str(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let is_whole = rustix::fs::fstat(&file).ok()?.st_size as u64 == ROOM as u64;
+        let is_whole = rustix::fs::fstat(&file).ok()?.st_size as u64 == ADDRESS_SPACE_BYTES as u64;
         let first = offset / PAGE * PAGE;
         let mapping = is_whole.then(|| Mapping::new(&file, first, end.next_multiple_of(PAGE) - first))?.ok()?;
         let start = mapping.at(offset - first);
-        let home = Home::Opened { process, place: *place, _mapping: mapping };
-        let block = Self { stamp: place.stamp, start, bytes, home };
+        let backing = Backing::Opened { process, locator: *locator, _mapping: mapping };
+        let block = Self { stamp: locator.stamp, start, bytes, backing };
         block.is_live().then_some(block)
     }
 
-    /// Where other processes find it; none, if it is of another itself.
-    pub(crate) fn place(&self) -> Option<Place> {
-        let Home::Own { arena, range } = &self.home else { return None };
+    /// The locator for other processes; `None` if the block belongs to another process.
+    pub(crate) fn locator(&self) -> Option<BlockLocator> {
+        let Backing::Own { arena, range } = &self.backing else { return None };
         let file = u32::try_from(arena.file.as_raw_fd()).ok()?;
-        Some(Place { file, offset: range.start as u64, bytes: self.bytes as u64, stamp: self.stamp })
+        Some(BlockLocator { file, offset: range.start as u64, bytes: self.bytes as u64, stamp: self.stamp })
     }
 
-    /// The process whose memory it is, and where others find it there.
-    pub(crate) fn origin(&self) -> Option<(u32, Place)> {
-        match &self.home {
-            Home::Own { .. } => self.place().map(|place| (process::id(), place)),
-            Home::Opened { process, place, .. } => Some((*process, *place)),
+    /// The process that owns the memory, and the locator.
+    pub(crate) fn origin(&self) -> Option<(u32, BlockLocator)> {
+        match &self.backing {
+            Backing::Own { .. } => self.locator().map(|locator| (process::id(), locator)),
+            Backing::Opened { process, locator, .. } => Some((*process, *locator)),
         }
     }
 
-    /// Whether its stamp is still there.
+    /// Whether the block still has its stamp.
     pub(crate) fn is_live(&self) -> bool {
         self.word().load(SeqCst) == self.stamp
     }
 
-    /// Takes the stamp off, for all processes.
+    /// Clears the stamp, for all processes.
     pub(crate) fn retire(&self) {
         self.word().store(0, SeqCst);
     }
 
-    /// Where its bytes begin.
+    /// Address of the first byte.
     pub(crate) fn base(&self) -> NonNull<u8> {
-        // SAFETY: there are as many bytes in front of the block's.
+        // SAFETY: the block's bytes follow the stamp's `ALIGNMENT` bytes in the same mapping.
         unsafe { self.start.add(ALIGNMENT) }
     }
 
@@ -174,14 +175,14 @@ impl Block {
     }
 
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the mapping is there for as long as the block is, and blocks begin at multiples of 512 bytes.
+        // SAFETY: the mapping lives as long as the block, and blocks begin at multiples of 512 bytes.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().cast()) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Home::Own { arena, range } = &self.home {
+        if let Backing::Own { arena, range } = &self.backing {
             arena.free(range.clone());
         }
     }
@@ -190,24 +191,24 @@ impl Drop for Block {
 impl Mapping {
     fn new(file: &OwnedFd, offset: usize, bytes: usize) -> Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
-        // SAFETY: it is put where nothing is.
+        // SAFETY: without a fixed address, the kernel chooses an unused range.
         let base = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, access, flags, file, offset as u64) }?;
         let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         Ok(Self { base, bytes })
     }
 
-    /// An address in it.
+    /// The address at an offset, which must be inside.
     fn at(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset < self.bytes, "outside of the mapping");
-        // SAFETY: it is inside, by those who ask.
+        // SAFETY: all callers pass an offset inside the mapping.
         unsafe { self.base.add(offset) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped so, and nobody has an address of it any more.
-        // What is not unmapped stays where it is.
+        // SAFETY: the range was mapped by `new`, and no address in it is used any more.
+        // If this fails, the range stays mapped.
         _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -18,9 +18,9 @@ static CAPTURES: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 /// The number of running captures. If it is zero, calls take no lock.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Functions that a capture can forbid to threads. The driver's documentation names allocation and queries of events; the other
-/// functions of this list may wait for a device.
-const UNSAFE: &[&str] = &[
+/// Functions that a capture can forbid to threads. The driver's documentation names allocation and queries of events;
+/// the other functions of this list may wait for a device.
+const FORBIDDEN_FUNCTIONS: &[&str] = &[
     "cuMemAlloc_v2",
     "cuMemFree_v2",
     "cuMemHostAlloc",
@@ -66,11 +66,11 @@ pub(crate) struct Capture {
     thread: ThreadId,
     /// The stream on which it began.
     origin: usize,
-    state: Mutex<State>,
+    state: Mutex<CaptureState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CaptureState {
     is_invalid: bool,
     is_over: bool,
     /// Nodes in the order of the calls.
@@ -81,16 +81,16 @@ struct State {
 /// A stream of a capture.
 struct Member {
     stream: Weak<Stream>,
-    clock: Clock,
+    clock: VectorClock,
 }
 
 /// The number of nodes of each stream that a point of a capture depends on (a vector clock).
 #[derive(Clone, Default)]
-pub(crate) struct Clock(BTreeMap<usize, u64>);
+pub(crate) struct VectorClock(BTreeMap<usize, u64>);
 
 /// The capture of a stream, if any.
 #[derive(Default)]
-pub(crate) struct Place {
+pub(crate) struct CaptureSlot {
     is_taken: AtomicBool,
     capture: Mutex<Option<Arc<Capture>>>,
 }
@@ -107,9 +107,9 @@ pub(crate) fn exchange(mode: Mode) -> Mode {
     MODE.replace(mode)
 }
 
-/// Refuses a function that a capture forbids to this thread, and invalidates the capture.
+/// Rejects a function that a capture forbids to this thread, and invalidates the capture.
 pub(crate) fn permit(function: &str) -> Result<(), Code> {
-    if LIVE.load(SeqCst) == 0 || MODE.get() == Mode::Relaxed || !UNSAFE.contains(&function) {
+    if LIVE.load(SeqCst) == 0 || MODE.get() == Mode::Relaxed || !FORBIDDEN_FUNCTIONS.contains(&function) {
         return Ok(());
     }
     let (thread, captures) = (thread::current().id(), lock(&CAPTURES));
@@ -127,13 +127,14 @@ pub(crate) fn begin(stream: &Arc<Stream>, mode: Mode) -> Result<(), Code> {
     if !stream.capture.take_if_free(&capture) {
         return Err(Code::ILLEGAL_STATE);
     }
-    capture.state().members.insert(origin, Member { stream: Arc::downgrade(stream), clock: Clock::default() });
+    capture.state().members.insert(origin, Member { stream: Arc::downgrade(stream), clock: VectorClock::default() });
     lock(&CAPTURES).push(capture);
     LIVE.fetch_add(1, SeqCst);
     Ok(())
 }
 
-/// `cuStreamEndCapture`: the captured nodes. An error also ends the capture, except for a call on the wrong stream or thread.
+/// `cuStreamEndCapture`: the captured nodes. An error also ends the capture, except for a call on the wrong stream or
+/// thread.
 pub(crate) fn end(stream: &Stream) -> Result<Vec<Node>, Code> {
     let capture = stream.capture.current().ok_or(Code::ILLEGAL_STATE)?;
     if capture.origin != stream.id() {
@@ -144,9 +145,9 @@ pub(crate) fn end(stream: &Stream) -> Result<Vec<Node>, Code> {
     }
     lock(&CAPTURES).retain(|other| !Arc::ptr_eq(other, &capture));
     LIVE.fetch_sub(1, SeqCst);
-    let State { is_invalid, nodes, members, .. } = {
+    let CaptureState { is_invalid, nodes, members, .. } = {
         let mut state = capture.state();
-        mem::replace(&mut *state, State { is_over: true, ..State::default() })
+        mem::replace(&mut *state, CaptureState { is_over: true, ..CaptureState::default() })
     };
     members.values().filter_map(|member| member.stream.upgrade()).for_each(|stream| stream.capture.clear());
     let reaches =
@@ -171,7 +172,7 @@ impl Capture {
     /// Adds a node behind the nodes of a stream. An invalid capture ignores the node.
     pub(crate) fn add(&self, stream: &Stream, node: Node) {
         let mut state = self.state();
-        let State { is_invalid: false, nodes, members, .. } = &mut *state else { return };
+        let CaptureState { is_invalid: false, nodes, members, .. } = &mut *state else { return };
         if let Some(member) = members.get_mut(&stream.id()) {
             nodes.push(node);
             *member.clock.0.entry(stream.id()).or_default() += 1;
@@ -179,12 +180,12 @@ impl Capture {
     }
 
     /// The current point of a stream.
-    pub(crate) fn clock(&self, stream: &Stream) -> Clock {
+    pub(crate) fn clock(&self, stream: &Stream) -> VectorClock {
         self.state().members.get(&stream.id()).map(|member| member.clock.clone()).unwrap_or_default()
     }
 
     /// Makes a stream depend on a point of this capture. The stream joins the capture.
-    pub(crate) fn hold_up(self: &Arc<Self>, stream: &Arc<Stream>, point: &Clock) -> Result<(), Code> {
+    pub(crate) fn hold_up(self: &Arc<Self>, stream: &Arc<Stream>, point: &VectorClock) -> Result<(), Code> {
         if self.state().is_over {
             return Err(Code::CAPTURED_EVENT);
         }
@@ -197,17 +198,17 @@ impl Capture {
                 }
             }
         }
-        let new = || Member { stream: Arc::downgrade(stream), clock: Clock::default() };
+        let new = || Member { stream: Arc::downgrade(stream), clock: VectorClock::default() };
         self.state().members.entry(stream.id()).or_insert_with(new).clock.reach(point);
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CaptureState> {
         lock(&self.state)
     }
 }
 
-impl Clock {
+impl VectorClock {
     fn count(&self, stream: usize) -> u64 {
         self.0.get(&stream).copied().unwrap_or_default()
     }
@@ -220,20 +221,20 @@ impl Clock {
     }
 }
 
-impl Place {
+impl CaptureSlot {
     /// The running capture, if any.
     pub(crate) fn current(&self) -> Option<Arc<Capture>> {
         if self.is_taken.load(SeqCst) { lock(&self.capture).clone() } else { None }
     }
 
-    /// Refuses a call that no capture allows, and invalidates the capture. Does nothing without a capture.
+    /// Rejects a call that no capture allows, and invalidates the capture. Does nothing without a capture.
     pub(crate) fn refuse(&self) -> Result<(), Code> {
         let Some(capture) = self.current() else { return Ok(()) };
         capture.invalidate();
         Err(Code::STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Refuses every call on a stream whose capture is invalid.
+    /// Rejects every call on a stream whose capture is invalid.
     pub(crate) fn check(&self) -> Result<(), Code> {
         let is_invalid = self.current().is_some_and(|capture| capture.is_invalid());
         if is_invalid { Err(Code::STREAM_CAPTURE_INVALIDATED) } else { Ok(()) }

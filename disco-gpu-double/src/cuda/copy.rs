@@ -1,5 +1,5 @@
-//! What copies and fills memory when a stream comes to it. Pinned memory is read and written then, and other memory of the host's
-//! before a call returns.
+//! Copies and fills, as work of a stream. Pinned host memory is accessed when the stream runs the work, other host
+//! memory before the call returns.
 
 #![allow(unsafe_code)]
 
@@ -11,16 +11,16 @@ use super::memory::Span;
 use super::pinned;
 use super::stream::{Stream, Work};
 
-/// Memory of the host.
+/// Host memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Host(pub(crate) *mut c_void);
 
-// SAFETY: it is the caller's, who leaves it alone until the copy is done.
+// SAFETY: the caller of the export does not access the memory until the copy is done.
 unsafe impl Send for Host {}
 // SAFETY: as above.
 unsafe impl Sync for Host {}
 
-/// Gives a stream work on some bytes; none for no bytes.
+/// Submits work on some bytes to a stream; nothing for 0 bytes.
 pub(crate) fn give(stream: &Stream, bytes: usize, work: impl FnOnce() -> Result<Work, Code>) -> Result<(), Code> {
     if bytes > 0 {
         stream.push(work()?);
@@ -28,19 +28,19 @@ pub(crate) fn give(stream: &Stream, bytes: usize, work: impl FnOnce() -> Result<
     Ok(())
 }
 
-/// From the host to a device.
+/// Copies from the host to a device.
 pub(crate) fn upload(to: DevicePointer, from: Host, bytes: usize) -> Result<Work, Code> {
     let (to, from) = (Span::of(to, bytes)?, from.check()?);
     if pinned::holds(from.0, bytes) {
         return Ok(Box::new(move || {
             to.check()?;
-            // SAFETY: the caller of the export has as many bytes there until now.
+            // SAFETY: the caller of the export guarantees this many readable bytes until the copy is done.
             to.write(unsafe { slice::from_raw_parts(from.pointer(), bytes) });
             Ok(())
         }));
     }
-    // The driver has read memory that is not its own when the call returns.
-    // SAFETY: the caller of the export has as many bytes there.
+    // The driver reads memory that is not pinned before the call returns.
+    // SAFETY: the caller of the export guarantees this many readable bytes.
     let staged = unsafe { slice::from_raw_parts(from.pointer(), bytes) }.to_vec();
     Ok(Box::new(move || {
         to.check()?;
@@ -49,18 +49,18 @@ pub(crate) fn upload(to: DevicePointer, from: Host, bytes: usize) -> Result<Work
     }))
 }
 
-/// From a device to the host: see [`Host::settle`].
+/// Copies from a device to the host; see [`Host::settle`].
 pub(crate) fn download(to: Host, from: DevicePointer, bytes: usize) -> Result<Work, Code> {
     let (to, from) = (to.check()?, Span::of(from, bytes)?);
     Ok(Box::new(move || {
         from.check()?;
-        // SAFETY: the caller of the export has as much room there until now.
+        // SAFETY: the caller of the export guarantees this many writable bytes until the copy is done.
         unsafe { from.copy_to(to.pointer()) };
         Ok(())
     }))
 }
 
-/// Among devices.
+/// Copies between devices.
 pub(crate) fn across(to: DevicePointer, from: DevicePointer, bytes: usize) -> Result<Work, Code> {
     let (to, from) = (Span::of(to, bytes)?, Span::of(from, bytes)?);
     Ok(Box::new(move || {
@@ -71,7 +71,7 @@ pub(crate) fn across(to: DevicePointer, from: DevicePointer, bytes: usize) -> Re
     }))
 }
 
-/// The same byte everywhere.
+/// Fills memory with a byte.
 pub(crate) fn fill(pointer: DevicePointer, byte: u8, bytes: usize) -> Result<Work, Code> {
     let to = Span::of(pointer, bytes)?;
     Ok(Box::new(move || {
@@ -83,12 +83,12 @@ pub(crate) fn fill(pointer: DevicePointer, byte: u8, bytes: usize) -> Result<Wor
 }
 
 impl Host {
-    /// Refuses host memory that is not pinned on a captured stream: a launch can't stage such memory.
+    /// Rejects host memory that is not pinned on a captured stream: a launch can't stage such memory.
     pub(crate) fn permit(self, stream: &Stream, bytes: usize) -> Result<(), Code> {
         if bytes == 0 || pinned::holds(self.0, bytes) { Ok(()) } else { stream.capture.refuse() }
     }
 
-    /// Waits for what was given to a stream, if it writes memory that is not pinned: that is written when the call returns.
+    /// Waits for the stream if its work writes memory that is not pinned, which must be written when the call returns.
     pub(crate) fn settle(self, stream: &Stream, bytes: usize) {
         if bytes > 0 && !pinned::holds(self.0, bytes) {
             stream.synchronize();

@@ -1,4 +1,4 @@
-//! Devices, their primary contexts, and which of them each thread has.
+//! Devices, their primary contexts, and the current device of each thread.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -16,32 +16,32 @@ use super::stream::{self, Stream};
 use crate::settings;
 use crate::settings::faults::{self, Action};
 
-/// Made by `cuInit`, for as long as the process lives.
+/// All devices, made by `cuInit` for the lifetime of the process.
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
 
 thread_local! {
     static CURRENT: Cell<Option<&'static Device>> = const { Cell::new(None) };
 }
 
-/// One device, which is also its primary context.
+/// A device, which is also its primary context.
 pub(crate) struct Device {
     /// Its number.
     pub(crate) ordinal: usize,
     /// Bytes in use.
     pub(crate) used: AtomicUsize,
-    /// Whose memory it may touch besides its own.
+    /// Devices whose memory this device can access.
     pub(crate) peers: Peers,
-    /// What its ordinary streams share.
+    /// Hardware queues that its ordinary streams share.
     pub(crate) hardware: HardwareQueues,
-    /// Made by the first allocation, if there is room for it.
+    /// The arena, made by the first allocation; `None` if that fails.
     arena: OnceLock<Option<Arena>>,
     retained: AtomicUsize,
-    /// Set once HIP's runtime has its hold.
+    /// Set once HIP's runtime has retained the context.
     held: Once,
-    /// What a piece of work has failed with; 0: none has.
+    /// The error of the first failed work; 0 if none failed.
     error: AtomicI32,
     default_stream: OnceLock<Arc<Stream>>,
-    /// What `cuMemAllocAsync` allocates from.
+    /// The default pool, from which `cuMemAllocAsync` allocates.
     pub(crate) pool: OnceLock<Arc<Pool>>,
 }
 
@@ -62,13 +62,13 @@ pub(crate) fn all() -> Result<&'static [Device], Code> {
     DEVICES.get().map(Vec::as_slice).ok_or(Code::NOT_INITIALIZED)
 }
 
-/// The device of a number.
+/// The device with an ordinal.
 pub(crate) fn find(ordinal: c_int) -> Result<&'static Device, Code> {
     let devices = all()?;
     usize::try_from(ordinal).ok().and_then(|ordinal| devices.get(ordinal)).ok_or(Code::INVALID_DEVICE)
 }
 
-/// The device whose context is this; none for no context.
+/// The device of a context handle; `None` for null.
 pub(crate) fn of_context(context: Context) -> Result<Option<&'static Device>, Code> {
     let devices = all()?;
     if context.is_null() {
@@ -78,31 +78,31 @@ pub(crate) fn of_context(context: Context) -> Result<Option<&'static Device>, Co
     device.map(Some).ok_or(Code::INVALID_CONTEXT)
 }
 
-/// Makes a device this thread's.
+/// Makes a device current on this thread.
 pub(crate) fn make_current(device: Option<&'static Device>) {
     CURRENT.set(device);
 }
 
-/// The device of this thread, if it has one.
+/// The current device of this thread, if any.
 pub(crate) fn current_if_any() -> Option<&'static Device> {
     CURRENT.get()
 }
 
-/// The device of this thread, whose context must still be there.
+/// The current device of this thread, whose context must be alive.
 pub(crate) fn current() -> Result<&'static Device, Code> {
     all()?;
     current_if_any().filter(|device| device.retained.load(SeqCst) > 0).ok_or(Code::INVALID_CONTEXT)
 }
 
-/// What every function of a context begins with: its device, unless it is to fail by a test's wish, or for what has failed
-/// before.
-pub(crate) fn enter(function: &str) -> Result<&'static Device, Code> {
-    let device = enter_failed(function)?;
+/// Begins a call of a function that needs a context: returns the current device, or the injected fault or the device's
+/// sticky error.
+pub(crate) fn begin_call(function: &str) -> Result<&'static Device, Code> {
+    let device = begin_release_call(function)?;
     device.check().map(|()| device)
 }
 
-/// The same for functions that give back what there is, even if something has failed before.
-pub(crate) fn enter_failed(function: &str) -> Result<&'static Device, Code> {
+/// Begins a call of a function that releases resources: like [`begin_call`], but ignores the device's sticky error.
+pub(crate) fn begin_release_call(function: &str) -> Result<&'static Device, Code> {
     let device = current()?;
     capture::permit(function)?;
     device.fault(function).map(|()| device)
@@ -124,7 +124,7 @@ impl Device {
         }
     }
 
-    /// Whether a function is to fail on it by a test's wish.
+    /// The injected fault of a function on this device, as an error.
     pub(crate) fn fault(&self, function: &str) -> Result<(), Code> {
         match faults::next(function, self.ordinal) {
             Some(Action::Code(code)) => Err(Code(code)),
@@ -132,7 +132,7 @@ impl Device {
         }
     }
 
-    /// The memory that allocations are of.
+    /// The arena of the device's memory.
     pub(crate) fn arena(&'static self) -> Option<&'static Arena> {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
@@ -142,20 +142,21 @@ impl Device {
         ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// One more user of the primary context.
+    /// Retains the primary context.
     pub(crate) fn retain(&self) -> Context {
         self.retained.fetch_add(1, SeqCst);
         self.context()
     }
 
-    /// HIP's runtime is a user too, from the first call that needs the device, for as long as the process lives.
+    /// Retains the context for HIP's runtime: at the first call that needs the device, for the lifetime of the process.
     pub(crate) fn hold(&self) {
         self.held.call_once(|| {
             self.retain();
         });
     }
 
-    /// One user less. After the last one the context has no error any more; what is left in it stays, for leaks to be counted.
+    /// Releases the primary context. The last release clears its error; remaining resources stay, so that leaks are
+    /// counted.
     pub(crate) fn release(&self) -> Result<(), Code> {
         let fewer = |retained: usize| retained.checked_sub(1);
         let before = self.retained.fetch_update(SeqCst, SeqCst, fewer).map_err(|_| Code::INVALID_CONTEXT)?;
@@ -171,12 +172,12 @@ impl Device {
         self.default_stream.get_or_init(|| Stream::start(self, false, None))
     }
 
-    /// The same, if anything was ever given to it.
+    /// The default stream, if it was ever used.
     pub(crate) fn default_stream_if_used(&self) -> Option<&Arc<Stream>> {
         self.default_stream.get()
     }
 
-    /// Waits for all that its streams have now.
+    /// Waits for all work that its streams have now.
     pub(crate) fn synchronize(&'static self) -> Result<(), Code> {
         for stream in stream::of_device(self) {
             stream.synchronize();
@@ -190,30 +191,30 @@ impl Device {
         devices.iter().filter(|peer| peer.peers.have(self))
     }
 
-    /// Waits for all that its streams have now, and those of devices that have access to its memory or whose memory it has access to: a
-    /// free does, since the memory is mapped there, too.
+    /// Waits for all work that its streams have now, and that of streams of peers with access in either direction.
+    /// Frees do this, because the memory is mapped on peers, too.
     pub(crate) fn synchronize_with_peers(&'static self) -> Result<(), Code> {
         let devices = DEVICES.get().map(Vec::as_slice).unwrap_or_default();
         let peers = self.accessors().chain(devices.iter().filter(|peer| self.peers.have(peer)));
         for peer in peers.filter(|_| settings::read().peer_frees()) {
-            // An error of a peer's work is the peer's.
+            // An error of a peer's work stays with the peer.
             _ = peer.synchronize();
         }
         self.synchronize()
     }
 
-    /// Fails, now and from now on. The first failure is the one that stays.
+    /// Sets the sticky error, unless there is one.
     pub(crate) fn fail(&self, code: Code) {
         // A second failure changes nothing.
         let _ = self.error.compare_exchange(0, code.0, SeqCst, SeqCst);
     }
 
-    /// Whether nothing more comes of its work: it has failed, or its context has no user any more.
+    /// Whether the device does no more work: it has failed, or its context was released.
     pub(crate) fn is_gone(&self) -> bool {
         self.check().is_err() || self.retained.load(SeqCst) == 0
     }
 
-    /// The failure that stays.
+    /// Returns the sticky error, if any.
     pub(crate) fn check(&self) -> Result<(), Code> {
         match self.error.load(SeqCst) {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! What tells a device from the others.
+//! Names, UUIDs and bus ids of devices.
 
 #![allow(unsafe_code)]
 
@@ -9,14 +9,14 @@ use super::abi::{Code, DeviceId, Uuid};
 /// The name of every device.
 pub(crate) const NAME: &str = "GPU double";
 
-/// The number that no other has.
+/// The UUID.
 pub(crate) fn uuid(device: DeviceId) -> Uuid {
     let mut bytes = *b"gpu double \0\0\0\0\0";
     bytes[12..].copy_from_slice(&device.to_be_bytes());
     Uuid { bytes }
 }
 
-/// Where it is on the bus.
+/// The bus id.
 pub(crate) fn pci(device: DeviceId) -> String {
     format!("0000:{:02x}:00.0", bus(device))
 }

@@ -1,6 +1,6 @@
-//! Where another process finds bytes of device memory, of this process or of a third.
+//! Locations of bytes of device memory, of this or another process, for other processes.
 
-use super::arena::{Block, Place};
+use super::arena::{Block, BlockLocator};
 use super::device;
 use super::memory::Span;
 
@@ -12,31 +12,31 @@ pub(crate) struct Location {
     /// The number of the device.
     pub(crate) device: u32,
     /// The allocation.
-    pub(crate) place: Place,
-    /// How far in the allocation the bytes begin.
+    pub(crate) locator: BlockLocator,
+    /// Offset of the bytes in the allocation.
     pub(crate) inside: u64,
-    /// How many there are.
+    /// Number.
     pub(crate) bytes: u64,
 }
 
 impl Location {
     /// That of bytes of any allocation, one of a pool too.
     pub(crate) fn of(span: &Span) -> Option<Self> {
-        let (process, place) = span.block().origin()?;
+        let (process, locator) = span.block().origin()?;
         let (device, inside) = (span.device().ordinal as u32, (span.address() - span.base()) as u64);
-        Some(Self { process, device, place, inside, bytes: span.bytes() as u64 })
+        Some(Self { process, device, locator, inside, bytes: span.bytes() as u64 })
     }
 
-    /// The bytes, for as long as the span is there. None: the allocation was freed, its process has ended, or this process may not
-    /// look at that one.
+    /// The bytes, for as long as the span is there. None: the allocation was freed, its process has ended, or this
+    /// process may not look at that one.
     pub(crate) fn open(&self) -> Option<Span> {
         let end = self.inside.checked_add(self.bytes)?;
-        if end > self.place.bytes {
+        if end > self.locator.bytes {
             return None;
         }
         device::init().ok()?;
         let device = device::find(self.device.try_into().ok()?).ok()?;
-        let block = Block::open(self.process, &self.place)?;
+        let block = Block::open(self.process, &self.locator)?;
         Some(Span::of_block(block, device).part(self.inside as usize, self.bytes as usize))
     }
 }

@@ -1,5 +1,5 @@
-//! Device memory: the host's, in allocations that are known, of this process and of others. Fresh memory is full of 0xA5, never of
-//! zeros.
+//! Allocations of device memory, which is host memory, of this and other processes. Fresh memory is filled with 0xA5,
+//! not zeros.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::{ptr, slice};
 
 use super::abi::{Code, DevicePointer};
-use super::arena::{Block, Place};
+use super::arena::{Block, BlockLocator};
 use super::device::{self, Device};
 use super::pool::Pool;
 use super::stream::Stream;
@@ -18,16 +18,16 @@ use crate::settings;
 /// By first address.
 static ALLOCATIONS: RwLock<BTreeMap<usize, Arc<Allocation>>> = RwLock::new(BTreeMap::new());
 
-/// What fresh memory is full of.
+/// Fill byte of fresh memory.
 const FRESH: u8 = 0xA5;
 
-/// One allocation. Its memory stays for as long as some work has it, freed or not.
+/// An allocation. Its memory lives as long as some work refers to it, even after it was freed.
 pub(crate) struct Allocation {
     block: Block,
     device: &'static Device,
     /// The device that has opened it, if it is another process's.
     opener: Option<&'static Device>,
-    /// Where it came from, if that is a pool.
+    /// The pool that it was allocated from, if any.
     pool: Option<Arc<Pool>>,
     kind: Kind,
     /// Its bytes count as used.
@@ -38,7 +38,7 @@ pub(crate) struct Allocation {
     freed_after: AtomicU64,
 }
 
-/// What HIP's kinds of memory are to other devices than the memory's own. CUDA's memory is of the first kind.
+/// HIP's kinds of memory, by their coherence with other devices. CUDA's memory is of the first kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A kernel that runs need not see what another device writes.
@@ -146,7 +146,7 @@ fn insert(allocation: Allocation) -> DevicePointer {
     address as DevicePointer
 }
 
-/// How many allocations there are, without those of other processes.
+/// Number of allocations of this process.
 pub(crate) fn live() -> usize {
     let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
     allocations.values().filter(|allocation| allocation.opener.is_none()).count()
@@ -172,7 +172,7 @@ impl Allocation {
 }
 
 impl Span {
-    /// Some bytes from an address on, all in one allocation.
+    /// A span of bytes at an address, all in one allocation.
     pub(crate) fn find(address: usize, bytes: usize) -> Option<Self> {
         let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
         let (&base, allocation) = allocations.range(..=address).next_back()?;
@@ -207,7 +207,7 @@ impl Span {
         self.allocation.kind
     }
 
-    /// Whose memory it is.
+    /// The device of the memory.
     pub(crate) fn device(&self) -> &'static Device {
         self.allocation.device
     }
@@ -227,25 +227,27 @@ impl Span {
         self.address < other.address + other.bytes && other.address < self.address + self.bytes
     }
 
-    /// Whether it is memory of another process.
+    /// Whether the memory belongs to another process.
     pub(crate) fn is_foreign(&self) -> bool {
         self.allocation.opener.is_some()
     }
 
-    /// Whether the allocation has not been freed since, nor closed.
+    /// Checks that the allocation was neither freed nor closed.
     pub(crate) fn check(&self) -> Result<(), Code> {
         let is_live = self.allocation.is_live.load(SeqCst) && self.allocation.block.is_live();
         if is_live { Ok(()) } else { Err(Code::ILLEGAL_ADDRESS) }
     }
 
-    /// As [`Span::check`] for a kernel that goes on after the free: memory of a pool is still there, until the pool gives it out again.
+    /// As [`Span::check`] for a kernel that goes on after the free: memory of a pool is still there, until the pool
+    /// gives it out again.
     pub(crate) fn check_late(&self) -> Result<(), Code> {
         let is_unused = |pool: &Arc<Pool>| pool.taken() == self.allocation.freed_after.load(SeqCst);
         self.check()
             .or_else(|code| if self.allocation.pool.as_ref().is_some_and(is_unused) { Ok(()) } else { Err(code) })
     }
 
-    /// Whether what a device runs may touch it: its own memory, that of peers to which it has access, and what it has opened.
+    /// Whether what a device runs may touch it: its own memory, that of peers to which it has access, and what it has
+    /// opened.
     pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
         let is_reached = match self.allocation.opener {
             Some(opener) => opener.ordinal == from.ordinal,
@@ -263,11 +265,11 @@ impl Span {
     }
 
     /// Where other processes find the allocation, and how far in it this begins.
-    pub(crate) fn place(&self) -> Option<(Place, usize)> {
+    pub(crate) fn locator(&self) -> Option<(BlockLocator, usize)> {
         // Memory of a pool can't be shared by this kind of handle, and signal memory can't be shared at all.
         self.allocation
             .block
-            .place()
+            .locator()
             .filter(|_| self.allocation.pool.is_none() && self.allocation.kind != Kind::Signal)
             .map(|place| (place, self.address - self.base()))
     }

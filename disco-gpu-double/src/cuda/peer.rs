@@ -1,4 +1,4 @@
-//! Which devices have access to which others' memory.
+//! Access of devices to the memory of other devices.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -36,12 +36,12 @@ pub(crate) fn disable(device: &Device, peer: &Device) -> Result<(), Code> {
 }
 
 impl Peers {
-    /// Whether this device is one.
+    /// Whether the set contains a device.
     pub(crate) fn have(&self, device: &Device) -> bool {
         lock(&self.0).contains(&device.ordinal)
     }
 
-    /// There are none any more.
+    /// Clears the set.
     pub(crate) fn clear(&self) {
         lock(&self.0).clear();
     }

@@ -1,4 +1,4 @@
-//! Memory of the host that the driver has allocated, which copies and kernels touch when their stream comes to them.
+//! Pinned host memory, which copies and kernels access when their stream runs them.
 
 #![allow(unsafe_code)]
 
@@ -20,12 +20,12 @@ struct Allocation {
     layout: Layout,
 }
 
-// SAFETY: nothing here touches the memory but words, which are atomic.
+// SAFETY: this module accesses the memory only by atomic words.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
 
-/// A word of such memory, which stays for as long as somebody has this.
+/// A word of pinned memory. The memory lives as long as this value.
 pub(crate) struct Word {
     allocation: Arc<Allocation>,
     offset: usize,
@@ -37,7 +37,7 @@ pub(crate) fn allocate(bytes: usize) -> Result<*mut c_void, Code> {
     if bytes == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the layout has bytes.
+    // SAFETY: the size of the layout is not 0.
     let base = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(Code::OUT_OF_MEMORY)?;
     lock(&ALLOCATIONS).insert(base.addr().get(), Arc::new(Allocation { base, layout }));
     Ok(base.as_ptr().cast())
@@ -48,7 +48,7 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), Code> {
     lock(&ALLOCATIONS).remove(&pointer.addr()).map(drop).ok_or(Code::INVALID_VALUE)
 }
 
-/// Whether all these bytes are such.
+/// Whether all these bytes are in one pinned allocation.
 pub(crate) fn holds(pointer: *const c_void, bytes: usize) -> bool {
     find(pointer.addr(), bytes).is_some()
 }
@@ -59,7 +59,7 @@ pub(crate) fn word(address: usize) -> Option<Word> {
     offset.is_multiple_of(4).then_some(Word { allocation, offset })
 }
 
-/// How many there are.
+/// Number.
 pub(crate) fn live() -> usize {
     lock(&ALLOCATIONS).len()
 }
@@ -72,18 +72,18 @@ fn find(address: usize, bytes: usize) -> Option<(Arc<Allocation>, usize)> {
 }
 
 impl Word {
-    /// It is written by the host, too.
+    /// The word, which the host may write at any time.
     pub(crate) fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: the word is inside.
+        // SAFETY: the offset of the word is inside the allocation.
         let word = unsafe { self.allocation.base.add(self.offset) };
-        // SAFETY: it is aligned, and stays for as long as this does.
+        // SAFETY: the word is aligned, and its allocation lives as long as `self`.
         unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and is known no more.
+        // SAFETY: the memory was allocated with this layout, and the table no longer refers to it.
         unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
     }
 }

@@ -1,6 +1,6 @@
-//! Pools of device memory, whose allocations and frees are in the order of a stream. A free is not waited for.
+//! Pools of device memory, whose allocations and frees are ordered by a stream. A free does not wait.
 //!
-//! A pool takes no memory from the device but that of its live allocations: what it reserves besides is a number.
+//! Only live allocations of a pool use memory of the device. The reserved size is just a number.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,21 +12,21 @@ use crate::sync::lock;
 
 static POOLS: Handles<Pool> = Handles::new(0x8_0000_0000);
 
-/// One pool.
+/// A pool.
 pub(crate) struct Pool {
     device: &'static Device,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     used: usize,
     reserved: usize,
-    /// Allocations so far.
+    /// Number of allocations so far.
     taken: u64,
-    /// What stays reserved at a synchronization.
+    /// Number of bytes that stay reserved at a synchronization.
     threshold: usize,
-    /// Other devices that may touch its memory.
+    /// Other devices that can access the pool's memory.
     open_to: BTreeSet<usize>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn of_device(device: &'static Device) -> Arc<Pool> {
     Arc::clone(device.pool.get_or_init(make))
 }
 
-/// `cuMemPoolDestroy`: what was allocated from it stays until it is freed.
+/// `cuMemPoolDestroy`: allocations stay until they are freed.
 pub(crate) fn destroy(handle: abi::Pool) -> Result<(), Code> {
     POOLS.remove(handle).map(drop).ok_or(Code::INVALID_VALUE)
 }
@@ -51,7 +51,7 @@ pub(crate) fn find(handle: abi::Pool) -> Result<Arc<Pool>, Code> {
     POOLS.find(handle).ok_or(Code::INVALID_VALUE)
 }
 
-/// A stream or a device was synchronized: pools keep no more than their thresholds.
+/// Trims the device's pools to their thresholds, at a synchronization of a stream or the device.
 pub(crate) fn release(device: &Device) {
     for pool in POOLS.all().into_iter().filter(|pool| pool.device.ordinal == device.ordinal) {
         let threshold = pool.state().threshold;
@@ -59,18 +59,18 @@ pub(crate) fn release(device: &Device) {
     }
 }
 
-/// How many pools there are.
+/// Number of pools.
 pub(crate) fn live() -> usize {
     POOLS.len()
 }
 
 impl Pool {
-    /// Where its memory is.
+    /// The device of the pool's memory.
     pub(crate) fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// Something was allocated.
+    /// Counts an allocation.
     pub(crate) fn take(&self, bytes: usize) {
         let mut state = self.state();
         state.used += bytes;
@@ -78,12 +78,12 @@ impl Pool {
         state.reserved = state.reserved.max(state.used);
     }
 
-    /// Allocations so far: each may have bytes that were free before.
+    /// Number of allocations so far. Each may reuse freed bytes.
     pub(crate) fn taken(&self) -> u64 {
         self.state().taken
     }
 
-    /// Something is free again.
+    /// Counts a free.
     pub(crate) fn give_back(&self, bytes: usize) {
         self.state().used -= bytes;
     }
@@ -104,18 +104,18 @@ impl Pool {
         self.state().open_to.insert(ordinal);
     }
 
-    /// Whether another device may touch its memory.
+    /// Whether another device can access the pool's memory.
     pub(crate) fn is_open_to(&self, ordinal: usize) -> bool {
         self.state().open_to.contains(&ordinal)
     }
 
-    /// Bytes that are reserved, that are used, and that stay reserved.
+    /// Reserved bytes, used bytes, and the threshold.
     pub(crate) fn numbers(&self) -> [usize; 3] {
         let state = self.state();
         [state.reserved, state.used, state.threshold]
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         lock(&self.state)
     }
 }

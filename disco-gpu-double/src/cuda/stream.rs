@@ -1,4 +1,4 @@
-//! Streams: queues of work, each served by a thread of its own.
+//! Streams: queues of work, each with its own thread.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use super::abi::{self, Code};
-use super::capture::Place;
+use super::capture::CaptureSlot;
 use super::device::Device;
 use super::graph::{self, Node};
 use super::hardware::HardwareQueue;
@@ -17,30 +17,30 @@ use crate::handles::Handles;
 use crate::settings;
 use crate::sync::{lock, wait};
 
-/// One piece of work, which a graph runs many times. The device keeps an error of the work.
+/// A piece of work. A graph may run it many times. An error becomes the device's sticky error.
 pub(crate) type Work = Box<dyn Fn() -> Result<(), Code> + Send + Sync>;
 
 static STREAMS: Handles<Stream> = Handles::new(0x5_0000_0000);
 
-/// One stream. Who gives it work takes one lock, and wakes its thread only if that sleeps.
+/// A stream. Submitting work takes one lock, and wakes the stream's thread only if it sleeps.
 pub(crate) struct Stream {
     device: &'static Device,
-    /// The queue that it shares with other streams; none: it has one of its own.
+    /// The hardware queue that it shares with other streams; `None` if it has its own.
     hardware: Option<Arc<HardwareQueue>>,
-    /// Whether it and the default stream wait for each other.
+    /// Whether this stream and the default stream wait for each other.
     is_ordered: bool,
-    /// The capture that takes its work.
-    pub(crate) capture: Place,
+    /// The capture of the stream, if any.
+    pub(crate) capture: CaptureSlot,
     queue: Mutex<Queue>,
     filled: Condvar,
     drained: Condvar,
     submitted: AtomicU64,
     finished: AtomicU64,
-    /// Threads that wait for work to be done.
+    /// Number of threads that wait for the completion of work.
     waiting: AtomicUsize,
 }
 
-/// One piece of work in a stream.
+/// A queued piece of work.
 struct Item {
     /// Its place in the hardware queue.
     ticket: u64,
@@ -61,7 +61,8 @@ pub(crate) fn create(device: &'static Device, is_ordered: bool, queues: usize) -
     STREAMS.insert(Stream::start(device, is_ordered, Some(device.hardware.next(queues))))
 }
 
-/// `cuStreamCreateWithPriority`: above the default, which is 0, a stream has a hardware queue of its own, if it can have a priority.
+/// `cuStreamCreateWithPriority`: above the default, which is 0, a stream has a hardware queue of its own, if it can
+/// have a priority.
 pub(crate) fn create_with(device: &'static Device, is_ordered: bool, priority: c_int, queues: usize) -> abi::Stream {
     match priority < 0 && settings::read().priorities() {
         true => STREAMS.insert(Stream::start(device, is_ordered, None)),
@@ -74,7 +75,7 @@ pub(crate) fn priorities(of_vendor: [c_int; 2]) -> [c_int; 2] {
     if settings::read().priorities() { of_vendor } else { [0; 2] }
 }
 
-/// `cuStreamDestroy`: what was given to it is still done.
+/// `cuStreamDestroy`: submitted work still runs.
 pub(crate) fn destroy(handle: abi::Stream) -> Result<(), Code> {
     STREAMS.remove(handle).ok_or(Code::INVALID_HANDLE)?.close();
     Ok(())
@@ -102,7 +103,7 @@ pub(crate) fn of_device(device: &'static Device) -> Vec<Arc<Stream>> {
     streams
 }
 
-/// How many streams there are, without default ones.
+/// Number of streams, without default streams.
 pub(crate) fn live() -> usize {
     STREAMS.len()
 }
@@ -114,7 +115,7 @@ impl Stream {
             device,
             hardware,
             is_ordered,
-            capture: Place::default(),
+            capture: CaptureSlot::default(),
             queue: Mutex::default(),
             filled: Condvar::new(),
             drained: Condvar::new(),
@@ -145,7 +146,8 @@ impl Stream {
         }
     }
 
-    /// The same, of work that waits for something: it holds up the other streams of the hardware queue until it is done.
+    /// The same, of work that waits for something: it holds up the other streams of the hardware queue until it is
+    /// done.
     pub(crate) fn push_wait(&self, work: Work) {
         match self.capture.current() {
             Some(capture) => capture.add(self, graph::node(work)),
@@ -196,17 +198,17 @@ impl Stream {
         }
     }
 
-    /// Whether all that it was given is done.
+    /// Whether all submitted work is done.
     fn is_idle(&self) -> bool {
         self.finished.load(SeqCst) == self.submitted()
     }
 
-    /// Waits for all that it was given.
+    /// Waits for all submitted work.
     pub(crate) fn synchronize(&self) {
         self.wait_until(self.submitted());
     }
 
-    /// `cuStreamQuery`: not ready before all that it was given is done.
+    /// `cuStreamQuery`: not ready until all submitted work is done.
     pub(crate) fn query(&self) -> Result<(), Code> {
         self.capture.refuse()?;
         let is_idle = self.is_idle();
@@ -214,7 +216,7 @@ impl Stream {
         if is_idle { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
-    /// `cuStreamSynchronize`: waits, and says what the device has failed with.
+    /// `cuStreamSynchronize`: waits, and returns the device's sticky error, if any.
     pub(crate) fn finish(&self) -> Result<(), Code> {
         self.capture.refuse()?;
         self.synchronize();
@@ -276,7 +278,7 @@ impl Stream {
         outcome
     }
 
-    /// Takes all work there is, and waits for some. False: there will be none any more.
+    /// Takes all queued work, and waits until there is some. False if the stream has ended.
     fn take(&self, taken: &mut VecDeque<Item>) -> bool {
         // Only this thread counts what is finished, and it has finished all that it took.
         settings::read().poll(|| !self.is_idle());

@@ -1,4 +1,4 @@
-//! Words of memory that streams write and wait for, and that kernels look at: of any device, of other processes, and of the host's
+//! Words of memory that streams write and wait for, and that kernels poll: in memory of any device or process, or in
 //! pinned memory.
 
 use std::sync::atomic::AtomicU32;
@@ -11,15 +11,15 @@ use super::pinned;
 use super::stream::Stream;
 use crate::sync::Pauses;
 
-/// One word.
+/// A word.
 pub(crate) enum Word {
-    /// The first of some memory.
+    /// The first word of a span of device memory.
     Device(Span),
-    /// The host's.
+    /// A word of pinned host memory.
     Pinned(pinned::Word),
 }
 
-/// Has a stream write a word, after all that was done before.
+/// Makes a stream write a word after its earlier work.
 pub(crate) fn write(stream: &Stream, pointer: DevicePointer, value: u32) -> Result<(), Code> {
     let (word, device) = (of(pointer)?, stream.device());
     stream.push(Box::new(move || {
@@ -31,7 +31,7 @@ pub(crate) fn write(stream: &Stream, pointer: DevicePointer, value: u32) -> Resu
     Ok(())
 }
 
-/// Has a stream wait until a word is as it is to be; for ever, if it never is, but for a device that is gone.
+/// Makes a stream wait until `is_there` holds for a word. The wait ends only with that or with the end of the device.
 pub(crate) fn wait(
     stream: &Stream,
     pointer: DevicePointer,
@@ -52,7 +52,7 @@ pub(crate) fn wait(
     Ok(())
 }
 
-/// That of a device, which a function was given.
+/// The word of a device pointer that a function got.
 fn of(pointer: DevicePointer) -> Result<Word, Code> {
     device::all()?;
     Word::find(pointer).ok_or(Code::INVALID_VALUE)
@@ -76,7 +76,7 @@ impl Word {
         }
     }
 
-    /// Whether what a device runs may touch it.
+    /// Checks that a device can access the word.
     pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
         match self {
             Self::Device(span) => span.reach(from),
@@ -84,7 +84,7 @@ impl Word {
         }
     }
 
-    /// Others change it at any time.
+    /// The word, which other threads and processes may change at any time.
     pub(crate) fn atomic(&self) -> &AtomicU32 {
         match self {
             Self::Device(span) => &span.words()[0],

@@ -1,25 +1,25 @@
-//! Which device a thread has: the first, until it chooses another. Nothing needs to be initialized, and contexts are held by
-//! themselves.
+//! The current device of a thread: device 0 until the thread chooses another. HIP needs no initialization and retains
+//! contexts itself.
 
 use std::ffi::c_int;
 
 use super::abi::Code;
 use crate::cuda::device::{self, Device};
 
-/// All devices. That there are none is an error.
+/// All devices; an error if there are none.
 pub(crate) fn devices() -> Result<&'static [Device], Code> {
     device::init()?;
     let devices = device::all()?;
     if devices.is_empty() { Err(Code::NO_DEVICE) } else { Ok(devices) }
 }
 
-/// The device of a number.
+/// The device with an ordinal.
 pub(crate) fn find(ordinal: c_int) -> Result<&'static Device, Code> {
     devices()?;
     Ok(device::find(ordinal)?)
 }
 
-/// `hipSetDevice`: of this thread alone.
+/// `hipSetDevice`: sets the current device of this thread.
 pub(crate) fn choose(ordinal: c_int) -> Result<(), Code> {
     let device = find(ordinal)?;
     device.fault("hipSetDevice")?;
@@ -27,7 +27,7 @@ pub(crate) fn choose(ordinal: c_int) -> Result<(), Code> {
     Ok(())
 }
 
-/// The device of this thread.
+/// The current device of this thread.
 pub(crate) fn current() -> Result<&'static Device, Code> {
     let first = devices()?.first();
     let device = device::current_if_any().or(first).ok_or(Code::NO_DEVICE)?;
@@ -35,16 +35,17 @@ pub(crate) fn current() -> Result<&'static Device, Code> {
     Ok(device)
 }
 
-/// What every function of a device begins with: the thread's, unless it is to fail by a test's wish, or for what has failed before.
-pub(crate) fn enter(function: &str) -> Result<&'static Device, Code> {
+/// Begins a call of a function of a device: returns the current device, or the injected fault or the device's sticky
+/// error.
+pub(crate) fn begin_call(function: &str) -> Result<&'static Device, Code> {
     current()?;
-    Ok(device::enter(function)?)
+    Ok(device::begin_call(function)?)
 }
 
-/// The same for functions that give back what there is, even if something has failed before.
-pub(crate) fn enter_failed(function: &str) -> Result<&'static Device, Code> {
+/// Begins a call of a function that releases resources: like [`begin_call`], but ignores the device's sticky error.
+pub(crate) fn begin_release_call(function: &str) -> Result<&'static Device, Code> {
     current()?;
-    Ok(device::enter_failed(function)?)
+    Ok(device::begin_release_call(function)?)
 }
 
 fn make(device: &'static Device) {

@@ -1,4 +1,4 @@
-//! What a thread's calls failed with last, until it asks.
+//! The last error of a thread, until it asks for it.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ thread_local! {
     static LAST: Cell<Code> = const { Cell::new(Code::SUCCESS) };
 }
 
-/// What an export returns. A failure is remembered; that something is not ready is none.
+/// Converts a result to the return code of an export, and records errors except `hipErrorNotReady`.
 pub(crate) fn note(result: Result<(), Code>) -> Code {
     let code = result.err().unwrap_or(Code::SUCCESS);
     if code != Code::SUCCESS && code != Code::NOT_READY {
@@ -17,7 +17,7 @@ pub(crate) fn note(result: Result<(), Code>) -> Code {
     code
 }
 
-/// `hipGetLastError`: the failure, which is forgotten.
+/// `hipGetLastError`: returns the last error and clears it.
 pub(crate) fn take() -> Code {
     LAST.replace(Code::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! What calls of communicators go on with in the background, unless they wait, and what a test wants to go wrong with them.
+//! Background work of calls on non-blocking communicators, and the faults that tests inject into calls.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,12 +11,12 @@ use super::{group, text};
 use crate::settings;
 use crate::settings::faults::{self, Action};
 
-/// A code, and what there is to say about it.
+/// An error code and its text.
 pub(crate) struct Failure(pub(crate) Code, pub(crate) String);
 
-/// Until a call gives up that a test has blocked.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What is done in the background takes so long at least, for a caller who does not wait to be seen.
+/// Time until a call with the fault `block` gives up.
+const BLOCK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Minimum duration of background work, in µs, so that callers can observe the state in progress.
 const BACKGROUND_US: u64 = 200;
 
 impl From<Aborted> for Failure {
@@ -25,14 +25,15 @@ impl From<Aborted> for Failure {
     }
 }
 
-/// Has the call wait for an abort, as a test wants.
+/// Blocks the call until an abort: the fault `block`.
 pub(crate) fn block(comm: &Comm) -> Result<(), Code> {
-    let is_off = comm.seat_if_any().is_some_and(|seat| seat.clique.wait_for_abort(comm, Some(PATIENCE)));
+    let is_off =
+        comm.membership_if_any().is_some_and(|membership| membership.clique.wait_for_abort(comm, Some(BLOCK_TIMEOUT)));
     let code = if is_off { Code::INTERNAL_ERROR } else { Code::SYSTEM_ERROR };
     Err(text::refuse(code, "a test has blocked this call"))
 }
 
-/// What a test wants to go wrong later; the code that is to be returned at once is.
+/// The fault of a call. A fault that is a code is returned as the error at once.
 pub(crate) fn fault(function: &str, rank: usize) -> Result<Option<Action>, Code> {
     match faults::next(function, rank) {
         Some(Action::Code(code)) => Err(text::refuse(Code(code), format!("{function}: a test wants this fault"))),
@@ -40,12 +41,12 @@ pub(crate) fn fault(function: &str, rank: usize) -> Result<Option<Action>, Code>
     }
 }
 
-/// For as long as what is done in the background takes at least.
+/// Sleeps for the minimum duration of background work.
 pub(crate) fn linger() {
     settings::read().delay_at_least(BACKGROUND_US);
 }
 
-/// Does the rest of a call, in the background if the communicator does not block. Its children come to the same.
+/// Runs the rest of a call, in the background if the communicator is non-blocking. Its children get the same error.
 pub(crate) fn go_on(
     comm: &Arc<Comm>,
     children: Vec<Arc<Comm>>,
@@ -68,13 +69,13 @@ pub(crate) fn go_on(
     }
     thread::spawn(move || {
         linger();
-        // The communicator has the error.
+        // The error is stored in the communicator.
         let _: Result<(), Code> = finish();
     });
     Err(Code::IN_PROGRESS)
 }
 
-/// Does what is left of a call, or what a test wants instead.
+/// Runs the rest of a call, or its fault instead.
 pub(crate) fn with_fault(
     comm: &Arc<Comm>,
     fault: Option<Action>,
@@ -83,8 +84,8 @@ pub(crate) fn with_fault(
     match fault {
         Some(Action::Async(code)) => Err(Failure(Code(code), "a test wants this fault".to_owned())),
         Some(_) => {
-            if let Some(seat) = comm.seat_if_any() {
-                seat.clique.wait_for_abort(comm, None);
+            if let Some(membership) = comm.membership_if_any() {
+                membership.clique.wait_for_abort(comm, None);
             }
             Err(Aborted.into())
         }
@@ -92,7 +93,7 @@ pub(crate) fn with_fault(
     }
 }
 
-/// Refuses what the double does not do in a group.
+/// Rejects calls that the double does not support in a group.
 pub(crate) fn outside_of_groups(function: &str) -> Result<(), Code> {
     if group::is_open() {
         return Err(text::refuse(

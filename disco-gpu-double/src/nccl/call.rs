@@ -1,10 +1,10 @@
-//! One call of a communication function: what was asked for, and whether that can be.
+//! One call of a communication function: its arguments and their checks.
 
 use std::ffi::c_int;
 use std::fmt;
 
 use super::abi::{Code, DataType, RedOp};
-use super::comm::{Comm, Seat};
+use super::comm::{Comm, Membership};
 use super::reduce::Operation;
 use super::text;
 use crate::cuda;
@@ -12,7 +12,7 @@ use crate::cuda::memory::Span;
 use crate::settings::faults::Action;
 use crate::sync::lock;
 
-/// Which function.
+/// The function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub(crate) enum Kind {
@@ -28,46 +28,46 @@ pub(crate) enum Kind {
     Recv,
 }
 
-/// What a function was given; 0 and the sum for what it has no parameter for.
+/// Arguments of a function; 0 and the sum for parameters that it does not have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Args {
-    /// Which function.
+    /// The function.
     pub(crate) kind: Kind,
-    /// Address of what is sent.
+    /// Address of the send buffer.
     pub(crate) send: usize,
-    /// Address of where it is received.
+    /// Address of the receive buffer.
     pub(crate) recv: usize,
-    /// Elements, of one block where there are several.
+    /// Number of elements, per block if there are several blocks.
     pub(crate) count: usize,
-    /// Of which type.
+    /// Element type.
     pub(crate) dtype: DataType,
-    /// How they are reduced.
+    /// Reduction operator.
     pub(crate) op: RedOp,
-    /// The root, or the peer.
+    /// Rank of the root or of the peer.
     pub(crate) root: c_int,
 }
 
-/// What is to be done.
+/// A checked call.
 pub(crate) struct Call {
-    /// Which function.
+    /// The function.
     pub(crate) kind: Kind,
-    /// What is sent; none: this rank sends nothing.
+    /// The send buffer; `None` if this rank sends nothing.
     pub(crate) send: Option<Span>,
-    /// Where it is received; none: this rank receives nothing.
+    /// The receive buffer; `None` if this rank receives nothing.
     pub(crate) recv: Option<Span>,
-    /// Elements of a block.
+    /// Number of elements of a block.
     pub(crate) count: usize,
-    /// Of which type.
+    /// Element type.
     pub(crate) dtype: DataType,
-    /// How they are reduced.
+    /// Reduction operator.
     pub(crate) operation: Operation,
-    /// The root, or the peer.
+    /// Rank of the root or of the peer.
     pub(crate) root: usize,
-    /// What is to go wrong.
+    /// The injected fault.
     pub(crate) fault: Option<Action>,
 }
 
-/// Blocks that a rank sends and receives, and where they are in place.
+/// Numbers of blocks that a rank sends and receives, and their positions in place.
 struct Layout {
     send: usize,
     recv: usize,
@@ -77,9 +77,9 @@ struct Layout {
 enum InPlace {
     Never,
     Same,
-    /// What is sent is this rank's block of what is received.
+    /// The send buffer is this rank's block of the receive buffer.
     SendInRecv,
-    /// What is received is this rank's block of what is sent.
+    /// The receive buffer is this rank's block of the send buffer.
     RecvInSend,
 }
 
@@ -105,7 +105,7 @@ impl Kind {
         !matches!(self, Self::Send | Self::Recv)
     }
 
-    /// Whether it computes.
+    /// Whether the function reduces.
     pub(crate) fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
@@ -129,10 +129,15 @@ impl Kind {
 }
 
 impl Call {
-    /// Checks what a function was given. None: there is nothing to do, as for a collective of nothing.
-    pub(crate) fn check(args: Args, comm: &Comm, seat: &Seat, fault: Option<Action>) -> Result<Option<Self>, Code> {
+    /// Checks the arguments of a function. `None` if there is nothing to do, as in a collective of 0 elements.
+    pub(crate) fn check(
+        args: Args,
+        comm: &Comm,
+        membership: &Membership,
+        fault: Option<Action>,
+    ) -> Result<Option<Self>, Code> {
         let refuse = |why: String| text::refuse(Code::INVALID_ARGUMENT, format!("{}: {why}", args.kind.function()));
-        let ranks = seat.clique.ranks();
+        let ranks = membership.clique.ranks();
         let size = args.dtype.size().ok_or_else(|| refuse(format!("there is no data type {}", args.dtype.0)))?;
         let operation = operation(args, comm).map_err(refuse)?;
         let root = usize::try_from(args.root).ok().filter(|&root| root < ranks);
@@ -141,11 +146,11 @@ impl Call {
             return Ok(None);
         }
         let bytes = args.count.checked_mul(size).ok_or_else(|| refuse("too many elements".to_owned()))?;
-        let layout = args.kind.layout(ranks, root == seat.rank);
+        let layout = args.kind.layout(ranks, root == membership.rank);
         let span = |address, blocks| find(address, bytes, blocks, comm).map_err(refuse);
         let (send, recv) = (span(args.send, layout.send)?, span(args.recv, layout.recv)?);
         if let (Some(send), Some(recv)) = (&send, &recv) {
-            let own = seat.rank * bytes;
+            let own = membership.rank * bytes;
             let is_in_place = match layout.in_place {
                 InPlace::Never => false,
                 InPlace::Same => send.address() == recv.address(),
@@ -160,17 +165,17 @@ impl Call {
         Ok(Some(Self { kind, send, recv, count, dtype, operation, root, fault }))
     }
 
-    /// Whether all that it needs is still there.
+    /// Whether all buffers of the call are still allocated.
     pub(crate) fn is_live(&self) -> Result<(), cuda::abi::Code> {
         self.send.iter().chain(&self.recv).try_for_each(Span::check)
     }
 
-    /// Whether it is of a rank of another process.
+    /// Whether the call is of a rank in another process.
     pub(crate) fn is_foreign(&self) -> bool {
         self.send.iter().chain(&self.recv).any(Span::is_foreign)
     }
 
-    /// Whether it and another rank's are one collective.
+    /// Whether this call and another rank's belong to the same collective.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         self.kind == other.kind
             && self.count == other.count
@@ -208,7 +213,7 @@ fn operation(args: Args, comm: &Comm) -> Result<Operation, String> {
     Ok(Operation::PreMulSum(scalar))
 }
 
-/// Some blocks of memory of the communicator's device; none for no blocks.
+/// A buffer of `blocks` blocks in memory of the communicator's device; `None` for 0 blocks.
 fn find(address: usize, bytes: usize, blocks: usize, comm: &Comm) -> Result<Option<Span>, String> {
     if blocks == 0 || bytes == 0 {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! Units in graphs. Each launch of a graph runs its units again, behind all earlier units of the communicator. A communicator ends only
-//! after its graphs are destroyed (`localPersistentRefs` in NCCL).
+//! Units in graphs. Each launch of a graph runs its units again, behind all earlier units of the communicator. A
+//! communicator ends only after its graphs are destroyed (`localPersistentRefs` in NCCL).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,9 +25,9 @@ impl InGraph {
 impl Drop for InGraph {
     fn drop(&mut self) {
         self.0.captured.fetch_sub(1, SeqCst);
-        if let Some(seat) = self.0.seat_if_any() {
+        if let Some(membership) = self.0.membership_if_any() {
             // Wakes a thread in `wait`.
-            seat.clique.change(|_| ());
+            membership.clique.change(|_| ());
         }
     }
 }

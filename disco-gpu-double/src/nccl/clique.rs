@@ -1,4 +1,4 @@
-//! What the ranks of a communicator share, and how they wait for each other.
+//! State that the ranks of a communicator share, and waits for its changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
@@ -17,38 +17,38 @@ use crate::sync::{lock, wait, wait_for};
 /// The ranks of one communicator.
 pub(crate) struct Clique {
     ranks: usize,
-    /// Of a rank in another process than the host, which has the others.
+    /// The connection to the host, if this process is not the host.
     link: Option<Link>,
-    state: Mutex<State>,
+    state: Mutex<CliqueState>,
     changed: Condvar,
 }
 
-/// What they have told each other.
-pub(crate) struct State {
-    /// Who is here.
+/// The shared state of the ranks.
+pub(crate) struct CliqueState {
+    /// Communicators of the ranks that have joined.
     pub(crate) members: Vec<Option<Weak<Comm>>>,
-    /// Why they cannot be ranks of one communicator.
+    /// The reason why these ranks cannot form a communicator.
     pub(crate) refusal: Option<String>,
-    /// Something was wrong with what they did; nothing more is done.
+    /// Whether the ranks made an error; then no more work is done.
     pub(crate) has_failed: bool,
     failure: Option<(Code, String)>,
-    /// Collectives that not all have done, by their number.
+    /// Unfinished collectives, by number.
     pub(crate) steps: BTreeMap<u64, Step>,
-    /// Connections that ranks have asked for.
+    /// Connections that ranks have requested.
     pub(crate) asked: BTreeSet<(usize, Connection)>,
     /// Sends and receives.
     pub(crate) post: Post,
-    /// Splits that not all have done, by their number.
+    /// Unfinished splits, by number.
     pub(crate) rounds: BTreeMap<u64, Round>,
-    /// Units that each rank has done.
+    /// Number of units that each rank has completed.
     pub(crate) finished: Vec<u64>,
     /// Ranks that have finalized.
     pub(crate) has_finalized: Vec<bool>,
-    /// When the first was aborted.
+    /// Time of the first abort.
     pub(crate) aborted_at: Option<Instant>,
-    /// What the host of other processes has said.
+    /// Answers of the host in another process.
     pub(crate) answers: Answers,
-    /// Threads that wait for a change.
+    /// Number of threads that wait for a change.
     waiting: usize,
 }
 
@@ -57,9 +57,9 @@ pub(crate) struct State {
 pub(crate) struct Aborted;
 
 impl Clique {
-    /// One of as many ranks, none of which is here yet.
+    /// A clique of `size` ranks, none of which has joined yet.
     pub(crate) fn new(ranks: usize) -> Self {
-        let state = State {
+        let state = CliqueState {
             members: vec![None; ranks],
             refusal: None,
             has_failed: false,
@@ -77,34 +77,34 @@ impl Clique {
         Self { ranks, link: None, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// That of one rank, which reaches the others through the host.
+    /// The clique of one rank that reaches the others through the host.
     pub(crate) fn with_link(ranks: usize, link: Link) -> Self {
         Self { link: Some(link), ..Self::new(ranks) }
     }
 
-    /// The connection to the host, unless this process is it.
+    /// The connection to the host, or `None` in the host.
     pub(crate) fn link(&self) -> Option<&Link> {
         self.link.as_ref()
     }
 
-    /// Whether ranks of both have met: in this process, or by one unique id.
+    /// Whether both are the same clique: in this process, or by the same unique id.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let is_beside = self.link.as_ref().zip(other.link.as_ref()).is_some_and(|(one, other)| one.is_beside(other));
         is_beside || std::ptr::eq(self, other)
     }
 
-    /// How many ranks there are to be.
+    /// Number of ranks.
     pub(crate) fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// What they have told each other.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    /// The shared state of the ranks.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CliqueState> {
         lock(&self.state)
     }
 
-    /// Changes something, and tells all.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    /// Changes the state and wakes all waiting threads.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut CliqueState) -> T) -> T {
         let mut state = self.lock();
         let answer = change(&mut state);
         let is_waited_for = state.waiting > 0;
@@ -115,8 +115,13 @@ impl Clique {
         answer
     }
 
-    /// Waits for something, or until `comm` is called off; what is there already is taken all the same.
-    pub(crate) fn wait<T>(&self, comm: &Comm, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, Aborted> {
+    /// Waits until `ready` returns a value, or until `comm` is aborted. A value that is already available is returned
+    /// even after an abort.
+    pub(crate) fn wait<T>(
+        &self,
+        comm: &Comm,
+        mut ready: impl FnMut(&mut CliqueState) -> Option<T>,
+    ) -> Result<T, Aborted> {
         let mut state = self.lock();
         loop {
             if let Some(answer) = ready(&mut state) {
@@ -129,16 +134,16 @@ impl Clique {
         }
     }
 
-    /// Waits for something, whatever happens to anyone.
-    pub(crate) fn wait_regardless(&self, mut ready: impl FnMut(&State) -> bool) {
+    /// Waits until `ready`, regardless of aborts.
+    pub(crate) fn wait_regardless(&self, mut ready: impl FnMut(&CliqueState) -> bool) {
         let mut state = self.lock();
         while !ready(&state) {
             state = self.wait_for_change(state, None);
         }
     }
 
-    /// The same, no longer than `limit`.
-    pub(crate) fn wait_no_longer(&self, limit: Duration, mut ready: impl FnMut(&State) -> bool) {
+    /// Waits until `ready` or until `limit` has passed, regardless of aborts.
+    pub(crate) fn wait_no_longer(&self, limit: Duration, mut ready: impl FnMut(&CliqueState) -> bool) {
         let start = Instant::now();
         let mut state = self.lock();
         while !ready(&state) && start.elapsed() < limit {
@@ -146,7 +151,7 @@ impl Clique {
         }
     }
 
-    /// Waits until `comm` is called off, no longer than `limit`, if there is one. Whether it was.
+    /// Waits until `comm` is aborted, or until `limit` has passed, if any. Returns whether it was aborted.
     pub(crate) fn wait_for_abort(&self, comm: &Comm, limit: Option<Duration>) -> bool {
         let start = Instant::now();
         let mut state = self.lock();
@@ -160,7 +165,11 @@ impl Clique {
         true
     }
 
-    fn wait_for_change<'a>(&self, mut state: MutexGuard<'a, State>, limit: Option<Duration>) -> MutexGuard<'a, State> {
+    fn wait_for_change<'a>(
+        &self,
+        mut state: MutexGuard<'a, CliqueState>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, CliqueState> {
         state.waiting += 1;
         let mut state = match limit {
             Some(limit) => wait_for(&self.changed, state, limit),
@@ -170,7 +179,7 @@ impl Clique {
         state
     }
 
-    /// Ends it for all: none of its work is done any more, and every communicator has the error.
+    /// Fails the clique: no more of its work is done, and every communicator has the error.
     pub(crate) fn fail(&self, code: Code, why: &str) {
         let members = self.change(|state| {
             state.has_failed = true;
@@ -183,8 +192,8 @@ impl Clique {
     }
 }
 
-impl State {
-    /// What was wrong.
+impl CliqueState {
+    /// The error of the clique.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.failure.as_ref().map(|(code, why)| Failure(*code, why.clone()))
     }

@@ -1,31 +1,33 @@
-//! Collectives: ranks meet, and the last one to come carries it out for all. Every output is made before any is written.
+//! Collectives: the last rank to arrive computes the results of all ranks. All outputs are computed before any is
+//! written.
 
 use std::sync::Arc;
 
 use super::abi::Code;
 use super::call::{Call, Kind};
-use super::clique::{Aborted, Clique, State};
+use super::clique::{Aborted, Clique, CliqueState};
 use super::comm::Comm;
 use super::reduce::{self, Operation};
 use crate::cuda;
 use crate::cuda::memory::Span;
 
-/// What a kernel that was called off leaves behind.
+/// Fill byte of outputs of an aborted collective.
 const SPOILT: u8 = 0xB5;
 
-/// One collective that not all ranks have done.
+/// An unfinished collective.
 pub(crate) struct Step {
     calls: Vec<Option<Arc<Call>>>,
-    /// All of this process that have come, also those that were called off: kernels of their peers may touch their buffers.
+    /// Calls of all ranks of this process that have arrived, including aborted ones: kernels of their peers may access
+    /// their buffers.
     known: Vec<Arc<Call>>,
-    /// All are here: nobody leaves before it is done.
+    /// Whether all ranks have arrived: then none leaves before the collective is done.
     is_complete: bool,
     is_done: bool,
-    /// Ranks that have not gone on.
+    /// Number of ranks that have not left.
     left: usize,
 }
 
-/// Does a rank's part in a collective.
+/// Runs a rank's part in a collective.
 pub(crate) fn meet(comm: &Comm, clique: &Clique, rank: usize, number: u64, call: &Arc<Call>) -> Result<(), Aborted> {
     let complete = clique.change(|state| come(state, clique.ranks(), rank, number, call));
     if let Some(calls) = complete {
@@ -35,7 +37,7 @@ pub(crate) fn meet(comm: &Comm, clique: &Clique, rank: usize, number: u64, call:
         }
         clique.change(|state| state.steps.get_mut(&number).map(|step| step.is_done = true));
     }
-    let is_done = |state: &State| state.steps.get(&number).is_none_or(|step| step.is_done);
+    let is_done = |state: &CliqueState| state.steps.get(&number).is_none_or(|step| step.is_done);
     let met = clique.wait(comm, |state| {
         let is_off = state.has_failed && state.steps.get(&number).is_none_or(|step| !step.is_complete);
         (is_off || is_done(state)).then_some(())
@@ -55,8 +57,8 @@ pub(crate) fn meet(comm: &Comm, clique: &Clique, rank: usize, number: u64, call:
     met
 }
 
-/// A rank comes. All calls, if it is the last.
-fn come(state: &mut State, ranks: usize, rank: usize, number: u64, call: &Arc<Call>) -> Option<Vec<Arc<Call>>> {
+/// Adds the call of an arriving rank. Returns all calls if the rank is the last.
+fn come(state: &mut CliqueState, ranks: usize, rank: usize, number: u64, call: &Arc<Call>) -> Option<Vec<Arc<Call>>> {
     if state.has_failed {
         return None;
     }
@@ -71,8 +73,8 @@ fn come(state: &mut State, ranks: usize, rank: usize, number: u64, call: &Arc<Ca
     calls
 }
 
-/// A rank goes. Who goes before it is done was aborted, and leaves the others waiting.
-fn go(state: &mut State, number: u64) {
+/// Removes a rank. A rank that leaves before the collective is done was aborted; the others keep waiting.
+fn go(state: &mut CliqueState, number: u64) {
     let Some(step) = state.steps.get_mut(&number).filter(|step| step.is_done) else { return };
     step.left -= 1;
     if step.left == 0 {
@@ -80,8 +82,8 @@ fn go(state: &mut State, number: u64) {
     }
 }
 
-/// A rank's kernel was called off in a collective that never completes: it may have written to the outputs of all that have come
-/// until now, also of ranks whose own kernels have ended.
+/// Overwrites outputs after the abort of a rank's kernel in a collective that never completes: the kernel may have
+/// written to the outputs of all ranks that have arrived, including ranks whose own kernels have ended.
 pub(crate) fn spoil(clique: &Clique, number: u64) -> Result<(), cuda::abi::Code> {
     let known = clique.change(|state| {
         let step = state.steps.get(&number).filter(|step| !step.is_complete);
@@ -94,7 +96,7 @@ pub(crate) fn spoil(clique: &Clique, number: u64) -> Result<(), cuda::abi::Code>
     Ok(())
 }
 
-/// What each has called, if that is not the same.
+/// The calls of all ranks as text, if they differ.
 fn difference(calls: &[Arc<Call>]) -> Option<String> {
     let first = calls.first()?;
     if calls.iter().all(|call| call.matches(first)) {
@@ -122,14 +124,14 @@ fn reduced(first: &Call, calls: &[Arc<Call>], sent: &[Vec<u8>]) -> Vec<u8> {
     reduce::reduce(first.dtype, sent, &operations)
 }
 
-/// All of it to each who receives.
+/// Writes all of the data to each receiving rank.
 fn whole(calls: &[Arc<Call>], bytes: &[u8]) {
     for recv in calls.iter().filter_map(|call| call.recv.as_ref()) {
         recv.write(bytes);
     }
 }
 
-/// A block to each rank.
+/// Writes one block to each rank.
 fn blocks(calls: &[Arc<Call>], bytes: &[u8]) {
     let block = bytes.len() / calls.len();
     for (call, bytes) in calls.iter().zip(bytes.chunks(block)) {

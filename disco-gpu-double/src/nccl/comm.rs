@@ -18,49 +18,49 @@ use crate::sync::lock;
 
 static COMMS: Handles<Comm> = Handles::new(0x7_0000_0000);
 
-/// Until peers hear of an abort, where they do.
+/// Time until peers see an abort, with `GPU_DOUBLE_REMOTE_ERRORS`.
 const NEWS: Duration = Duration::from_millis(10);
 
-/// One communicator.
+/// A communicator.
 pub(crate) struct Comm {
-    /// Where its buffers and streams are.
+    /// The device of its buffers and streams.
     pub(crate) device: &'static Device,
-    /// Whether calls wait.
+    /// Whether the communicator is blocking.
     pub(crate) is_blocking: bool,
-    seat: OnceLock<Seat>,
-    /// Success, in progress, or the first error.
+    membership: OnceLock<Membership>,
+    /// `ncclSuccess`, `ncclInProgress`, or the first error.
     status: AtomicI32,
-    /// What there is to say about the error.
+    /// Text of the error.
     error_text: Mutex<Option<String>>,
     is_aborted: AtomicBool,
     is_finalized: AtomicBool,
-    /// The peers that it has connected with.
+    /// Connections that were made.
     pub(crate) connected: Mutex<BTreeSet<Connection>>,
-    /// Units launched.
+    /// Number of launched units.
     pub(crate) launched: AtomicU64,
-    /// Collectives launched.
+    /// Number of launched collectives.
     pub(crate) steps: AtomicU64,
-    /// Units in graphs that are not destroyed.
+    /// Number of units in graphs that are not destroyed.
     pub(crate) captured: AtomicU64,
-    /// Splits begun.
+    /// Number of splits begun.
     pub(crate) splits: AtomicU64,
     /// Held by the thread that is in a call.
     calling: Mutex<()>,
-    /// Operators of its own.
+    /// Operators made for this communicator.
     pub(crate) scalars: Mutex<BTreeMap<c_int, Scalar>>,
     /// Handles of registered buffers.
     pub(crate) registered: Mutex<BTreeSet<usize>>,
 }
 
-/// A rank's place.
-pub(crate) struct Seat {
-    /// With whom.
+/// A rank in a clique.
+pub(crate) struct Membership {
+    /// The clique.
     pub(crate) clique: Arc<Clique>,
-    /// As which rank.
+    /// The rank.
     pub(crate) rank: usize,
 }
 
-/// How many communicators there are.
+/// Number of communicators.
 pub(crate) fn live() -> usize {
     COMMS.len()
 }
@@ -70,28 +70,28 @@ pub(crate) fn find(handle: CommHandle) -> Result<Arc<Comm>, Code> {
     COMMS.find(handle).ok_or_else(|| text::refuse(Code::INVALID_ARGUMENT, "there is no such communicator"))
 }
 
-/// All that have a handle.
+/// All communicators that have a handle.
 pub(crate) fn all() -> Vec<Arc<Comm>> {
     COMMS.all()
 }
 
-/// A handle for it.
+/// Creates a handle of a communicator.
 pub(crate) fn insert(comm: &Arc<Comm>) -> CommHandle {
     COMMS.insert(Arc::clone(comm))
 }
 
-/// Ends a handle.
+/// Removes a handle.
 pub(crate) fn remove(handle: CommHandle) -> Result<Arc<Comm>, Code> {
     COMMS.remove(handle).ok_or_else(|| text::refuse(Code::INVALID_ARGUMENT, "there is no such communicator"))
 }
 
 impl Comm {
-    /// One that is in progress.
+    /// A communicator in progress.
     pub(crate) fn new(device: &'static Device, is_blocking: bool) -> Arc<Self> {
         Arc::new(Self {
             device,
             is_blocking,
-            seat: OnceLock::new(),
+            membership: OnceLock::new(),
             status: AtomicI32::new(Code::IN_PROGRESS.0),
             error_text: Mutex::default(),
             is_aborted: AtomicBool::new(false),
@@ -107,23 +107,26 @@ impl Comm {
         })
     }
 
-    /// Takes its seat, which it does once.
+    /// Sets the membership, once.
     pub(crate) fn sit(&self, clique: Arc<Clique>, rank: usize) {
-        let _ = self.seat.set(Seat { clique, rank });
+        let _ = self.membership.set(Membership { clique, rank });
     }
 
-    /// Its seat; none while the split that makes it goes on.
-    pub(crate) fn seat_if_any(&self) -> Option<&Seat> {
-        self.seat.get()
+    /// The membership, or `None` while the split that makes this communicator is in progress.
+    pub(crate) fn membership_if_any(&self) -> Option<&Membership> {
+        self.membership.get()
     }
 
-    /// Its seat, which one that is ready has.
-    pub(crate) fn seat(&self) -> Result<&Seat, Code> {
-        self.seat.get().ok_or_else(|| text::refuse(Code::INVALID_USAGE, "the communicator is still being split off"))
+    /// The membership, or an error if the communicator is not ready.
+    pub(crate) fn membership(&self) -> Result<&Membership, Code> {
+        self.membership
+            .get()
+            .ok_or_else(|| text::refuse(Code::INVALID_USAGE, "the communicator is still being split off"))
     }
 
-    /// Begins a call, which one thread may be in, of a communicator that has nothing in progress and no error.
-    pub(crate) fn enter(&self) -> Result<MutexGuard<'_, ()>, Code> {
+    /// Begins a call: fails if another thread is in a call, an operation is in progress, or the communicator has an
+    /// error.
+    pub(crate) fn begin_call(&self) -> Result<MutexGuard<'_, ()>, Code> {
         let turn = match self.calling.try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
@@ -141,12 +144,12 @@ impl Comm {
         }
     }
 
-    /// Success, in progress, or the first error.
+    /// `ncclSuccess`, `ncclInProgress`, or the first error.
     pub(crate) fn status(&self) -> Code {
         Code(self.status.load(SeqCst))
     }
 
-    /// The same as `ncclCommGetAsyncError` says it: with what peers have done, if that is to be heard of.
+    /// The result of `ncclCommGetAsyncError`, including errors of peers if they are reported.
     pub(crate) fn async_error(&self) -> Code {
         let status = self.status();
         let is_open = status == Code::SUCCESS || status == Code::IN_PROGRESS;
@@ -157,21 +160,21 @@ impl Comm {
     }
 
     fn has_news(&self) -> bool {
-        let aborted_at = self.seat_if_any().and_then(|seat| seat.clique.lock().aborted_at);
+        let aborted_at = self.membership_if_any().and_then(|membership| membership.clique.lock().aborted_at);
         aborted_at.is_some_and(|at| at.elapsed() >= NEWS)
     }
 
-    /// Something goes on in the background.
+    /// Marks that background work is in progress.
     pub(crate) fn begin(&self) {
         let _ = self.status.compare_exchange(Code::SUCCESS.0, Code::IN_PROGRESS.0, SeqCst, SeqCst);
     }
 
-    /// It is done.
+    /// Marks that the background work is done.
     pub(crate) fn end(&self) {
         let _ = self.status.compare_exchange(Code::IN_PROGRESS.0, Code::SUCCESS.0, SeqCst, SeqCst);
     }
 
-    /// Has an error from now on, unless it has one.
+    /// Sets the error, unless there is one.
     pub(crate) fn fail(&self, code: Code, why: &str) {
         let is_open = |status| status == Code::SUCCESS.0 || status == Code::IN_PROGRESS.0;
         let mut error_text = lock(&self.error_text);
@@ -181,27 +184,27 @@ impl Comm {
         }
     }
 
-    /// What there is to say about its error.
+    /// The text of the error.
     pub(crate) fn error_text(&self) -> Option<String> {
         lock(&self.error_text).clone()
     }
 
-    /// Whether it was finalized.
+    /// Whether the communicator was finalized.
     pub(crate) fn is_finalized(&self) -> bool {
         self.is_finalized.load(SeqCst)
     }
 
-    /// It is finalized. Whether it was before.
+    /// Marks the communicator as finalized; returns whether it was already.
     pub(crate) fn set_finalized(&self) -> bool {
         self.is_finalized.swap(true, SeqCst)
     }
 
-    /// Whether its calls and its work are called off: it was aborted.
+    /// Whether the communicator was aborted, which ends its calls and its work.
     pub(crate) fn is_off(&self) -> bool {
         self.is_aborted.load(SeqCst)
     }
 
-    /// It is aborted.
+    /// Marks the communicator as aborted.
     pub(crate) fn set_aborted(&self) {
         self.is_aborted.store(true, SeqCst);
     }

@@ -1,4 +1,4 @@
-//! `ncclConfig_t`, as it is in 2.28, of which callers may have an earlier and shorter one.
+//! `ncclConfig_t` of NCCL 2.28. Callers may pass an earlier, shorter version.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::ptr;
 use super::abi::Code;
 use super::text;
 
-/// How a communicator is to be made.
+/// The configuration of a communicator.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, missing_docs, reason = "the interface's")]
@@ -35,9 +35,9 @@ pub struct Config {
 /// `NCCL_CONFIG_UNDEF_INT`
 pub const UNDEFINED: c_int = c_int::MIN;
 const MAGIC: c_uint = 0xcafe_beef;
-/// Of 2.14: up to `blocking`, and what fills the last word.
+/// Size of the struct in 2.14: up to `blocking`, with padding.
 const LEAST: usize = 24;
-/// More than any version will have.
+/// Upper bound of the size of any version.
 const MOST: usize = 4096;
 
 impl Config {
@@ -64,28 +64,29 @@ impl Config {
         }
     }
 
-    /// One whose calls don't wait.
+    /// A configuration of a non-blocking communicator.
     pub fn non_blocking() -> Self {
         Self { blocking: 0, ..Self::initializer() }
     }
 }
 
-/// Whether calls of the communicator are to wait; none: the configuration does not say, or there is none.
+/// Whether the communicator is blocking; `None` if the configuration does not set it or is null.
 ///
 /// # Safety
-/// Null, or a configuration of as many bytes as its first word says.
+/// The pointer is null, or points to a configuration whose first word is its size.
 pub(crate) unsafe fn blocking(config: *const Config) -> Result<Option<bool>, Code> {
     if config.is_null() {
         return Ok(None);
     }
-    // SAFETY: the first word is there.
+    // SAFETY: the caller guarantees that the first word is readable.
     let size = unsafe { config.cast::<usize>().read() };
     if !(LEAST..=MOST).contains(&size) || !size.is_multiple_of(align_of::<Config>()) {
         return Err(text::refuse(Code::INVALID_ARGUMENT, format!("ncclConfig_t has no version of {size} bytes")));
     }
     let mut read = Config::initializer();
     let known = size.min(size_of::<Config>());
-    // SAFETY: the caller has as many bytes, and there is room for them; any are good for integers and addresses.
+    // SAFETY: the caller guarantees `size` readable bytes, the destination has as many, and any bytes are valid
+    // integers and addresses.
     unsafe { ptr::copy_nonoverlapping(config.cast::<u8>(), ptr::from_mut(&mut read).cast::<u8>(), known) };
     check(&read).map_err(|why| text::refuse(Code::INVALID_ARGUMENT, why))?;
     Ok(if read.version < 21400 || read.blocking == UNDEFINED { None } else { Some(read.blocking != 0) })

@@ -1,4 +1,4 @@
-//! Connections: the first launch of a kind has ranks connect, which waits until the peers launch theirs.
+//! Connections: the first launch of a kind connects ranks, which waits until the peers launch theirs.
 
 use std::collections::BTreeSet;
 use std::ffi::c_int;
@@ -10,10 +10,11 @@ use super::comm::Comm;
 use crate::settings;
 use crate::sync::lock;
 
-/// The first version of NCCL that connects for collectives with the first of them; before, a communicator is made connected.
+/// The first version of NCCL that connects at the first collective. Earlier versions connect when a communicator is
+/// made.
 const LATE: c_int = 22_203;
 
-/// What a rank connects for, as it asks for it.
+/// A connection, as requested by a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Connection {
     /// Collectives with all ranks.
@@ -24,7 +25,7 @@ pub(crate) enum Connection {
     From(usize),
 }
 
-/// What calls need that a communicator has not connected for. It counts as connected from then on.
+/// The connections that calls need and the communicator lacks. Marks them as made.
 pub(crate) fn missing(comm: &Comm, calls: &[Arc<Call>]) -> Vec<Connection> {
     let connection = |call: &Arc<Call>| match call.kind {
         Kind::Send => Some(Connection::To(call.root)),
@@ -36,7 +37,7 @@ pub(crate) fn missing(comm: &Comm, calls: &[Arc<Call>]) -> Vec<Connection> {
     connections.into_iter().filter(|connection| connected.insert(*connection)).collect()
 }
 
-/// Asks for connections.
+/// Requests connections.
 pub(crate) fn ask(clique: &Clique, rank: usize, connections: &[Connection]) {
     if !connections.is_empty() {
         clique.change(|state| state.asked.extend(connections.iter().map(|connection| (rank, *connection))));
@@ -44,7 +45,7 @@ pub(crate) fn ask(clique: &Clique, rank: usize, connections: &[Connection]) {
     }
 }
 
-/// Waits until the peers have asked for their ends of connections.
+/// Waits until the peers have requested their ends of the connections.
 pub(crate) fn connect(comm: &Comm, clique: &Clique, rank: usize, connections: &[Connection]) -> Result<(), Aborted> {
     if connections.is_empty() {
         return Ok(());

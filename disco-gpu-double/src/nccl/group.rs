@@ -1,4 +1,4 @@
-//! Groups: what a thread calls between start and end is checked together, and launched as one unit of each communicator.
+//! Groups: a thread's calls between start and end are checked together and launched as one unit per communicator.
 
 use std::cell::RefCell;
 use std::mem;
@@ -20,10 +20,10 @@ thread_local! {
 #[derive(Default)]
 struct Group {
     depth: usize,
-    /// The first call that was refused; the whole group is, then.
+    /// Error of the first rejected call; the whole group fails with it.
     error: Option<Code>,
     parts: Vec<Part>,
-    /// What the end of the group does for communicators that were aborted.
+    /// Cleanup of aborted communicators, which runs at the end of the group.
     aborted: Vec<Arc<Comm>>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn is_open() -> bool {
     GROUP.with_borrow(|group| group.depth > 0)
 }
 
-/// Leaves the second half of an abort to the end of the group. Where there is none, the communicator comes back.
+/// Defers the second half of an abort to the end of the group. Returns the communicator if there is no group.
 pub(crate) fn defer(comm: Arc<Comm>) -> Option<Arc<Comm>> {
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
@@ -55,7 +55,7 @@ pub(crate) fn defer(comm: Arc<Comm>) -> Option<Arc<Comm>> {
     })
 }
 
-/// Remembers what a call came to, for the group that it is in.
+/// Records the result of a call for its group.
 pub(crate) fn note(result: Result<(), Code>) -> Code {
     if let Err(code) = result {
         GROUP.with_borrow_mut(|group| {
@@ -67,7 +67,7 @@ pub(crate) fn note(result: Result<(), Code>) -> Code {
     Code::of(result)
 }
 
-/// Takes a call into the group, or launches it where there is none.
+/// Adds a call to the group, or launches it if there is no group.
 pub(crate) fn add(comm: Arc<Comm>, stream: Arc<Stream>, call: Call) -> Result<(), Code> {
     let alone = GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
@@ -101,21 +101,21 @@ pub(crate) fn end() -> Result<(), Code> {
     }
     let mut units = Vec::with_capacity(ended.parts.len());
     for Part { comm, stream, calls } in ended.parts {
-        let fault = match faults::next("ncclGroupEnd", comm.seat()?.rank) {
+        let fault = match faults::next("ncclGroupEnd", comm.membership()?.rank) {
             Some(Action::Code(code)) => return Err(text::refuse(Code(code), "ncclGroupEnd: a test wants this fault")),
             Some(Action::Block) => return background::block(&comm),
             fault => fault,
         };
-        drop(comm.enter()?);
+        drop(comm.begin_call()?);
         check(&comm, &calls)?;
         units.push((stream, Unit::new(comm, calls, fault)));
     }
     unit::launch_all(units)
 }
 
-/// Whether calls can be one unit: NCCL promises no order among them, so none may touch what another writes.
+/// Whether calls may form one unit: NCCL does not order them, so no call may access memory that another writes.
 fn check(comm: &Comm, calls: &[Call]) -> Result<(), Code> {
-    let rank = comm.seat()?.rank;
+    let rank = comm.membership()?.rank;
     let to_self = |kind| calls.iter().filter(|call| call.kind == kind && call.root == rank).count();
     if to_self(Kind::Send) != to_self(Kind::Recv) {
         let why = "sends to the own rank and receives from it are not as many in one group";
@@ -134,7 +134,7 @@ fn check(comm: &Comm, calls: &[Call]) -> Result<(), Code> {
     Ok(())
 }
 
-/// Whether one writes what the other reads or writes.
+/// Whether one call writes memory that the other reads or writes.
 fn touch(one: &Call, other: &Call) -> bool {
     let overlap = |one: &Option<Span>, other: &Option<Span>| {
         one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.overlaps(other))

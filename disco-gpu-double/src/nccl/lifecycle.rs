@@ -1,4 +1,4 @@
-//! Communicators from their beginning to their end.
+//! Init, finalize, destroy and abort of communicators.
 
 use std::env;
 use std::ffi::c_int;
@@ -10,8 +10,8 @@ use std::time::Instant;
 use super::abi::{Code, CommHandle, UniqueId};
 use super::across::link::Link;
 use super::background::{self, Failure, go_on};
-use super::clique::{Clique, State};
-use super::comm::{self, Comm, Seat};
+use super::clique::{Clique, CliqueState};
+use super::comm::{self, Comm, Membership};
 use super::{captured, group, text, unique_id};
 use crate::cuda::device::{self, Device};
 use crate::cuda::peer;
@@ -20,7 +20,7 @@ use crate::settings::faults::Action;
 
 /// The first version of NCCL whose finalize waits for the other ranks.
 const FINALIZE_MEETS: c_int = 23_100;
-/// The first version of NCCL that takes several ranks on one device.
+/// The first version of NCCL that permits several ranks on one device.
 const SHARING: c_int = 23_003;
 
 /// `ncclCommInitRank`, and with a configuration.
@@ -39,7 +39,7 @@ pub(crate) fn init(
     device::init().map_err(|code| {
         text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("{function}: cuInit returned CUDA error {}", code.0))
     })?;
-    // The runtime's functions take the first device where a thread has none.
+    // The CUDA runtime uses device 0 if a thread has no current device.
     let device = device::current_if_any().map_or_else(|| device::find(0), Ok)?;
     let fault = background::fault(function, rank)?;
     let clique = unique_id::place(&id, ranks)?;
@@ -62,7 +62,7 @@ pub(crate) fn init(
     outcome
 }
 
-/// Meets the other ranks.
+/// Waits for the other ranks.
 pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result<(), Failure> {
     if let Some(link) = clique.link() {
         return link.join(comm, clique, rank);
@@ -83,7 +83,7 @@ pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId
     if taken {
         return Err(Failure(Code::INVALID_USAGE, format!("there are two of rank {rank}")));
     }
-    let is_full = |state: &mut State| state.members.iter().all(Option::is_some).then(|| state.refusal.clone());
+    let is_full = |state: &mut CliqueState| state.members.iter().all(Option::is_some).then(|| state.refusal.clone());
     match clique.wait(comm, is_full) {
         Ok(None) => Ok(()),
         Ok(Some(refusal)) => Err(Failure(Code::INVALID_USAGE, refusal)),
@@ -94,11 +94,12 @@ pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId
     }
 }
 
-/// Ranks of one process have access to each other's memory from then on, where their devices can.
+/// Enables access between the devices of this process's ranks, where the devices support it.
 fn enable_access(device: &Device, clique: &Clique) {
-    let is_peer = |comm: &Arc<Comm>| comm.seat_if_any().is_some_and(|seat| seat.clique.is_same(clique));
+    let is_peer =
+        |comm: &Arc<Comm>| comm.membership_if_any().is_some_and(|membership| membership.clique.is_same(clique));
     for peer in comm::all().into_iter().filter(is_peer) {
-        // It may be enabled, or impossible.
+        // Fails if access is already enabled or impossible.
         _ = peer::enable(device, peer.device);
     }
 }
@@ -117,8 +118,8 @@ fn duplicate(devices: &[usize]) -> Option<String> {
 pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
     background::outside_of_groups("ncclCommFinalize")?;
     let comm = comm::find(handle)?;
-    let _turn = comm.enter()?;
-    let fault = background::fault("ncclCommFinalize", comm.seat()?.rank)?;
+    let _turn = comm.begin_call()?;
+    let fault = background::fault("ncclCommFinalize", comm.membership()?.rank)?;
     if comm.set_finalized() {
         return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommFinalize: it was called before"));
     }
@@ -128,51 +129,51 @@ pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
     comm.begin();
     go_on(&comm, Vec::new(), fault, |comm| {
         finish(comm)?;
-        let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
+        let Some(Membership { clique, rank }) = comm.membership_if_any() else { return Ok(()) };
         clique.change(|state| state.has_finalized[*rank] = true);
         clique.link().into_iter().for_each(Link::leave);
         if settings::read().nccl_version() < FINALIZE_MEETS {
             return Ok(());
         }
-        let all = |state: &mut State| state.has_finalized.iter().all(|has| *has).then_some(());
+        let all = |state: &mut CliqueState| state.has_finalized.iter().all(|has| *has).then_some(());
         Ok(clique.wait(comm, all)?)
     })
 }
 
-/// `ncclCommDestroy`: returns at once for all ranks of the process but the last, which waits until what all of them have launched
-/// is done. It waits whether the communicator blocks or not.
+/// `ncclCommDestroy`: returns at once for all ranks of the process but the last, which waits until what all of them
+/// have launched is done. It waits whether the communicator blocks or not.
 pub(crate) fn destroy(handle: CommHandle) -> Result<(), Code> {
     background::outside_of_groups("ncclCommDestroy")?;
     let comm = comm::find(handle)?;
-    let fault = background::fault("ncclCommDestroy", comm.seat()?.rank)?;
+    let fault = background::fault("ncclCommDestroy", comm.membership()?.rank)?;
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let turn = comm.enter()?;
+    let turn = comm.begin_call()?;
     background::with_fault(&comm, fault, |_| Ok(())).map_err(|Failure(code, why)| text::refuse(code, why))?;
     drop(turn);
-    // An abort may have been faster.
+    // An abort may have removed the handle already.
     let _ = comm::remove(handle);
     reclaim(&comm);
     Ok(())
 }
 
-/// Waits for all that was launched, and until no graph refers to the communicator.
+/// Waits for all launched work, and until no graph refers to the communicator.
 fn finish(comm: &Arc<Comm>) -> Result<(), Failure> {
-    let Some(Seat { clique, rank }) = comm.seat_if_any() else { return Ok(()) };
+    let Some(Membership { clique, rank }) = comm.membership_if_any() else { return Ok(()) };
     let launched = comm.launched.load(SeqCst);
     clique.wait(comm, |state| (state.finished[*rank] == launched).then_some(()))?;
     captured::wait(comm, clique);
     Ok(())
 }
 
-/// `ncclCommAbort`: its work ends without completing, some time after this. As [`destroy`], it returns at once for all ranks of the
-/// process but the last: only then no work of any of them touches memory any more. In a group it only calls the work off, and calls
-/// that another thread is in; the end of the group does the rest.
+/// `ncclCommAbort`: its work ends without completing, some time after this. As [`destroy`], it returns at once for all
+/// ranks of the process but the last: only then no work of any of them touches memory any more. In a group it only
+/// calls the work off, and calls that another thread is in; the end of the group does the rest.
 pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     let comm = comm::remove(handle)?;
     comm.set_aborted();
-    if let Some(Seat { clique, .. }) = comm.seat_if_any() {
+    if let Some(Membership { clique, .. }) = comm.membership_if_any() {
         clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now));
         clique.link().into_iter().for_each(Link::abort);
     }
@@ -184,14 +185,15 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
 
 /// A rank's handle is gone. The last one of the process waits for the work of all, and until no graph refers to any.
 pub(crate) fn reclaim(comm: &Comm) {
-    let Some(Seat { clique, rank }) = comm.seat_if_any() else { return };
-    let is_of = |other: &Arc<Comm>| other.seat_if_any().is_some_and(|seat| Arc::ptr_eq(&seat.clique, clique));
+    let Some(Membership { clique, rank }) = comm.membership_if_any() else { return };
+    let is_of =
+        |other: &Arc<Comm>| other.membership_if_any().is_some_and(|membership| Arc::ptr_eq(&membership.clique, clique));
     if comm::all().iter().any(is_of) {
         return;
     }
     let members = clique.lock().members.clone();
     for (rank, member) in members.iter().enumerate() {
-        // One that nobody has any more has no work.
+        // A communicator that was dropped has no work.
         let Some(member) = member.as_ref().and_then(Weak::upgrade) else { continue };
         clique.wait_regardless(|state| state.finished[rank] == member.launched.load(SeqCst));
         captured::wait(&member, clique);

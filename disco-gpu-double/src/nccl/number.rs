@@ -1,21 +1,21 @@
-//! Numbers of all types, and what they are computed in: integers in themselves, wrapping; small floats in `f32`, rounded once.
+//! Arithmetic of all element types: integers wrap; floats narrower than `f32` are computed in `f32` and rounded once.
 
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 /// An element in memory.
 pub(crate) trait Number {
-    /// What it is computed in.
+    /// The type of computation.
     type Wide: Wide;
-    /// Bytes in memory.
+    /// Size in bytes.
     const BYTES: usize;
-    /// From its bytes.
+    /// Reads an element from its bytes.
     fn read(bytes: &[u8]) -> Self::Wide;
-    /// To its bytes.
+    /// Writes an element to its bytes.
     fn write(value: Self::Wide, bytes: &mut [u8]);
 }
 
-/// What is computed in.
+/// A type of computation.
 pub(crate) trait Wide: Copy {
     /// The sum.
     fn sum(self, other: Self) -> Self;
@@ -25,11 +25,11 @@ pub(crate) trait Wide: Copy {
     fn max(self, other: Self) -> Self;
     /// The smaller one.
     fn min(self, other: Self) -> Self;
-    /// The mean of so many, of which this is the sum.
+    /// The mean of `count` numbers, of which `self` is the sum.
     fn mean(self, of: usize) -> Self;
 }
 
-/// A number that is computed in itself.
+/// Implements a number that is its own type of computation.
 macro_rules! own {
     ($number:ty) => {
         impl Number for $number {
@@ -68,7 +68,7 @@ macro_rules! integers {
                 Ord::min(self, other)
             }
 
-            /// Towards zero.
+            /// Rounds towards zero.
             fn mean(self, of: usize) -> Self {
                 (self as i128 / of as i128) as Self
             }
@@ -106,7 +106,7 @@ macro_rules! floats {
     )*};
 }
 
-/// A float that is computed in `f32`.
+/// Implements a float that is computed in `f32`.
 macro_rules! small {
     ($($number:ty: $bits:ty, $round:expr;)*) => {$(
         impl Number for $number {
@@ -124,7 +124,7 @@ macro_rules! small {
     )*};
 }
 
-// `u16` is what halves are read as.
+// Half-precision floats are read as `u16`.
 integers! { i8 u8 u16 i32 u32 i64 u64 }
 floats! { f32 f64 }
 small! {
@@ -134,8 +134,8 @@ small! {
     F8E5M2: u8, round_e5m2;
 }
 
-/// Infinity stays; what is finite and too large becomes the largest finite number, as CUDA's conversions have it. The crate makes
-/// the largest of infinity, too.
+/// Infinity stays; what is finite and too large becomes the largest finite number, as CUDA's conversions have it. The
+/// crate makes the largest of infinity, too.
 fn round_e5m2(x: f32) -> F8E5M2 {
     match x {
         f32::INFINITY => F8E5M2::from_bits(0x7c),

@@ -1,4 +1,4 @@
-//! Sends and receives: those of a pair of ranks find each other in the order of their calls, and neither is done before the other.
+//! Sends and receives: those between a pair of ranks are matched in the order of their calls, and complete together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::call::{Call, Kind};
 use super::clique::{Aborted, Clique};
 use super::comm::Comm;
 
-/// What waits for its other side, by sender and receiver.
+/// Unmatched sends and receives, by sender and receiver.
 #[derive(Default)]
 pub(crate) struct Post {
     pairs: BTreeMap<(usize, usize), Pair>,
@@ -21,14 +21,14 @@ struct Pair {
     recvs: VecDeque<Letter>,
 }
 
-/// A send or a receive, on its way.
+/// A pending send or receive.
 #[derive(Clone)]
 pub(crate) struct Letter {
     call: Arc<Call>,
     is_done: Arc<AtomicBool>,
 }
 
-/// Gives a rank's sends and receives to the others.
+/// Posts a rank's sends and receives.
 pub(crate) fn post(clique: &Clique, rank: usize, calls: &[&Arc<Call>]) -> Vec<Letter> {
     let letter = |call: &&Arc<Call>| Letter { call: Arc::clone(call), is_done: Arc::default() };
     let letters = calls.iter().map(letter).collect::<Vec<_>>();
@@ -42,7 +42,7 @@ pub(crate) fn post(clique: &Clique, rank: usize, calls: &[&Arc<Call>]) -> Vec<Le
     letters
 }
 
-/// Waits for the other sides.
+/// Waits until all are matched.
 pub(crate) fn wait(comm: &Comm, clique: &Clique, letters: &[Letter]) -> Result<(), Aborted> {
     if letters.is_empty() {
         return Ok(());
@@ -55,7 +55,7 @@ pub(crate) fn wait(comm: &Comm, clique: &Clique, letters: &[Letter]) -> Result<(
     waited
 }
 
-/// Takes back what nobody has answered.
+/// Removes unmatched sends and receives.
 pub(crate) fn withdraw(clique: &Clique, letters: &[Letter]) {
     let is_ours = |letter: &Letter| letters.iter().any(|ours| Arc::ptr_eq(&ours.is_done, &letter.is_done));
     clique.change(|state| {

@@ -1,4 +1,4 @@
-//! Reductions, in the order of ranks.
+//! Reductions, computed in rank order.
 
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
@@ -7,35 +7,35 @@ use super::abi::{DataType, RedOp};
 use super::number::{Number, Wide};
 use crate::cuda::memory::Span;
 
-/// What is done with elements.
+/// A reduction operator.
 #[derive(Clone)]
 pub(crate) enum Operation {
-    /// One that is built in.
+    /// A built-in operator.
     Built(RedOp),
     /// Each rank's elements times its scalar, then their sum.
     PreMulSum(Scalar),
 }
 
-/// What a rank multiplies by.
+/// A rank's scalar.
 #[derive(Clone)]
 pub(crate) struct Scalar {
-    /// What kind of number it is.
+    /// Its element type.
     pub(crate) dtype: DataType,
-    /// Where it is.
+    /// Its source.
     pub(crate) source: Source,
 }
 
-/// Where a scalar is.
+/// Source of a scalar.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// It was read when the operator was made.
+    /// The value that was read when the operator was made.
     Host(Vec<u8>),
-    /// It is read when the collective runs.
+    /// Device memory that is read when the collective runs.
     Device(Span),
 }
 
 impl Operation {
-    /// Whether two ranks mean the same. Scalars are each rank's own.
+    /// Whether two ranks use the same operator. Scalars may differ.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Built(one), Self::Built(other)) => one == other,
@@ -44,7 +44,7 @@ impl Operation {
         }
     }
 
-    /// What it is called.
+    /// The name of the operator.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::PreMulSum(_) => "premulsum",
@@ -57,7 +57,7 @@ impl Operation {
     }
 }
 
-/// Reduces what each rank has, by what each says the operation is. All have as many bytes.
+/// Reduces the ranks' inputs, which have equal sizes, each with its rank's operator.
 pub(crate) fn reduce(dtype: DataType, inputs: &[Vec<u8>], operations: &[&Operation]) -> Vec<u8> {
     match dtype {
         DataType::I8 => reduce_as::<i8>(inputs, operations),

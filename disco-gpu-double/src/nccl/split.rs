@@ -1,4 +1,4 @@
-//! Splits: all ranks of a communicator say what they want, and the last one makes the children.
+//! Splits: each rank of a communicator submits color and key, and the last one makes the children.
 
 #![allow(unsafe_code)]
 
@@ -10,29 +10,29 @@ use std::sync::atomic::Ordering::SeqCst;
 use super::abi::{Code, CommHandle, SPLIT_NO_COLOR};
 use super::background::{self, Failure, go_on};
 use super::clique::Clique;
-use super::comm::{self, Comm, Seat};
+use super::comm::{self, Comm, Membership};
 use super::text;
 use crate::settings::faults::Action;
 
-/// A split that not all ranks have done.
+/// An unfinished split.
 pub(crate) struct Round {
     asked: Vec<Option<Asked>>,
     is_done: bool,
     left: usize,
 }
 
-/// What a rank asks for.
+/// A rank's arguments of a split.
 #[derive(Clone)]
 pub(crate) struct Asked {
-    /// Its color.
+    /// The color.
     pub(crate) color: c_int,
-    /// Its key.
+    /// The key.
     pub(crate) key: c_int,
-    /// What gets a seat; none for no color.
+    /// The child communicator, which gets a membership; `None` without a color.
     pub(crate) child: Option<Arc<Comm>>,
 }
 
-/// `ncclCommSplit`: the place of the child is null until the split is done, also where that is later, in the background.
+/// `ncclCommSplit`: the child's handle is null until the split is done, possibly later in the background.
 pub(crate) fn begin(
     parent: CommHandle,
     (color, key): (c_int, c_int),
@@ -41,8 +41,8 @@ pub(crate) fn begin(
 ) -> Result<(), Code> {
     background::outside_of_groups("ncclCommSplit")?;
     let parent = comm::find(parent)?;
-    let _turn = parent.enter()?;
-    let rank = parent.seat()?.rank;
+    let _turn = parent.begin_call()?;
+    let rank = parent.membership()?.rank;
     if color < SPLIT_NO_COLOR {
         return Err(text::refuse(Code::INVALID_ARGUMENT, format!("ncclCommSplit: there is no color {color}")));
     }
@@ -50,7 +50,7 @@ pub(crate) fn begin(
     let child = Comm::new(parent.device, blocking.unwrap_or(parent.is_blocking));
     let child = (color != SPLIT_NO_COLOR).then_some(child);
     *at = ptr::null_mut();
-    let place = Place(at);
+    let place = ChildHandleOut(at);
     let number = parent.splits.fetch_add(1, SeqCst);
     if fault == Some(Action::Block) {
         return background::block(&parent);
@@ -66,22 +66,23 @@ pub(crate) fn begin(
     })
 }
 
-/// Where the caller wants the child, which the caller keeps until the parent's state says that the split is done.
-struct Place(*mut CommHandle);
+/// The caller's output parameter for the child's handle. The caller keeps it valid until the parent reports that the
+/// split is done.
+struct ChildHandleOut(*mut CommHandle);
 
-// SAFETY: it is written by the one thread that does the split.
-unsafe impl Send for Place {}
+// SAFETY: only the thread that runs the split writes to the pointer.
+unsafe impl Send for ChildHandleOut {}
 
-impl Place {
+impl ChildHandleOut {
     fn fill(self, handle: CommHandle) {
-        // SAFETY: the caller of `ncclCommSplit` keeps it until then.
+        // SAFETY: the caller of `ncclCommSplit` keeps the pointer valid until the split is done.
         unsafe { self.0.write(handle) };
     }
 }
 
-/// Waits for what all have asked for.
+/// Submits this rank's arguments and waits for the split.
 pub(crate) fn gather(parent: &Arc<Comm>, number: u64, asked: Asked) -> Result<(), Failure> {
-    let Some(Seat { clique, rank }) = parent.seat_if_any() else { return Ok(()) };
+    let Some(Membership { clique, rank }) = parent.membership_if_any() else { return Ok(()) };
     if let Some(link) = clique.link() {
         return link.split(parent, clique, (number, asked.color, asked.key), asked.child.as_ref());
     }
@@ -108,7 +109,7 @@ pub(crate) fn gather(parent: &Arc<Comm>, number: u64, asked: Asked) -> Result<()
     })
 }
 
-/// Gives each child its place: among those of its color, by key, then by rank.
+/// Gives each child its membership: ranks of a color are ordered by key, then by parent rank.
 fn seat_all(asked: &[Asked]) {
     let mut colors = asked.iter().map(|asked| asked.color).collect::<Vec<_>>();
     colors.sort_unstable();

@@ -1,4 +1,4 @@
-//! What was said last. It is the process's, as in NCCL; each thread keeps what it has asked for.
+//! The last error text. It is one per process, as in NCCL; each thread keeps a copy of the text that it asked for.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -13,13 +13,13 @@ thread_local! {
     static ASKED: RefCell<CString> = RefCell::default();
 }
 
-/// Says why something is refused.
+/// Sets the last error text.
 pub(crate) fn refuse(code: Code, why: impl Into<String>) -> Code {
     *lock(&LAST) = why.into();
     code
 }
 
-/// A text for C; it stays until this thread asks again. The process's last, unless there is one of a communicator.
+/// An error text for C, valid until this thread asks again: the communicator's, else the process's last one.
 pub(crate) fn answer(of_comm: Option<String>) -> *const c_char {
     let text = of_comm.unwrap_or_else(|| lock(&LAST).clone());
     let text = CString::new(text).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Unique ids: each is a place where as many ranks meet as they say, once. The process that has made it is the host of the ranks.
+//! Unique ids: the ranks of a communicator meet by an id, once. The process that made the id hosts the communicator.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -16,18 +16,18 @@ use super::text;
 use crate::sync::lock;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
-/// Tells this process from all others, and this double from another in the same process.
+/// Identifies this process, and this double among several in the process.
 static HOST: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()));
-/// By number; none: all have met there.
+/// Cliques by the number of their id; `None` once all ranks have met.
 static PLACES: Mutex<BTreeMap<u64, Option<Arc<Clique>>>> = Mutex::new(BTreeMap::new());
 
-const MARK: &[u8; 16] = b"disco gpu double";
+const ID_MAGIC: &[u8; 16] = b"disco gpu double";
 
-/// A new id: the mark, the host, and a number. From now on ranks of other processes may connect.
+/// Makes an id: magic, host and number. Ranks of other processes may connect from now on.
 pub(crate) fn make() -> UniqueId {
     let mut internal = [0; 128];
     let words = [*HOST, NEXT.fetch_add(1, Relaxed)].map(u64::to_le_bytes);
-    let bytes = MARK.iter().chain(words.as_flattened());
+    let bytes = ID_MAGIC.iter().chain(words.as_flattened());
     for (to, from) in internal.iter_mut().zip(bytes) {
         *to = *from;
     }
@@ -38,7 +38,7 @@ pub(crate) fn make() -> UniqueId {
     id
 }
 
-/// Where to meet the other ranks.
+/// The clique of an id.
 pub(crate) fn place(id: &UniqueId, ranks: usize) -> Result<Arc<Clique>, Code> {
     let place = match host_of(id) {
         Some(host) if host == *HOST => find(id, ranks),
@@ -48,7 +48,7 @@ pub(crate) fn place(id: &UniqueId, ranks: usize) -> Result<Arc<Clique>, Code> {
     place.map_err(|Failure(code, why)| text::refuse(code, why))
 }
 
-/// The same for an id that this process has made.
+/// The clique of an id that this process has made.
 pub(crate) fn find(id: &UniqueId, ranks: usize) -> Result<Arc<Clique>, Failure> {
     let mut places = lock(&PLACES);
     let place = places.entry(number(id)).or_insert_with(|| Some(Arc::new(Clique::new(ranks))));
@@ -62,18 +62,18 @@ pub(crate) fn find(id: &UniqueId, ranks: usize) -> Result<Arc<Clique>, Failure> 
     Ok(Arc::clone(clique))
 }
 
-/// All have met.
+/// Marks that all ranks of an id have met.
 pub(crate) fn close(id: &UniqueId) {
     lock(&PLACES).insert(number(id), None);
 }
 
-/// Where the host of an id listens.
+/// Name of the socket on which the host of an id listens.
 pub(crate) fn address(id: &UniqueId) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("disco-gpu-double-{:016x}", word(id, 16)))
 }
 
 fn host_of(id: &UniqueId) -> Option<u64> {
-    id.internal.starts_with(MARK).then(|| word(id, 16))
+    id.internal.starts_with(ID_MAGIC).then(|| word(id, 16))
 }
 
 fn number(id: &UniqueId) -> u64 {

@@ -1,4 +1,4 @@
-//! A unit: what was launched at once, and what is done when a stream comes to it.
+//! Units: calls that are launched together, and their execution when the stream reaches them.
 
 use std::mem;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::background::Failure;
 use super::call::Call;
 use super::captured::InGraph;
 use super::clique::{Aborted, Clique};
-use super::comm::{Comm, Seat};
+use super::comm::{Comm, Membership};
 use super::connection::Connection;
 use super::{background, collective, connection, point_to_point, text};
 use crate::cuda;
@@ -19,24 +19,25 @@ use crate::nccl::tally;
 use crate::settings;
 use crate::settings::faults::Action;
 
-/// What was launched at once.
+/// Calls that are launched together.
 pub(crate) struct Unit {
     comm: Arc<Comm>,
     calls: Vec<Arc<Call>>,
     fault: Option<Action>,
-    /// What it needs that its communicator has not connected for.
+    /// Connections that must be made first.
     connections: Vec<Connection>,
-    /// Set for a unit of a graph.
+    /// Set if the unit belongs to a graph.
     _in_graph: Option<InGraph>,
 }
 
-/// Where it is among all that the communicator was given.
+/// Position among all units and collectives of the communicator.
 struct Position {
     unit: u64,
     step: u64,
 }
 
-/// Gives units of several communicators to their streams: all have asked for their connections before one is waited for.
+/// Submits units of several communicators to their streams. All connections are requested before the first is waited
+/// for.
 pub(crate) fn launch_all(mut units: Vec<(Arc<Stream>, Unit)>) -> Result<(), Code> {
     for (_, unit) in &mut units {
         unit.ask()?;
@@ -51,8 +52,9 @@ pub(crate) fn launch_all(mut units: Vec<(Arc<Stream>, Unit)>) -> Result<(), Code
     outcome
 }
 
-/// Gives a unit to a stream, when its ranks are connected. A communicator that does not block does that in the background, where
-/// ranks are to be connected, and in every launch since the version that starts a thread for each.
+/// Submits a unit to a stream once its ranks are connected. On a non-blocking communicator this happens in the
+/// background if ranks must be connected, and at every launch since the version of NCCL that starts a thread per
+/// launch.
 fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     let comm = Arc::clone(&unit.comm);
     if stream.device().ordinal != comm.device.ordinal {
@@ -61,7 +63,7 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     stream.device().check().map_err(|code| {
         text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("the device has failed before, with CUDA error {}", code.0))
     })?;
-    let Seat { clique, rank } = comm.seat()?;
+    let Membership { clique, rank } = comm.membership()?;
     let connections = mem::take(&mut unit.connections);
     let give: Box<dyn FnOnce(&Stream) + Send> = match stream.capture.current() {
         Some(_) => {
@@ -114,15 +116,15 @@ impl Unit {
     }
 
     fn ask(&mut self) -> Result<(), Code> {
-        let Seat { clique, rank } = self.comm.seat()?;
+        let Membership { clique, rank } = self.comm.membership()?;
         self.connections = connection::missing(&self.comm, &self.calls);
         connection::ask(clique, *rank, &self.connections);
         Ok(())
     }
 
     fn run(&self, position: &Position) -> Result<(), cuda::abi::Code> {
-        let Some(Seat { clique, rank }) = self.comm.seat_if_any() else { return Ok(()) };
-        // Units of a communicator follow one another, whatever streams they are on.
+        let Some(Membership { clique, rank }) = self.comm.membership_if_any() else { return Ok(()) };
+        // Units of a communicator run one after the other, even on different streams.
         let begun = clique.wait(&self.comm, |state| {
             let is_next = !self.comm.is_off() && state.finished[*rank] == position.unit;
             is_next.then_some(())
@@ -156,12 +158,12 @@ impl Unit {
         }
         match self.communicate(clique, rank, position.step) {
             Ok(()) => Ok(()),
-            // It ends without completing, and has written to whatever it could until now.
+            // The unit ends without completing. It may have written to all buffers it has access to.
             Err(Aborted) => collective::spoil(clique, position.step),
         }
     }
 
-    /// Does the calls of a rank that has come to them, with the other ranks.
+    /// Runs the calls of a rank, together with the other ranks.
     pub(crate) fn communicate(&self, clique: &Clique, rank: usize, first_step: u64) -> Result<(), Aborted> {
         if let Some(link) = clique.link() {
             return link.communicate(&self.comm, clique, first_step, &self.calls);

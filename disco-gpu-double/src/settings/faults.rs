@@ -1,4 +1,4 @@
-//! Faults that a test asks for: `function:rank:n=action`, a comma between two of them.
+//! Injected faults: a list of `function:rank:n=action`, separated by commas.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::sync::lock;
 
-/// What goes wrong.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The call returns this code, and does nothing.
@@ -22,7 +22,7 @@ pub(crate) enum Action {
 #[derive(Debug)]
 struct Rule {
     function: String,
-    /// None: each rank.
+    /// `None` for each rank.
     rank: Option<usize>,
     /// Which call, from 1.
     n: u64,
@@ -32,10 +32,10 @@ struct Rule {
 }
 
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
-/// Whether there are any, so that calls need not lock.
+/// Whether there are rules; without rules, calls take no lock.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Puts rules in place of those there were. False: they are not understood, and nothing has changed.
+/// Replaces all rules. Returns false and changes nothing if the text is invalid.
 pub(crate) fn set(text: &str) -> bool {
     let rules = text.split(',').map(str::trim).filter(|rule| !rule.is_empty()).map(parse);
     let Some(rules) = rules.collect::<Option<Vec<_>>>() else { return false };
@@ -44,7 +44,7 @@ pub(crate) fn set(text: &str) -> bool {
     true
 }
 
-/// Counts a call. What is to go wrong with it, if anything is.
+/// Counts a call, and returns its fault, if any.
 pub(crate) fn next(function: &str, rank: usize) -> Option<Action> {
     super::read();
     if ANY.load(Relaxed) { count(function, rank) } else { None }
@@ -77,7 +77,7 @@ fn parse(rule: &str) -> Option<Rule> {
             None => Action::Code(action.parse().ok()?),
         },
     };
-    // RCCL's spelling of one that calls itself by NCCL's.
+    // RCCL's name of a function that the double counts by NCCL's name.
     let function = if function == "ncclAllToAll" { "ncclAlltoAll" } else { function };
     let n = n.parse().ok().filter(|&n| n > 0)?;
     let is_whole = call.next().is_none() && !function.is_empty();

@@ -8,7 +8,7 @@ pub(crate) enum Machine {
     Pcie,
     /// Eight V100 in a hybrid cube mesh: six links each, none through a switch.
     Dgx1,
-    /// The same, but that GPU 7's end of its link to GPU 3 is down.
+    /// A DGX-1 on which GPU 7's end of its link to GPU 3 is down.
     Broken,
     /// Sixteen V100, six links each, all to switches.
     Dgx2,
@@ -25,12 +25,12 @@ impl Machine {
         ("h100", Self::H100),
     ];
 
-    /// The one that tests call so.
+    /// The machine of a name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, machine)| machine)
     }
 
-    /// The one of this number.
+    /// The machine of a number.
     pub(crate) fn numbered(number: u64) -> Self {
         Self::ALL.into_iter().find(|(_, machine)| *machine as u64 == number).map_or(Self::Pcie, |(_, machine)| machine)
     }

@@ -1,4 +1,4 @@
-//! How the double behaves: what the environment says, and what tests change.
+//! Settings of the double, from the environment and by tests.
 
 pub(crate) mod faults;
 mod machine;

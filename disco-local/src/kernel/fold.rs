@@ -123,9 +123,11 @@ unsafe fn each<M: Machine, T: Number, R: Rule<T>, const L: usize>(fold: Fold<'_>
         }
         // What is in the cache is as fast as the code: two ranks get loops with all addresses in registers.
         // SAFETY: the caller's promise.
-        (&[a, b], &[to]) => unsafe { walk::<M, T, R, L>(&[a, b], &[to], first..end, rule) },
+        (&[a, b], &[to]) if M::HAS_PAIR_LOOPS => unsafe { walk::<M, T, R, L>(&[a, b], &[to], first..end, rule) },
         // SAFETY: the caller's promise.
-        (&[a, b], &[to, too]) => unsafe { walk::<M, T, R, L>(&[a, b], &[to, too], first..end, rule) },
+        (&[a, b], &[to, too]) if M::HAS_PAIR_LOOPS => unsafe {
+            walk::<M, T, R, L>(&[a, b], &[to, too], first..end, rule)
+        },
         // SAFETY: the caller's promise.
         _ => unsafe { walk::<M, T, R, L>(inputs, outputs, first..end, rule) },
     }

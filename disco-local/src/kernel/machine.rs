@@ -6,6 +6,8 @@ use half::f16;
 pub(super) trait Machine {
     /// Bytes of one streaming store, to which its address is aligned; 0: there is none.
     const STREAM: usize;
+    /// Whether two ranks get loops of their own, with all addresses in registers. They take time to compile.
+    const HAS_PAIR_LOOPS: bool;
 
     /// Writes past the caches.
     ///
@@ -28,6 +30,8 @@ pub(super) struct Plain;
 
 impl Machine for Plain {
     const STREAM: usize = 0;
+    // On x86-64 it runs on processors from before 2013.
+    const HAS_PAIR_LOOPS: bool = cfg!(not(target_arch = "x86_64"));
 
     #[inline(always)]
     unsafe fn stream<T: Copy>(to: *mut T, value: T) {
@@ -77,6 +81,7 @@ mod v3 {
     /// Methods are called by functions that are compiled for this processor, and become part of them.
     impl Machine for V3 {
         const STREAM: usize = 32;
+        const HAS_PAIR_LOOPS: bool = true;
 
         #[inline(always)]
         unsafe fn stream<T: Copy>(to: *mut T, value: T) {

@@ -1,48 +1,48 @@
-//! Operations as letters. No operation waits before it has posted all of its letters, so no two ranks wait for each other.
+//! The operations. Each sends all of its messages before it waits for the first one, so ranks can't deadlock.
 
 use disco_core::{DType, Error, Op, Reduction, Result, Tensor};
 
-use crate::communicator::Mail;
+use crate::communicator::MailboxCommunicator;
 
-/// Runs a group: all sends before the first receive, or collectives in order.
-pub(crate) fn run(mail: &mut Mail, group: &[Op]) -> Result<()> {
+/// Runs a group of operations: point-to-point operations, all sends first, or collectives in order.
+pub(crate) fn run(comm: &mut MailboxCommunicator, group: &[Op]) -> Result<()> {
     for op in group {
         if let Op::Send { src, to } = op {
-            mail.post([to.index()], &src.bytes()?);
+            comm.post([to.index()], &src.bytes()?);
         }
     }
     group.iter().try_for_each(|op| match op {
         Op::Send { .. } => Ok(()),
         Op::Recv { dst, from } => {
-            let bytes = mail.bytes(from.index(), dst.byte_len())?;
+            let bytes = comm.bytes(from.index(), dst.byte_len())?;
             write(dst, 0, &bytes)
         }
-        Op::Barrier => barrier(mail),
+        Op::Barrier => barrier(comm),
         Op::Broadcast { src, dst, root } => {
-            let bytes = match root.index() == mail.index() {
+            let bytes = match root.index() == comm.index() {
                 true => {
                     let bytes = src.as_ref().unwrap_or(dst).bytes()?.to_vec();
-                    mail.post(mail.peers(), &bytes);
+                    comm.post(comm.peers(), &bytes);
                     bytes
                 }
-                false => mail.bytes(root.index(), dst.byte_len())?,
+                false => comm.bytes(root.index(), dst.byte_len())?,
             };
             write(dst, 0, &bytes)
         }
         Op::AllGather { src, dst } => {
-            let block = dst.byte_len() / (mail.peers().count() + 1);
+            let block = dst.byte_len() / (comm.peers().count() + 1);
             let own = match src {
                 Some(src) => src.bytes()?.to_vec(),
                 // In place: the block of this rank is in `dst`.
-                None => dst.bytes()?[mail.index() * block..][..block].to_vec(),
+                None => dst.bytes()?[comm.index() * block..][..block].to_vec(),
             };
-            let all = exchange(mail, &own)?;
+            let all = exchange(comm, &own)?;
             all.iter().enumerate().try_for_each(|(rank, bytes)| write(dst, rank * block, bytes))
         }
         Op::AllReduce { src, dst, reduction } => {
             let own = src.as_ref().unwrap_or(dst).bytes()?.to_vec();
-            let all = exchange(mail, &own)?;
-            // All ranks add up in the order of ranks, so all of them get the same bits.
+            let all = exchange(comm, &own)?;
+            // All ranks reduce in the order of ranks, so all of them get the same bits.
             let result = match dst.dtype() {
                 DType::F32 => reduce(&all, *reduction, f32::from_ne_bytes, f32::to_ne_bytes),
                 DType::F64 => reduce(&all, *reduction, f64::from_ne_bytes, f64::to_ne_bytes),
@@ -54,16 +54,16 @@ pub(crate) fn run(mail: &mut Mail, group: &[Op]) -> Result<()> {
     })
 }
 
-/// Returns when all ranks have come.
-pub(crate) fn barrier(mail: &mut Mail) -> Result<()> {
-    exchange(mail, &[]).map(drop)
+/// Waits until all ranks have called it.
+pub(crate) fn barrier(comm: &mut MailboxCommunicator) -> Result<()> {
+    exchange(comm, &[]).map(drop)
 }
 
-/// Every rank's bytes, by rank. All ranks pass the same number of bytes.
-pub(crate) fn exchange(mail: &mut Mail, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-    mail.post(mail.peers(), own);
-    let ranks = mail.peers().count() + 1;
-    let from = |rank| if rank == mail.index() { Ok(own.to_vec()) } else { mail.bytes(rank, own.len()) };
+/// All-gather: returns the bytes of all ranks, in the order of ranks. All ranks pass the same number of bytes.
+pub(crate) fn exchange(comm: &mut MailboxCommunicator, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    comm.post(comm.peers(), own);
+    let ranks = comm.peers().count() + 1;
+    let from = |rank| if rank == comm.index() { Ok(own.to_vec()) } else { comm.bytes(rank, own.len()) };
     (0..ranks).map(from).collect()
 }
 

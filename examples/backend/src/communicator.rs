@@ -1,4 +1,4 @@
-//! The communicator that one rank holds.
+//! The communicator of one rank: deadlines, aborts and `split`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,40 +11,40 @@ use disco_core::{
     Abort, Capabilities, Communicator, DType, Error, Op, OpKind, Rank, Reduction, Rendezvous, Result, Seat,
 };
 
-use crate::hub::{Hub, Inbox, Letter};
+use crate::hub::{Hub, Inbox, Message};
 use crate::{NAME, collective};
 
-/// One rank of a communicator.
-pub(crate) struct Mail {
+/// The communicator of one rank.
+pub(crate) struct MailboxCommunicator {
     hub: Arc<Hub>,
     rank: usize,
     inbox: Inbox,
-    /// Letters of each peer that came while this rank waited for another peer.
-    early: Vec<VecDeque<Letter>>,
+    /// Messages of each peer that arrived while this rank waited for another peer.
+    pending: Vec<VecDeque<Message>>,
     /// Limit of one operation.
     deadline: Duration,
-    /// End of the operation that runs, and its name for errors.
+    /// Deadline of the running operation, and its name for errors.
     until: Instant,
     operation: String,
 }
 
-impl Mail {
-    /// Meets the other ranks, and waits until all of them have come.
+impl MailboxCommunicator {
+    /// Connects this rank, and waits until all ranks have connected.
     pub(crate) fn connect(seat: Seat<'_>, at: &Rendezvous) -> Result<Self> {
         let number = at.as_bytes().try_into().map_err(|_| Error::invalid("mailbox: a rendezvous has 8 bytes"))?;
         let hub = Hub::meet(u64::from_le_bytes(number), seat.world.size());
-        // From here on the session ends waits of this communicator when a worker fails.
+        // From here on, the session aborts the hub when a worker fails.
         seat.link.on_abort(&(hub.clone() as Arc<dyn Abort>));
-        let mut mail = Self::new(hub, seat.rank.index(), seat.connect_deadline)?;
-        mail.run("connect".into(), collective::barrier)?;
-        mail.deadline = seat.deadline;
-        Ok(mail)
+        let mut comm = Self::new(hub, seat.rank.index(), seat.connect_deadline)?;
+        comm.run("connect".into(), collective::barrier)?;
+        comm.deadline = seat.deadline;
+        Ok(comm)
     }
 
     fn new(hub: Arc<Hub>, rank: usize, deadline: Duration) -> Result<Self> {
         let (inbox, size) = (hub.inbox(rank)?, hub.size());
-        let early = (0..size).map(|_| VecDeque::new()).collect();
-        Ok(Self { hub, rank, inbox, early, deadline, until: Instant::now(), operation: String::new() })
+        let pending = (0..size).map(|_| VecDeque::new()).collect();
+        Ok(Self { hub, rank, inbox, pending, deadline, until: Instant::now(), operation: String::new() })
     }
 
     /// This rank's number.
@@ -58,16 +58,16 @@ impl Mail {
         (0..self.hub.size()).filter(move |peer| *peer != rank)
     }
 
-    /// Sends the same bytes to these ranks. Does not wait for them.
+    /// Sends `bytes` to each of these ranks, without waiting.
     pub(crate) fn post(&self, to: impl IntoIterator<Item = usize>, bytes: &[u8]) {
-        self.hub.post(self.rank, to.into_iter().map(|to| (to, Letter::Bytes(bytes.to_vec()))));
+        self.hub.post(self.rank, to.into_iter().map(|to| (to, Message::Bytes(bytes.to_vec()))));
     }
 
-    /// The next bytes from a rank, `len` of them.
+    /// Receives the next message of a rank, which must be `len` bytes.
     pub(crate) fn bytes(&mut self, from: usize, len: usize) -> Result<Vec<u8>> {
-        match self.letter(from)? {
-            Letter::Bytes(bytes) if bytes.len() == len => Ok(bytes),
-            Letter::Bytes(bytes) => Err(Error::Mismatch {
+        match self.message(from)? {
+            Message::Bytes(bytes) if bytes.len() == len => Ok(bytes),
+            Message::Bytes(bytes) => Err(Error::Mismatch {
                 operation: self.operation.clone(),
                 detail: format!("rank {from} sent {} bytes, rank {} expects {len}", bytes.len(), self.rank),
             }),
@@ -80,25 +80,28 @@ impl Mail {
         Error::Mismatch { operation: self.operation.clone(), detail }
     }
 
-    /// The next letter from a rank.
-    fn letter(&mut self, from: usize) -> Result<Letter> {
+    /// Receives the next message of a rank. Waits until the deadline of the running operation, or an abort.
+    fn message(&mut self, from: usize) -> Result<Message> {
         loop {
-            // Letters that came before the end count.
-            let ended = self.hub.ended();
-            self.inbox.try_iter().for_each(|(sender, letter)| self.early[sender].push_back(letter));
-            self.early[from].retain(|letter| !matches!(letter, Letter::Wake));
-            match self.early[from].pop_front() {
-                Some(Letter::Gone) => {
-                    return Err(Error::lost(LostPeer::Rank(Rank::new(from as u32)), LossCause::CommunicatorDropped));
+            // The check for an abort comes first: messages that were sent before the abort are still received.
+            let abort_cause = self.hub.abort_cause();
+            self.inbox.try_iter().for_each(|(sender, message)| self.pending[sender].push_back(message));
+            self.pending[from].retain(|message| !matches!(message, Message::Wake));
+            match self.pending[from].pop_front() {
+                Some(Message::Dropped) => {
+                    return Err(Error::peer_lost(
+                        LostPeer::Rank(Rank::new(from as u32)),
+                        LossCause::CommunicatorDropped,
+                    ));
                 }
-                Some(letter) => return Ok(letter),
+                Some(message) => return Ok(message),
                 None => {}
             }
-            if let Some(cause) = ended {
+            if let Some(cause) = abort_cause {
                 return Err(Error::Aborted { cause });
             }
             match self.inbox.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
-                Ok((sender, letter)) => self.early[sender].push_back(letter),
+                Ok((sender, message)) => self.pending[sender].push_back(message),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     return Err(Error::Deadline {
                         operation: self.operation.clone(),
@@ -110,12 +113,12 @@ impl Mail {
         }
     }
 
-    /// Runs an operation under the deadline. A failure ends the communicator on all ranks.
+    /// Runs an operation under the deadline. If it fails, the communicator is aborted on all ranks.
     fn run<T>(&mut self, operation: String, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if let Some(cause) = self.hub.ended() {
+        if let Some(cause) = self.hub.abort_cause() {
             return Err(Error::Broken { operation, cause });
         }
-        // A deadline of `Duration::MAX` is no limit.
+        // `Duration::MAX` means no limit; it can't be added to the time.
         let now = Instant::now();
         self.until = now.checked_add(self.deadline).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
         self.operation = operation;
@@ -127,7 +130,7 @@ impl Mail {
     }
 }
 
-impl Communicator for Mail {
+impl Communicator for MailboxCommunicator {
     fn rank(&self) -> Rank {
         Rank::new(self.rank as u32)
     }
@@ -147,7 +150,7 @@ impl Communicator for Mail {
     }
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        // Refusals come first: they leave the communicator usable.
+        // Refusals come before any message, so the communicator stays usable.
         disco_core::op::check_group(group, self.rank(), self.size())?;
         disco_core::op::check_host(group, NAME)?;
         let caps = self.capabilities();
@@ -159,34 +162,34 @@ impl Communicator for Mail {
             }
         }
         let Some(first) = group.first() else { return Ok(()) };
-        self.run(first.signature(self.size()), |mail| collective::run(mail, group))
+        self.run(first.signature(self.size()), |comm| collective::run(comm, group))
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
-        self.run("split".into(), |mail| {
-            // Each rank tells the others its color and key.
+        self.run("split".into(), |comm| {
+            // All ranks exchange their colors and keys.
             let mut own = [0; 9];
             own[0] = color.is_some().into();
             own[1..5].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
             own[5..].copy_from_slice(&key.to_le_bytes());
-            let all = collective::exchange(mail, &own)?;
-            // Rank 0 makes the new hubs, and posts all places at once.
-            let place = match mail.rank {
+            let all = collective::exchange(comm, &own)?;
+            // Rank 0 makes the new hubs and sends each rank its own, in one `post`.
+            let place = match comm.rank {
                 0 => {
-                    let mut places = places(&mail.hub, &all);
+                    let mut places = places(&comm.hub, &all);
                     let own = places[0].take();
-                    mail.hub.post(
+                    comm.hub.post(
                         0,
-                        places.into_iter().enumerate().skip(1).map(|(rank, place)| (rank, Letter::Place(place))),
+                        places.into_iter().enumerate().skip(1).map(|(rank, place)| (rank, Message::Child(place))),
                     );
                     own
                 }
-                _ => match mail.letter(0)? {
-                    Letter::Place(place) => place,
-                    _ => return Err(mail.differs(0)),
+                _ => match comm.message(0)? {
+                    Message::Child(place) => place,
+                    _ => return Err(comm.differs(0)),
                 },
             };
-            let child = place.map(|(hub, rank)| Mail::new(hub, rank, mail.deadline)).transpose()?;
+            let child = place.map(|(hub, rank)| MailboxCommunicator::new(hub, rank, comm.deadline)).transpose()?;
             Ok(child.map(|child| Box::new(child) as _))
         })
     }
@@ -201,19 +204,20 @@ impl Communicator for Mail {
     }
 }
 
-impl Drop for Mail {
+impl Drop for MailboxCommunicator {
     fn drop(&mut self) {
-        self.hub.post(self.rank, self.peers().map(|peer| (peer, Letter::Gone)));
+        self.hub.post(self.rank, self.peers().map(|peer| (peer, Message::Dropped)));
     }
 }
 
-impl fmt::Debug for Mail {
+impl fmt::Debug for MailboxCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<mailbox rank {} of {}>", self.rank, self.hub.size())
     }
 }
 
-/// The place of each rank of `parent` in its new communicator, by what the ranks told each other: whether they have a color, the color, the key.
+/// The new hub and rank of each rank of `parent`. `told` has for each rank 9 bytes: whether it passed a color, the
+/// color, the key.
 fn places(parent: &Arc<Hub>, told: &[Vec<u8>]) -> Vec<Option<(Arc<Hub>, usize)>> {
     let mut colors: BTreeMap<[u8; 4], Vec<(i32, usize)>> = BTreeMap::new();
     for (rank, told) in told.iter().enumerate() {

@@ -1,4 +1,7 @@
-//! What all ranks of a communicator share: their mailboxes, and why the communicator ended.
+//! The shared state of a communicator: a mailbox for each rank, and the cause of the abort.
+//!
+//! After an abort, no operation succeeds. Each rank gets a wake-up message, so that a rank that waits for its mailbox
+//! sees the abort.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -6,31 +9,32 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use disco_core::{Abort, Error, Result};
 
-/// What a rank finds in its mailbox.
-pub(crate) enum Letter {
+/// A message between ranks.
+pub(crate) enum Message {
     /// Bytes of a tensor.
     Bytes(Vec<u8>),
-    /// The receiver's place in a communicator that was split off, if it has one there: the hub and the rank.
-    Place(Option<(Arc<Hub>, usize)>),
+    /// Result of `split` for the receiver: the hub of its new communicator and its rank there; none if it passed no
+    /// color.
+    Child(Option<(Arc<Hub>, usize)>),
     /// The sender dropped its communicator.
-    Gone,
-    /// Nothing: the receiver looks whether the communicator has ended.
+    Dropped,
+    /// Wakes the receiver, which then checks for an abort.
     Wake,
 }
 
-/// The receiving end of a mailbox. Letters carry the rank that sent them.
-pub(crate) type Inbox = Receiver<(usize, Letter)>;
+/// The receiving end of a mailbox: messages with the ranks that sent them.
+pub(crate) type Inbox = Receiver<(usize, Message)>;
 
-/// One communicator, as all of its ranks share it.
+/// The state that all ranks of one communicator share.
 pub(crate) struct Hub {
-    senders: Vec<Sender<(usize, Letter)>>,
-    /// Each rank takes its own.
+    senders: Vec<Sender<(usize, Message)>>,
+    /// The receiving ends; each rank takes its own once.
     inboxes: Mutex<Vec<Option<Inbox>>>,
-    /// Why no operation succeeds any more.
+    /// The cause of the abort, once the communicator is aborted.
     cause: Mutex<Option<Arc<str>>>,
-    /// An abort reaches communicators that were split off.
+    /// Communicators made by `split`: an abort of this one aborts them, too.
     children: Mutex<Vec<Weak<Hub>>>,
-    /// Kept alive, so that the session's abort still reaches this hub when the parent's communicators are dropped.
+    /// The session aborts the root hub only, and holds it weakly. So children keep their parents alive.
     _parent: Option<Arc<Hub>>,
 }
 
@@ -40,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    /// A hub for `size` ranks.
+    /// Makes the hub of `size` ranks; `parent` is the hub that was split.
     pub(crate) fn new(size: usize, parent: Option<Arc<Hub>>) -> Arc<Self> {
         let (senders, inboxes) =
             (0..size).map(|_| mpsc::channel()).map(|(sender, inbox)| (sender, Some(inbox))).unzip();
@@ -53,15 +57,15 @@ impl Hub {
         });
         if let Some(parent) = parent {
             lock(&parent.children).push(Arc::downgrade(&hub));
-            // The parent may have ended before the child was on its list.
-            if let Some(cause) = parent.ended() {
+            // An abort of the parent before this line has not reached the child.
+            if let Some(cause) = parent.abort_cause() {
                 hub.abort(&cause);
             }
         }
         hub
     }
 
-    /// The hub of the communicator with this number, which the first rank to arrive makes.
+    /// Returns the hub of the rendezvous with this number. The first rank that calls this makes the hub.
     pub(crate) fn meet(number: u64, size: usize) -> Arc<Self> {
         static MEETINGS: Mutex<Option<HashMap<u64, Weak<Hub>>>> = Mutex::new(None);
         let mut meetings = lock(&MEETINGS);
@@ -80,30 +84,31 @@ impl Hub {
         self.senders.len()
     }
 
-    /// The mailbox of `rank`, once.
+    /// Takes the receiving end of the mailbox of `rank`.
     ///
     /// # Errors
-    /// The rank has taken it before.
+    /// It was taken before.
     pub(crate) fn inbox(&self, rank: usize) -> Result<Inbox> {
         let inbox = lock(&self.inboxes).get_mut(rank).and_then(Option::take);
         inbox.ok_or_else(|| Error::state(format!("rank {rank} has connected before")))
     }
 
-    /// Puts letters into mailboxes: receivers and letters. Does not wait for receivers. A rank that is gone does not read its letter.
+    /// Sends `messages` (receiver and message) without waiting. Messages to a rank that has dropped its communicator
+    /// are lost.
     ///
-    /// An abort comes before all of the letters or behind all of them. So an operation that one rank has finished succeeds on all ranks,
-    /// even if that rank aborts the communicator next.
-    pub(crate) fn post(&self, from: usize, letters: impl IntoIterator<Item = (usize, Letter)>) {
+    /// The lock orders an abort before or after all of these messages, never between them. So if an operation has
+    /// succeeded on one rank, it succeeds on all ranks, even if that rank aborts the communicator next.
+    pub(crate) fn post(&self, from: usize, messages: impl IntoIterator<Item = (usize, Message)>) {
         let _no_abort = lock(&self.cause);
-        self.send(from, letters);
+        self.send(from, messages);
     }
 
-    fn send(&self, from: usize, letters: impl IntoIterator<Item = (usize, Letter)>) {
-        letters.into_iter().for_each(|(to, letter)| _ = self.senders[to].send((from, letter)));
+    fn send(&self, from: usize, messages: impl IntoIterator<Item = (usize, Message)>) {
+        messages.into_iter().for_each(|(to, message)| _ = self.senders[to].send((from, message)));
     }
 
-    /// Why the communicator ended, if it did.
-    pub(crate) fn ended(&self) -> Option<Arc<str>> {
+    /// The cause of the abort, if the communicator is aborted.
+    pub(crate) fn abort_cause(&self) -> Option<Arc<str>> {
         lock(&self.cause).clone()
     }
 }
@@ -111,7 +116,7 @@ impl Hub {
 impl Abort for Hub {
     fn abort(&self, cause: &Arc<str>) {
         lock(&self.cause).get_or_insert_with(|| cause.clone());
-        (0..self.size()).for_each(|rank| self.send(rank, [(rank, Letter::Wake)]));
+        (0..self.size()).for_each(|rank| self.send(rank, [(rank, Message::Wake)]));
         let children: Vec<_> = lock(&self.children).iter().filter_map(Weak::upgrade).collect();
         children.iter().for_each(|child| child.abort(cause));
     }

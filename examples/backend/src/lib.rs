@@ -1,7 +1,7 @@
 //! The backend `mailbox`: ranks are threads of one process, and tensors travel through [`std::sync::mpsc`] channels.
 //!
-//! The chapter "Writing a backend" of Disco's guide explains this crate. A program uses it with `use disco_mailbox as _;` and
-//! `session.init_ccl("mailbox", &[])`.
+//! The chapter "Writing a backend" of Disco's guide explains this crate. A program uses it with `use disco_mailbox as
+//! _;` and `session.init_ccl("mailbox", &[])`.
 
 mod collective;
 mod communicator;
@@ -44,6 +44,6 @@ impl Backend for Mailbox {
 
     /// Runs on every worker.
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        Ok(Box::new(communicator::Mail::connect(seat, at)?))
+        Ok(Box::new(communicator::MailboxCommunicator::connect(seat, at)?))
     }
 }

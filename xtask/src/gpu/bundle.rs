@@ -10,21 +10,21 @@ use super::{SCRIPTS, fatbin, programs};
 use crate::built::root;
 use crate::libraries::{self, run};
 
-/// The architecture whose code libraries keep: that of H100 and H200.
+/// The architecture whose machine code libraries keep: that of H100 and H200.
 const ARCHITECTURE: u64 = 90;
-/// A library of NCCL's wheel: its version, and the sections of which it keeps code. Two whole ones are too large; the second is there to
-/// compare, and its linked code is all that the CUDA runtime loads on that architecture.
+/// A library of NCCL's wheel: its version, and the sections of which it keeps code. Two whole ones are too large; the
+/// second is there to compare, and its linked code is all that the CUDA runtime loads on that architecture.
 const LIBRARIES: [(&str, &[&str]); 2] =
     [("2.30.7", &[fatbin::LINKED, fatbin::RELOCATABLE]), ("2.32.3", &[fatbin::LINKED])];
-/// What may be carried to a machine with a GPU.
-const MOST_BYTES: u64 = 60 << 20;
-/// The C library that programs may need at most.
-const NEWEST_GLIBC: (u32, u32) = (2, 34);
+/// Maximum size of the kit.
+const MAX_KIT_BYTES: u64 = 60 << 20;
+/// The newest glibc version that programs may need.
+const MAX_GLIBC: (u32, u32) = (2, 34);
 
-/// Makes the folder, in place of one that is there.
+/// Creates the kit in `folder`, replacing an existing one.
 ///
 /// # Errors
-/// A build or a tool fails; a program needs a newer C library; the folder is too large.
+/// A build or a tool fails, a program needs a newer C library, or the kit is too large.
 pub(crate) fn bundle(folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("{} can't be removed", folder.display()))?;
@@ -37,7 +37,7 @@ pub(crate) fn bundle(folder: &Path) -> Result<()> {
         run(Command::new("strip").arg("-s").arg(&program.file).arg("-o").arg(&file))?;
         let glibc = glibc_of(&file)?;
         println!("{}: {} bytes, glibc {}.{}", program.name, fs::metadata(&file)?.len(), glibc.0, glibc.1);
-        let (most, found) = (NEWEST_GLIBC, format!("{}.{}", glibc.0, glibc.1));
+        let (most, found) = (MAX_GLIBC, format!("{}.{}", glibc.0, glibc.1));
         ensure!(
             glibc <= most,
             "{} needs glibc {found}, and {}.{} is the newest it may need",
@@ -63,7 +63,7 @@ pub(crate) fn bundle(folder: &Path) -> Result<()> {
     check_size(folder)
 }
 
-/// Prints the sizes; too much is an error that has them.
+/// Prints the sizes of the files. A kit that is too large is an error with the sizes.
 fn check_size(folder: &Path) -> Result<()> {
     let mut sizes = Vec::new();
     for folder in [folder, &folder.join("lib")] {
@@ -79,12 +79,12 @@ fn check_size(folder: &Path) -> Result<()> {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let sizes: Vec<_> = sizes.into_iter().map(|(name, bytes)| format!("{name} {:.1} MiB", mib(bytes))).collect();
     let sizes = format!("{:.1} MiB in all: {}", mib(all), sizes.join(", "));
-    ensure!(all <= MOST_BYTES, "the kit may have {:.0} MiB at most, and has {sizes}", mib(MOST_BYTES));
+    ensure!(all <= MAX_KIT_BYTES, "the kit is too large: {sizes}; the limit is {:.0} MiB", mib(MAX_KIT_BYTES));
     println!("== {}: {sizes}", folder.display());
     Ok(())
 }
 
-/// The newest version of the C library that a program names.
+/// The newest glibc version that a program needs.
 fn glibc_of(program: &Path) -> Result<(u32, u32)> {
     let output = Command::new("objdump").arg("-T").arg(program).output().context("objdump can't be started")?;
     ensure!(output.status.success(), "objdump: {}", output.status);

@@ -1,5 +1,5 @@
-//! Machine code in a library of CUDA kernels: one architecture is kept, and the code of the others becomes zeros, which pack small.
-//! Sizes, addresses and headers stay.
+//! Machine code in a library of CUDA kernels: zeroes the code of all architectures but one, so that the library
+//! compresses well. Sizes, addresses and headers are unchanged.
 //!
 //! ```text
 //! section   containers, one after the other, each at a multiple of 8
@@ -11,19 +11,20 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 
-/// Code that is linked, which the CUDA runtime loads.
+/// Section of linked code, which the CUDA runtime loads.
 pub(crate) const LINKED: &str = ".nv_fatbin";
-/// Code that could be linked anew, for an architecture that has no linked code.
+/// Section of relocatable code, which can be linked for an architecture without linked code.
 pub(crate) const RELOCATABLE: &str = "__nv_relfatbin";
 
 const MAGIC: u64 = 0xBA55_ED50;
 /// The kind of an entry with machine code; 1 is PTX.
 const MACHINE_CODE: u64 = 2;
 
-/// Zeroes all code but the machine code of `architecture` (90 for sm_90) in the sections `kept`. Returns how many bytes are kept.
+/// Zeroes all code except the machine code of `architecture` (90 for sm_90) in the sections `kept`. Returns the number
+/// of bytes kept.
 ///
 /// # Errors
-/// It is no ELF file of 64 bits with such sections, or nothing would be kept in one of them.
+/// `object` is no 64-bit ELF file with these sections, or a section has no code of the architecture.
 pub(crate) fn keep(object: &mut [u8], kept: &[&str], architecture: u64) -> Result<usize> {
     let mut all = 0;
     for section in [LINKED, RELOCATABLE] {
@@ -41,7 +42,7 @@ pub(crate) fn keep(object: &mut [u8], kept: &[&str], architecture: u64) -> Resul
     Ok(all)
 }
 
-/// Where a section is.
+/// The byte range of a section.
 fn find(object: &[u8], section: &str) -> Result<Range<usize>> {
     ensure!(object.starts_with(b"\x7fELF\x02\x01"), "this is no little-endian ELF file of 64 bits");
     let (table, size) = (number::<8>(object, 0x28)?, number::<2>(object, 0x3A)?);
@@ -58,7 +59,7 @@ fn find(object: &[u8], section: &str) -> Result<Range<usize>> {
     anyhow::bail!("there is no section {section}")
 }
 
-/// The code of each entry of a section, its kind and its architecture.
+/// The byte range, kind and architecture of each entry of a section.
 fn entries(object: &[u8], section: Range<usize>) -> Result<Vec<(Range<usize>, u64, u64)>> {
     let (mut found, mut at) = (Vec::new(), section.start);
     while at + 16 <= section.end {
@@ -80,7 +81,7 @@ fn entries(object: &[u8], section: Range<usize>) -> Result<Vec<(Range<usize>, u6
     Ok(found)
 }
 
-/// A little-endian number of so many bytes.
+/// Reads a little-endian number of `BYTES` bytes.
 fn number<const BYTES: usize>(object: &[u8], at: usize) -> Result<u64> {
     let bytes = object.get(at..at + BYTES).context("the file is cut short")?;
     Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))

@@ -1,5 +1,5 @@
-//! The kit that shows on a machine with one GPU what the test double can't: programs, libraries and a script in one folder, for a
-//! machine that has no Rust and no network.
+//! The GPU evidence kit, which tests on a GPU what the test double can't show: programs, libraries and a script in one
+//! folder, for a machine with one GPU and without Rust and network.
 //!
 //! ```text
 //! bundle     builds and packs the folder
@@ -16,8 +16,8 @@ mod rehearsal;
 pub(crate) use bundle::bundle;
 pub(crate) use rehearsal::rehearse;
 
-/// The script, and what it starts beside the programs.
+/// The script, and the files that it runs in addition to the programs.
 const SCRIPTS: [&str; 2] = ["gpu-evidence.sh", "torch_compare.py"];
 
-/// The script's parts, each for one loan of a GPU.
+/// The parts of the script, each for one session on a GPU machine.
 const PARTS: [&str; 3] = ["1", "2", "3"];

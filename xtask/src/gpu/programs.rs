@@ -1,4 +1,4 @@
-//! The programs of the kit.
+//! Builds the programs of the kit.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use anyhow::{Context, Result};
 
 use crate::built;
 
-/// A program: its name in the kit, and where cargo has put it.
+/// A program: its name in the kit, and the file that cargo built.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) file: PathBuf,
 }
 
-/// Their names in the kit, and the kind and name of the target of each.
+/// Names in the kit, with the kind and name of each cargo target.
 const PROGRAMS: [(&str, &str, &str); 5] = [
     ("disco", "bin", "disco"),
     ("digits", "example", "digits"),
@@ -28,7 +28,7 @@ const BUILDS: [&str; 4] = [
     "test --package disco-benches --features nccl --bench nccl --no-run",
 ];
 
-/// Builds them.
+/// Builds the programs.
 ///
 /// # Errors
 /// The build fails, or a program is missing.

@@ -1,4 +1,4 @@
-//! Runs all parts of the script on the test double, with small sizes and counts, so that the kit stays in order.
+//! Runs all parts of the script on the test double, with small sizes and counts, so that the kit keeps working.
 
 use std::env;
 use std::fs;
@@ -13,18 +13,18 @@ use super::{PARTS, programs};
 use crate::built::root;
 use crate::libraries;
 
-/// The names under which loaders look for what the double stands for.
+/// Names under which loaders look for the libraries that the double replaces.
 const NAMES: [&str; 4] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnvidia-ml.so.1"];
 
-/// Builds the programs, unoptimized, and runs the parts.
+/// Builds the programs without optimization, and runs the parts.
 ///
 /// # Errors
-/// A build fails, or a step of a part.
+/// A build or a part fails.
 pub(crate) fn rehearse() -> Result<()> {
     let programs = programs::build(false)?;
     let folder = env::temp_dir().join(format!("disco-gpu-rehearsal-{}", std::process::id()));
     let rehearsed = Rehearsal { folder: &folder, programs: &programs }.run();
-    // The results of a rehearsal that fails stay.
+    // The results of a failed rehearsal are kept.
     if rehearsed.is_ok() {
         fs::remove_dir_all(&folder)?;
     }
@@ -55,7 +55,7 @@ impl Rehearsal<'_> {
         Ok(())
     }
 
-    /// The shared object of the double, which cargo has built beside the tests.
+    /// Path of the double's shared object, which cargo builds with the tests.
     fn object(&self) -> Result<PathBuf> {
         let mut folders = self.programs.iter().flat_map(|program| program.file.ancestors().skip(1).take(2));
         let object = folders.find_map(|folder| {
@@ -69,7 +69,7 @@ impl Rehearsal<'_> {
         let mut command = Command::new("bash");
         command.arg(root().join("scripts/gpu-evidence.sh")).arg(part);
         command.env("GPU_EVIDENCE_QUICK", "1").env("BUDGET", "1800").env("LD_LIBRARY_PATH", double);
-        // The script has the folder as its work folder, in which the programs are.
+        // The folder is the script's working folder, which has the programs.
         command.env("W", self.folder).env("OUT", self.folder.join("out"));
         for library in ["SYS_NCCL", "NCCL_SHARED", "NCCL_COMPARED"] {
             command.env(library, double.join("libnccl.so.2"));

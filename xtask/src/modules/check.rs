@@ -9,7 +9,7 @@ use super::graph::Graph;
 use super::source::Source;
 use crate::steps::CRATES;
 
-/// Crates that may have cycles, each with the reason.
+/// Crates that may have cycles, with the reason.
 const EXEMPT: [(&str, &str); 0] = [];
 
 /// Reads every crate of the workspace and compares its modules.
@@ -34,7 +34,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// The cycles of the package in a folder, as text; none of a package that has only tests or benchmarks.
+/// The cycles of the package in a folder, as text. A package of only tests or benchmarks has none.
 fn cycles(package: &Path) -> Result<Vec<String>> {
     let read = |path: &Path| fs::read_to_string(package.join(path)).ok();
     let roots = ["src/lib.rs", "src/main.rs"].map(PathBuf::from);

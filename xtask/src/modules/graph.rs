@@ -5,11 +5,11 @@ use std::fmt;
 
 use super::source::Source;
 
-/// For each module the modules that it refers to, with the first place that does.
+/// For each module, the modules that it refers to, with the first place of each reference.
 #[derive(Debug)]
 pub(super) struct Graph(BTreeMap<String, BTreeMap<String, String>>);
 
-/// A shortest cycle, and how many modules can all reach each other with it.
+/// A shortest cycle, and the size of its strongly connected component.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cycle {
     /// Each module with the place where it refers to the next one; the last one refers to the first.
@@ -35,7 +35,7 @@ impl Graph {
         Self(edges)
     }
 
-    /// A shortest cycle of each set of modules that all reach each other.
+    /// A shortest cycle of each strongly connected component.
     pub(super) fn cycles(&self) -> Vec<Cycle> {
         let mut rest: BTreeSet<_> = self.0.keys().collect();
         let mut found = Vec::new();
@@ -50,7 +50,7 @@ impl Graph {
         found
     }
 
-    /// All modules that `module` leads to, itself only if there is a cycle.
+    /// All modules reachable from `module`; includes `module` only if it is in a cycle.
     fn reached<'a>(&'a self, module: &'a String) -> BTreeSet<&'a String> {
         let mut reached = BTreeSet::new();
         let mut open = vec![module];

@@ -36,7 +36,7 @@ impl Paths {
         paths
     }
 
-    /// Notes `path`, if it starts at the root or leaves every module above it.
+    /// Records `path` if it starts at the root or leaves every module above it.
     fn note(&mut self, path: &[(String, usize)]) {
         let from_root = path.first().is_some_and(|(first, _)| first == "crate");
         let up = path.iter().take_while(|(name, _)| name == "super").count();
@@ -64,7 +64,7 @@ impl Paths {
         path.pop();
     }
 
-    /// Finds paths in what a macro is given, which may be no Rust.
+    /// Records the paths in the tokens of a macro, which need not be valid Rust.
     fn note_tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         let mut path: Vec<(String, usize)> = Vec::new();

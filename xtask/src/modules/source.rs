@@ -1,4 +1,4 @@
-//! A crate's modules and what they refer to, read along its `mod` declarations.
+//! A crate's modules and their references, read by following `mod` declarations.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,20 +7,21 @@ use anyhow::{Context, Result};
 
 use super::paths::{self, Paths, Reference};
 
-/// What the top-level modules of a crate refer to.
+/// References of the top-level modules of a crate.
 #[derive(Debug, Default)]
 pub(super) struct Source {
     /// Each module's references, with the file of each.
     pub(super) modules: BTreeMap<String, Vec<(PathBuf, Reference)>>,
-    /// Names that the root re-exports, with the module that has them.
+    /// Names that the root re-exports, with the module that defines each.
     pub(super) exports: BTreeMap<String, String>,
 }
 
 impl Source {
-    /// Reads the crate whose root is the file `root`. `read` returns a file's text, and `None` if there is no such file.
+    /// Reads the crate whose root is the file `root`. `read` returns the text of a file, or `None` if it does not
+    /// exist.
     ///
     /// # Errors
-    /// A file that is missing or is no Rust.
+    /// A file is missing or is not valid Rust.
     pub(super) fn read(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<Self> {
         let mut source = Self::default();
         let file = parse(root, read)?;

@@ -1,4 +1,4 @@
-//! Frames that go to all peers with one write. A lane with a ring has none.
+//! Batches frames for all peers into one write. Not used by lanes with a ring.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,47 +7,48 @@ use disco_core::shared_memory::Snapshot;
 use disco_core::wire::{self, Pieces, Transfer, Writer};
 use disco_core::{Frame, Result};
 
-use crate::engine::limits::CHUNK;
+use crate::engine::limits::CHUNK_BYTES;
 
-/// Linger time of frames that nobody waits for, for each peer that is to be written to and woken, and at least.
-const LINGER: Duration = Duration::from_micros(50);
+/// Linger time per peer of frames for whose replies no caller waits.
+const LINGER_PER_PEER: Duration = Duration::from_micros(50);
+/// Least linger time.
 const MIN_LINGER: Duration = Duration::from_micros(100);
-/// Bytes that do not wait for more.
-pub(crate) const ENOUGH: usize = 16 << 10;
+/// Size at which a batch is sent at once.
+pub(crate) const FULL_BATCH_BYTES: usize = 16 << 10;
 
-/// Frames that have not gone yet.
+/// Frames that were not sent yet.
 #[derive(Debug)]
 pub(super) struct Batch {
     linger: Duration,
     packets: Writer,
-    /// How many, and their own bytes.
+    /// Number of frames, and their bytes without packet headers.
     frames: u64,
     bytes: usize,
-    /// When other frames have gone.
+    /// When frames were sent last.
     sent: Option<Instant>,
-    /// When frames that linger go. Set as long as frames keep coming, so that nobody need be told of each.
+    /// When lingering frames are sent. Stays set while frames keep coming, so that not each frame sets a new timer.
     deadline: Option<Instant>,
 }
 
-/// Packets of frames, how many these are, and their own bytes.
+/// Encoded frames, ready to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(super) packets: Arc<[u8]>,
     pub(super) frames: u64,
-    /// Also those of the snapshot or the transfer.
+    /// Bytes that count as credit, including those of the snapshot or the transfer.
     pub(super) bytes: usize,
-    /// Large tensors of the one frame.
+    /// Large tensors of a single frame, in shared memory.
     pub(super) snapshot: Option<Arc<Snapshot>>,
-    /// The one packet, in place of `packets`.
+    /// A single large packet, in place of `packets`.
     pub(super) pieces: Option<Arc<Pieces>>,
-    /// The transfer in which the large tensors of the one frame went ahead.
+    /// The transfer that has carried the large tensors of a single frame.
     pub(super) transfer: Option<Arc<Transfer>>,
 }
 
 impl Batch {
-    /// For so many peers.
+    /// Makes an empty batch; the linger time grows with `peers`.
     pub(super) fn new(peers: usize) -> Self {
-        let linger = (LINGER * u32::try_from(peers).unwrap_or(u32::MAX)).max(MIN_LINGER);
+        let linger = (LINGER_PER_PEER * u32::try_from(peers).unwrap_or(u32::MAX)).max(MIN_LINGER);
         Self { linger, packets: Writer::default(), frames: 0, bytes: 0, sent: None, deadline: None }
     }
 
@@ -63,29 +64,30 @@ impl Batch {
         Ok(())
     }
 
-    /// Whether a frame can go with those that are here: a batch is small, so that it need not go in parts.
+    /// Whether a frame may join the batch, which stays small enough not to be sent in parts.
     pub(super) fn has_place_for(&self, frame: &Frame) -> Result<bool> {
-        Ok(self.frames == 0 || frame.bytes()?.len() < ENOUGH)
+        Ok(self.frames == 0 || frame.bytes()?.len() < FULL_BATCH_BYTES)
     }
 
-    /// Whether the frames here go now: none has just gone, or they are enough.
+    /// Whether to send the batch now: no frame was sent within the linger time, or the batch is full.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.bytes >= ENOUGH || self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= self.linger)
+        self.bytes >= FULL_BATCH_BYTES
+            || self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= self.linger)
     }
 
-    /// The frames here linger. Returns whether there is a deadline that was not there before.
+    /// Lets the batch linger. Returns whether this sets a new deadline.
     pub(super) fn wait(&mut self, now: Instant) -> bool {
         let is_new = self.deadline.is_none();
         self.deadline = self.deadline.or(now.checked_add(self.linger));
         is_new
     }
 
-    /// When frames that linger go.
+    /// When lingering frames are sent.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Takes the frames that have lingered long enough. Without any, there is no deadline any more.
+    /// Takes the frames if the deadline has passed. An empty batch clears the deadline.
     pub(super) fn expire(&mut self, now: Instant) -> Option<Load> {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return None;
@@ -95,12 +97,12 @@ impl Batch {
         load
     }
 
-    /// Other frames have just gone.
+    /// Records that frames were sent past the batch.
     pub(super) fn note_sent(&mut self, now: Instant) {
         self.sent = Some(now);
     }
 
-    /// Frames that are here, and their own bytes.
+    /// Number of frames in the batch, and their bytes.
     pub(super) fn size(&self) -> (u64, usize) {
         (self.frames, self.bytes)
     }
@@ -113,12 +115,12 @@ impl Batch {
         self.sent = Some(now);
         let (frames, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         let packets = self.packets.take();
-        debug_assert!(frames == 1 || packets.len() <= CHUNK, "what goes in parts is one packet");
+        debug_assert!(frames == 1 || packets.len() <= CHUNK_BYTES, "a batch is too small to be sent in parts");
         Some(Load { packets, frames, bytes, snapshot: None, pieces: None, transfer: None })
     }
 }
 
-/// The packet of a frame whose large tensors went ahead, if they did.
+/// Encodes a frame whose large tensors were sent ahead. `None` if the frame has no transfer.
 ///
 /// # Errors
 /// A value that can't leave the process.
@@ -131,7 +133,7 @@ pub(crate) fn pack_after(frame: &Frame) -> Result<Option<Load>> {
     Ok(Some(Load { packets, frames: 1, bytes, snapshot: None, pieces: None, transfer: Some(transfer) }))
 }
 
-/// The packet of a frame that does not wait for more, if the frame is as large.
+/// Encodes a frame that is too large to be batched. `None` for a smaller frame.
 ///
 /// # Errors
 /// A value that can't leave the process.
@@ -141,7 +143,7 @@ pub(crate) fn pack(frame: &Frame) -> Result<Option<Load>> {
         return Ok(Some(Load { packets, frames: 1, bytes, snapshot: None, pieces: Some(pieces), transfer: None }));
     }
     let bytes = frame.bytes()?;
-    if bytes.len() < ENOUGH {
+    if bytes.len() < FULL_BATCH_BYTES {
         return Ok(None);
     }
     let mut packets = Writer::default();
@@ -156,7 +158,7 @@ pub(crate) fn pack(frame: &Frame) -> Result<Option<Load>> {
     }))
 }
 
-/// The packet of a frame whose large tensors go along in shared memory, if it has such tensors and there is such memory.
+/// Encodes a frame with its large tensors in shared memory. `None` without such tensors or such memory.
 ///
 /// # Errors
 /// The packet would be too large.
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_frame_goes_at_once_and_those_behind_it_together() {
+    fn the_first_frame_is_sent_at_once_and_later_ones_in_a_batch() {
         let (mut batch, now) = (Batch::new(1), Instant::now());
         batch.add(&frame(1)).unwrap();
         assert!(batch.is_due(now));
@@ -202,19 +204,19 @@ mod tests {
             assert_eq!(batch.wait(now), seq == 2, "told once");
         }
         let rest = batch.take(now).unwrap();
-        assert!(rest.bytes >= ENOUGH && rest.frames == seq - 1);
+        assert!(rest.bytes >= FULL_BATCH_BYTES && rest.frames == seq - 1);
         assert!(rest.packets.len() > rest.bytes);
     }
 
     #[test]
-    fn frames_that_linger_go_at_the_deadline() {
+    fn lingering_frames_are_sent_at_the_deadline() {
         let (mut batch, start) = (Batch::new(1), Instant::now());
         batch.add(&frame(1)).unwrap();
         assert!(batch.wait(start) && batch.expire(start).is_none());
         let deadline = batch.deadline().unwrap();
         assert_eq!(deadline, start + MIN_LINGER);
         assert_eq!(batch.expire(deadline).unwrap().frames, 1);
-        // It looks once more, and no more without frames.
+        // The deadline is set once more, and cleared when it finds no frames.
         let deadline = batch.deadline().unwrap();
         assert!(batch.expire(deadline).is_none() && batch.deadline().is_none());
     }

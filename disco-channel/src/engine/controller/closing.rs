@@ -1,4 +1,4 @@
-//! How peers and the lane end.
+//! The end of peers and of the lane.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,52 +9,54 @@ use disco_core::wire::Message;
 use disco_core::{Error, Result};
 
 use super::event::{Action, Order};
-use super::machine::{Controller, Door};
-use super::peer::{Cause, Kind, Peer, State};
+use super::machine::{Admission, Controller};
+use super::peer::{Cause, Kind, Peer, PeerState};
 use crate::engine::fault::{self, Fault};
 
-/// How long nodes may take to say which of their workers did not leave, and aborted processes to leave.
-const FAREWELL: Duration = Duration::from_secs(2);
-const GRACE: Duration = Duration::from_millis(500);
-/// How long workers of a lane that was dropped have to leave.
-const ABANDONED: Duration = Duration::from_secs(5);
-/// Limit for the processes of nodes to end once their nodes were let go of, after which they are killed: longer than a node whose
-/// controller is gone gives its workers.
-const LEAVE: Duration = Duration::from_secs(2);
+/// Time for nodes to report workers that did not stop, after they were told to end at once.
+const NODE_SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+/// Time for worker processes to end after they were aborted.
+const PROCESS_ABORT_GRACE: Duration = Duration::from_millis(500);
+/// Time for worker processes to end after their lane was dropped.
+const ABANDONED_GRACE: Duration = Duration::from_secs(5);
+/// Time for the processes of nodes to end after their connections were closed, before they are killed. Longer than the
+/// time that a node without a controller gives its workers.
+const CHILD_EXIT_GRACE: Duration = Duration::from_secs(2);
 
-/// How far the lane is between its start and its end.
+/// The phase of the lane between its start and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Since this time peers come and start their workers.
+    /// Peers join and start their workers, since this time.
     Starting(Instant),
     Running,
-    /// The session closes the lane: peers have until then to leave by themselves.
+    /// The session closes the lane. Peers have until this time to leave by themselves.
     Closing(Option<Instant>),
-    /// Peers were told to leave at once, and have until then.
-    Farewell(Instant),
-    /// The lane was dropped: processes have until then to leave.
+    /// Peers were told to leave at once, and have until this time.
+    Grace(Instant),
+    /// The lane was dropped. Worker processes have until this time to leave.
     Abandoned(Instant),
-    /// No connection is open. Processes that are left are killed at this time; none: they were killed, and each that is found still is.
+    /// Connections are closed. Remaining processes are killed at this time; `None`: they were killed, as is each that
+    /// is found later.
     Ending {
         kill: Option<Instant>,
     },
-    /// Nothing is left of any peer.
+    /// All peers are gone.
     Over,
 }
 
-/// How peers were told to leave.
+/// Whether and how peers were told to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leave {
-    /// They were not: each that ends is lost.
+    /// Not told: a peer that ends is lost.
     No,
-    /// Behind all commands: each that ends otherwise than by leaving is lost.
+    /// By a command, in order: a peer that ends without having left properly is lost.
     InOrder,
-    /// Now: the lane takes no more frames, and no peer that ends is lost.
+    /// By a signal: the lane takes no more frames, and a peer that ends is not lost.
     AtOnce,
 }
 
 impl Controller {
-    /// Which workers did not leave, once the lane is closed.
+    /// The workers that did not leave; `Some` once the lane is closed.
     pub(crate) fn stuck(&self) -> Option<&[String]> {
         self.stuck.as_deref()
     }
@@ -62,12 +64,12 @@ impl Controller {
     pub(super) fn signal(&mut self, signal: Signal) {
         match signal {
             Signal::Abort { epoch, cause } => self.tell_all(&Message::Abort { epoch, cause }),
-            Signal::Shutdown => self.let_go(),
-            other => tracing::error!(?other, "can't be passed on"),
+            Signal::Shutdown => self.signal_shutdown(),
+            other => tracing::error!(?other, "unknown signal"),
         }
     }
 
-    /// Closes the connection of a peer, which ends the peer if nothing else does.
+    /// Closes the connection of a peer, and reports its end once the cause is known.
     pub(super) fn close(&mut self, index: usize, cause: Cause, now: Instant) {
         if let Some(conn) = self.peers[index].close(cause, now) {
             self.conns.remove(&conn);
@@ -76,7 +78,7 @@ impl Controller {
         self.report(index, now);
     }
 
-    /// Reports the end of a peer once that is clear.
+    /// Reports the end of a peer once the cause is known.
     pub(super) fn report(&mut self, index: usize, now: Instant) {
         if let Some(why) = self.peers[index].take_end(self.kind, now) {
             self.report_end(index, why, now);
@@ -96,7 +98,8 @@ impl Controller {
                 self.out.act(Action::Retire(index));
             }
         } else if let LossCause::Silent(_) = why {
-            // Any other node ends its workers first, and is killed only if that takes too long.
+            // A silent node may be frozen. Any other node ends its workers first, and is killed only if that takes too
+            // long.
             self.kill(index);
         }
         if let Phase::Starting(_) = self.phase {
@@ -109,14 +112,14 @@ impl Controller {
         } else {
             if is_process {
                 self.kill(index);
-                // No data plane can be made with it any more.
+                // Its descriptors are of no use: no data plane can be made with a lost worker.
                 self.out.act(Action::Forget(workers.first()));
             }
             self.out.act(Action::Lost(workers, self.lost(index, why)));
         }
     }
 
-    /// The lane does not come about.
+    /// Fails the start of the lane.
     pub(super) fn give_up(&mut self, error: &Error, now: Instant) {
         self.end_admission(Some(error));
         for conn in self.peers.iter().filter_map(Peer::conn) {
@@ -126,11 +129,11 @@ impl Controller {
         self.finish(now);
     }
 
-    /// Connections that are no peers are not needed any more, and why if they are told.
+    /// Ends admission: closes connections that are not peers. Nodes among them are told `why`.
     pub(super) fn end_admission(&mut self, why: Option<&Error>) {
-        match self.door.take() {
-            Some(Door::Nodes(nodes)) => nodes.end(why, &mut self.out),
-            Some(Door::Processes(processes)) => processes.end(&mut self.out),
+        match self.admission.take() {
+            Some(Admission::Nodes(nodes)) => nodes.end(why, &mut self.out),
+            Some(Admission::Processes(processes)) => processes.end(&mut self.out),
             None => {}
         }
     }
@@ -140,51 +143,54 @@ impl Controller {
         let limit = now.checked_add(limit);
         self.phase = match self.phase {
             Phase::Starting(_) | Phase::Running => Phase::Closing(limit),
-            // The lane is closed twice at once: the shorter limit counts.
+            // Of two concurrent calls of `close`, the earlier limit counts.
             Phase::Closing(other) => Phase::Closing(limit.into_iter().chain(other).min()),
             later => later,
         };
         if let Phase::Ending { .. } | Phase::Over = self.phase {
-            self.let_go();
+            self.signal_shutdown();
             self.stuck = self.stuck.take().or_else(|| Some(self.stuck_workers()));
         }
         self.has_new_timeout = true;
         self.go_on_closing(now);
     }
 
-    /// Nobody has the lane any more: nodes stop their workers by themselves, processes have some time to leave.
+    /// Ends a dropped lane: nodes stop their workers by themselves, worker processes get a grace period.
     pub(super) fn abandon(&mut self, now: Instant) {
         match (self.phase, self.kind) {
             (Phase::Ending { .. } | Phase::Over, _) => {}
             (Phase::Starting(_), _) | (_, Kind::Node) => {
-                self.let_go();
+                self.signal_shutdown();
                 self.finish(now);
             }
             (_, Kind::Process) => {
-                self.let_go();
-                self.phase = Phase::Abandoned(now + ABANDONED);
+                self.signal_shutdown();
+                self.phase = Phase::Abandoned(now + ABANDONED_GRACE);
                 self.has_new_timeout = true;
             }
         }
     }
 
-    /// Goes on with what [`Event::Close`](super::Event::Close) has begun.
+    /// Continues the close that [`Event::Close`](super::Event::Close) has begun.
     pub(crate) fn go_on_closing(&mut self, now: Instant) {
         let all_gone = self.peers.iter().all(Peer::is_gone);
         if let Phase::Closing(until) = self.phase
             && (all_gone || until.is_some_and(|until| now >= until))
         {
-            self.let_go();
-            let (cause, grace) = ("the session shuts down", if self.kind == Kind::Node { FAREWELL } else { GRACE });
+            self.signal_shutdown();
+            let (cause, grace) = (
+                "the session shuts down",
+                if self.kind == Kind::Node { NODE_SHUTDOWN_GRACE } else { PROCESS_ABORT_GRACE },
+            );
             self.tell_all(&match self.kind {
                 Kind::Node => Message::Bye(cause.into()),
-                // Whoever waits on a peer that is stuck is not stuck itself.
+                // Ends collectives of workers that only wait for a stuck peer.
                 Kind::Process => Message::Abort { epoch: u64::MAX, cause: cause.into() },
             });
-            self.phase = Phase::Farewell(now + grace);
+            self.phase = Phase::Grace(now + grace);
         }
         match self.phase {
-            Phase::Farewell(until) if all_gone || now >= until => {
+            Phase::Grace(until) if all_gone || now >= until => {
                 self.stuck = Some(self.stuck_workers());
                 self.finish(now);
             }
@@ -193,18 +199,18 @@ impl Controller {
         }
     }
 
-    /// When the phase ends by itself.
+    /// When the phase times out.
     pub(super) fn phase_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Starting(since) => since.checked_add(self.start),
             Phase::Closing(until) | Phase::Ending { kill: until } => until,
-            Phase::Farewell(until) | Phase::Abandoned(until) => Some(until),
+            Phase::Grace(until) | Phase::Abandoned(until) => Some(until),
             Phase::Running | Phase::Over => None,
         }
     }
 
-    /// Tells all peers to leave, now.
-    fn let_go(&mut self) {
+    /// Tells all peers to leave at once.
+    fn signal_shutdown(&mut self) {
         self.leave = Leave::AtOnce;
         self.tell_all(&Message::Shutdown);
     }
@@ -218,14 +224,15 @@ impl Controller {
         conns.for_each(|conn| self.out.write(conn, packet.clone(), Order::Urgent));
     }
 
-    /// Ends what is left: closes connections, kills processes; those of nodes end by themselves first.
+    /// Ends all peers: closes connections and kills processes. Processes of nodes get time to end by themselves.
     fn finish(&mut self, now: Instant) {
         self.leave = Leave::AtOnce;
         self.out.act(Action::StopAccepting);
         self.end_admission(None);
-        self.phase = Phase::Ending { kill: Some(if self.kind == Kind::Process { now } else { now + LEAVE }) };
+        self.phase =
+            Phase::Ending { kill: Some(if self.kind == Kind::Process { now } else { now + CHILD_EXIT_GRACE }) };
         self.kill_if_due(now);
-        // What a process that ends has sent before is heard first: its connection is closed when it has ended.
+        // The connection of a running process stays open until it has ended, so that its last messages are handled.
         let ends = |peer: &Peer| self.kind == Kind::Process && peer.conn().is_some() && peer.is_running();
         let others: Vec<usize> = (0..self.peers.len()).filter(|index| !ends(&self.peers[*index])).collect();
         others.into_iter().for_each(|index| self.close(index, Cause::Unknown, now));
@@ -248,16 +255,16 @@ impl Controller {
         }
     }
 
-    /// Ends the lane once nothing is left of any peer.
+    /// Ends the lane once all peers are gone.
     pub(super) fn end_if_over(&mut self, now: Instant) {
         self.kill_if_due(now);
-        if self.phase == Phase::Over || self.door.is_some() || !self.peers.iter().all(Peer::is_gone) {
+        if self.phase == Phase::Over || self.admission.is_some() || !self.peers.iter().all(Peer::is_gone) {
             return;
         }
         let has_children = self.kind == Kind::Node && self.peers.iter().any(Peer::is_running);
         if has_children && !fault::is_planted(Fault::ChildrenLeft) {
             if !matches!(self.phase, Phase::Ending { .. }) {
-                self.phase = Phase::Ending { kill: Some(now + LEAVE) };
+                self.phase = Phase::Ending { kill: Some(now + CHILD_EXIT_GRACE) };
             }
             return;
         }
@@ -265,7 +272,7 @@ impl Controller {
         self.out.act(Action::Over);
     }
 
-    /// No action is carried out any more but those that follow from this: all peers are lost, and stop.
+    /// Loses all peers, since the reactor thread has failed. Earlier actions are dropped.
     pub(super) fn break_off(&mut self, why: &str, now: Instant) {
         self.out.actions.clear();
         if let Phase::Starting(_) = self.phase {
@@ -275,13 +282,13 @@ impl Controller {
         for index in 0..self.peers.len() {
             let lost = self.lost(index, LossCause::Other(why.to_owned()));
             let peer = &mut self.peers[index];
-            if !matches!(peer.state, State::Reported(_) | State::Gone(_)) {
+            if !matches!(peer.state, PeerState::Reported(_) | PeerState::Gone(_)) {
                 let workers = peer.workers;
                 let is_expected = self.leave == Leave::AtOnce;
                 self.out.act(if is_expected { Action::Left(workers) } else { Action::Lost(workers, lost) });
             }
             self.out.actions.extend(peer.conn().map(Action::Close));
-            peer.state = State::Gone(peer.cause().cloned().unwrap_or(Cause::Unknown));
+            peer.state = PeerState::Gone(peer.cause().cloned().unwrap_or(Cause::Unknown));
         }
         self.go_on_closing(now);
         if self.phase != Phase::Over {
@@ -290,14 +297,14 @@ impl Controller {
         }
     }
 
-    /// The error of a peer that is lost.
+    /// The error of a lost peer.
     fn lost(&self, index: usize, why: LossCause) -> Error {
         let workers = self.peers[index].workers;
         let peer = match self.kind {
             Kind::Process => LostPeer::Workers { workers, node: None },
             Kind::Node => LostPeer::Node { node: self.node(index), workers },
         };
-        Error::lost(peer, why)
+        Error::peer_lost(peer, why)
     }
 
     /// The node that a peer is.
@@ -305,7 +312,7 @@ impl Controller {
         Node::new(index as u32 + 1, self.peers[index].name.clone())
     }
 
-    /// Workers that did not leave, and what they are doing.
+    /// The workers that did not leave, with their progress.
     fn stuck_workers(&self) -> Vec<String> {
         self.peers.iter().flat_map(|peer| self.stuck_of(peer)).collect()
     }
@@ -321,14 +328,14 @@ impl Controller {
         workers.iter().zip(progress).map(|(worker, progress)| format!("{worker} ({progress}; {why})")).collect()
     }
 
-    /// Whether a frame may go.
+    /// Checks that the lane takes a frame.
     ///
     /// # Errors
-    /// `lane` is closed or full.
+    /// The lane, called `lane` in messages, is closed or full.
     pub(crate) fn check(&self, lane: impl FnOnce() -> String) -> Result<()> {
         match self.leave {
             Leave::AtOnce => Err(Error::Closed(lane())),
-            _ if self.room_for_small() == 0 => Err(Error::state(format!("{}: is full", lane()))),
+            _ if self.room_for_small() == 0 => Err(Error::state(format!("{}: the lane is full", lane()))),
             _ => Ok(()),
         }
     }

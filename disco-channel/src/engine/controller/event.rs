@@ -1,4 +1,4 @@
-//! What happens to a lane, and what the engine wants done about it.
+//! Events of a lane, and the writes and actions that follow from them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use crate::handshake::Nonce;
 
-/// A connection: its place in a table, and how often the place has been used before.
+/// The id of a connection: its slot in a table, and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Conn {
     pub(crate) slot: u32,
@@ -25,94 +25,95 @@ pub(crate) struct Conn {
 /// Where a connection comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
-    /// A node, perhaps, to which this nonce goes.
+    /// A TCP connection, which may be a node's. The nonce is for its handshake.
     Tcp { address: SocketAddr, nonce: Nonce },
-    /// A process of this user, perhaps a worker.
+    /// A process of this user, which may be a worker.
     Unix { pid: Option<u32> },
 }
 
-/// Something that has happened. A peer is a worker process or a node, counted from 0 in the order of workers.
+/// An event. Peers (worker processes or nodes) are numbered from 0 in the order of workers.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A connection was accepted.
     Opened(Conn, Origin),
-    /// The system accepts no connection, for now.
+    /// The system failed to accept a connection.
     Closed(io::Error),
-    /// Bytes came before [`Action::Listen`], no more than are left of an answer of the handshake.
+    /// Bytes of the handshake came, before [`Action::Listen`], at most the rest of an answer.
     Bytes(Conn, Vec<u8>),
     /// A message came.
     Message(Conn, Message),
-    /// Bytes came that are no message, or a message without the descriptor that belongs to it.
+    /// Bytes came that are not a message, or a message came without its descriptor.
     Garbage(Conn, Error),
-    /// Bytes of a message came, of which others are still to come; or such bytes wait in the socket, as the inbox takes no large reply.
+    /// A part of a message came; or bytes wait in the socket while the inbox accepts no large reply. Counts as a sign
+    /// of life.
     Heard(Conn),
-    /// The other end has closed the connection or is gone; why, if the system says.
+    /// The connection was closed or has failed, with the system's reason if it gives one.
     Hung(Conn, Option<String>),
-    /// The connection did not take something: the other end has left so many bytes unread.
+    /// A write was refused: the other end has left this many bytes unread.
     Full(Conn, usize),
-    /// The process of a peer was started by this one, as `Some` of its id, or has been found.
+    /// The process of a peer is watched from now on. `Some` is the id of a child.
     Started(usize, Option<u32>),
-    /// The process of a peer has ended; how is known of children. What it had sent was heard before.
+    /// The process of a peer has ended, with its status if it is a child. Its messages were handled before.
     Ended(usize, Option<ExitStatus>),
-    /// A peer can't go on, and why.
+    /// A peer has violated the ring's protocol, and is to be closed.
     Accused(usize, LossCause),
-    /// Something goes to all peers ahead of frames.
+    /// A signal for all peers, which goes ahead of frames.
     Signal(Signal),
-    /// The lane is to end: peers have so long to leave by themselves.
+    /// The session closes the lane. Peers have this long to leave by themselves.
     Close(Duration),
-    /// Nobody has the lane any more.
+    /// The lane was dropped.
     Dropped,
-    /// The thread that carries out actions is gone, and why.
+    /// The reactor thread has failed, with the reason.
     Broken(String),
-    /// It is time to look.
+    /// The time of [`Controller::next_timeout`](super::Controller::next_timeout) has come.
     Timer,
 }
 
-/// How a packet goes.
+/// The order of a packet on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Ahead of frames.
     Urgent,
     /// Ahead of frames, with the descriptor of the ring.
     WithRing,
-    /// Behind everything.
+    /// Behind all other packets.
     Last,
-    /// Behind everything; it may wait until something else goes, or until [`Action::Flush`].
+    /// Behind all other packets; may wait until another packet is sent, or until [`Action::Flush`].
     Held,
-    /// In parts between frames: tensors ahead of their frame.
+    /// In parts between frames: the tensors of a later frame.
     Ahead,
-    /// The tensors of the transfer go no further; the other end is told if some have gone.
+    /// Stops the transfer; the other end is told if parts of it were sent.
     Withdrawn,
 }
 
-/// Bytes that are to go over a connection. Whoever has brought the event writes them before the next one.
+/// A packet for a connection. The thread that brought the event writes it before the next event.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) conn: Conn,
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) order: Order,
-    /// Large tensors of the frame, which go along as a descriptor; the order is [`Order::Last`] then.
+    /// Large tensors of the frame in shared memory, sent as a descriptor. The order is [`Order::Last`] then.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
-    /// The packet, in place of `bytes`, and the order is [`Order::Last`]; or the tensors of a transfer.
+    /// The packet in place of `bytes`, with [`Order::Last`]; or the tensors of a transfer, with [`Order::Ahead`].
     pub(crate) pieces: Option<Arc<Pieces>>,
-    /// The transfer of these tensors, or the one in which the tensors of a frame went ahead.
+    /// The transfer of these tensors; or the transfer that has carried the frame's tensors.
     pub(crate) transfer: Option<Arc<Transfer>>,
 }
 
-/// Something to be done in order, by one thread.
+/// An action for the reactor thread, which carries out actions in order.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Messages come over the connection from now on, none of which is larger.
+    /// The connection carries messages from now on, of at most this many bytes.
     Listen(Conn, usize),
-    /// Nothing more goes over the connection either way.
+    /// Closes the connection in both directions.
     Close(Conn),
-    /// Packets that were written as [`Order::Held`] go now.
+    /// Sends packets that were written as [`Order::Held`].
     Flush,
-    /// Nobody else is let in.
+    /// Closes the listener.
     StopAccepting,
-    /// A peer has come whose process this one has not started: [`Event::Started`] if it can be watched.
+    /// Watches the process of a peer that was started elsewhere. [`Event::Started`] follows if that is possible.
     Watch { peer: usize, pid: u32, conn: Conn },
-    /// Ends the process of a peer.
+    /// Kills the process of a peer.
     Kill(usize),
     /// The start of the lane has succeeded or failed.
     Started(Result<()>),
@@ -120,26 +121,26 @@ pub(crate) enum Action {
     Reply { worker: WorkerId, seq: u64, reply: Reply },
     /// A notice for the inbox.
     Notice { worker: WorkerId, notice: Notice },
-    /// The lane has room.
+    /// The lane, which was full, has room again.
     Room,
     /// Workers have left.
     Left(WorkerRange),
-    /// Workers are lost, and why.
+    /// Workers are lost, with the reason.
     Lost(WorkerRange, Error),
-    /// A call of the store, to be answered over the connection.
+    /// A call of the store. The answer goes over the connection.
     Ask { conn: Conn, id: u64, epoch: u64, call: StoreCall },
-    /// A descriptor came with the message before; to be answered over the connection.
+    /// Stores a descriptor that came with the message. The answer goes over the connection.
     Share { conn: Conn, id: u64, name: SharedFd },
-    /// A descriptor is taken back.
+    /// Closes a shared descriptor.
     Unshare(SharedFd),
-    /// A descriptor is wanted over the connection.
+    /// Sends a shared descriptor over the connection.
     Receive { conn: Conn, id: u64, name: SharedFd },
-    /// All descriptors of a worker are gone.
+    /// Closes all descriptors that a worker has shared.
     Forget(WorkerId),
     /// A line that a worker has printed.
     Output { from: String, is_err: bool, line: Arc<[u8]> },
-    /// The ring waits for this peer no more.
+    /// Retires the peer's reader of the ring.
     Retire(usize),
-    /// Nothing is left of any peer.
+    /// All peers are gone: the reactor thread ends.
     Over,
 }

@@ -1,4 +1,4 @@
-//! The state machine: events in, writes and actions out.
+//! The controller's state machine: handles events, and queues writes and actions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,19 +14,19 @@ use super::admission::{Joined, NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
 use super::closing::{Leave, Phase};
 use super::event::{Action, Conn, Event, Order, Origin, Write};
-use super::hear::garbage;
 use super::outbox::Outbox;
-use super::peer::{Cause, Kind, Peer, Process, State};
+use super::peer::{Cause, Kind, Peer, PeerState, Process};
+use super::receive::garbage;
 use crate::engine::fault::{self, Fault};
 use crate::engine::limits::packet_limit;
 use crate::engine::{Attention, Liveness};
 
-/// What the peers of a lane have to match, and what they are told.
+/// The requirements for the peers of a lane, and the configuration that they are sent.
 #[derive(Debug)]
 pub(crate) enum Terms {
-    /// Nodes; which one a node is, and which workers it has, is its own.
+    /// Nodes. The engine fills in each node's number and workers.
     Nodes(NodeTerms, Assignment),
-    /// Processes that know this token; the place in the ring is each one's own.
+    /// Processes with this token. The engine fills in each one's place in the ring.
     Processes { workers: WorkerRange, token: Arc<[u8]>, welcome: Welcome, start: Duration, silence: Duration },
 }
 
@@ -37,12 +37,12 @@ pub(crate) struct Controller {
     told: Told,
     pub(super) start: Duration,
     pub(super) workers: WorkerRange,
-    /// Until all peers have come, or it is clear that they won't.
-    pub(super) door: Option<Door>,
+    /// Connections that are not peers yet; `None` once the start has succeeded or failed.
+    pub(super) admission: Option<Admission>,
     pub(super) peers: Vec<Peer>,
     pub(super) conns: BTreeMap<Conn, usize>,
     pub(super) batch: Batch,
-    /// When packets that wait for others go without them.
+    /// When held packets are sent even if no other packet follows.
     pub(super) held_until: Option<Instant>,
     attention: Attention,
     pub(super) out: Outbox,
@@ -50,20 +50,20 @@ pub(crate) struct Controller {
     pub(super) epoch: u64,
     pub(super) phase: Phase,
     pub(super) leave: Leave,
-    /// The end of workers that did not leave, and of what they did, once the lane is closed.
+    /// The workers that did not leave; `Some` once the lane is closed.
     pub(super) stuck: Option<Vec<String>>,
-    /// There is an earlier timeout than the one known.
+    /// The reactor thread has to be told of an earlier timeout.
     pub(super) has_new_timeout: bool,
 }
 
-/// Connections that are no peers yet.
+/// Admission of connections that are not peers yet.
 #[derive(Debug)]
-pub(super) enum Door {
+pub(super) enum Admission {
     Nodes(Nodes),
     Processes(Processes),
 }
 
-/// What peers are told when they come.
+/// The configuration that peers are sent when they join.
 #[derive(Clone, Debug)]
 enum Told {
     Assignment(Assignment),
@@ -71,24 +71,24 @@ enum Told {
 }
 
 impl Controller {
-    /// A lane that starts `now`.
+    /// Makes a lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let (kind, workers, per_peer, start, heartbeat, silence, door, told) = match terms {
+        let (kind, workers, per_peer, start, heartbeat, silence, admission, told) = match terms {
             Terms::Nodes(terms, told) => {
                 let Assignment { workers, start, heartbeat, silence, .. } = told;
-                let (per_node, door) = (terms.per_node, Door::Nodes(Nodes::new(terms)));
-                (Kind::Node, workers, per_node, start, heartbeat, silence, door, Told::Assignment(told))
+                let (per_node, admission) = (terms.per_node, Admission::Nodes(Nodes::new(terms)));
+                (Kind::Node, workers, per_node, start, heartbeat, silence, admission, Told::Assignment(told))
             }
             Terms::Processes { workers, token, welcome, start, silence } => {
-                let door = Door::Processes(Processes::new(token));
-                (Kind::Process, workers, 1, start, Duration::MAX, silence, door, Told::Welcome(welcome))
+                let admission = Admission::Processes(Processes::new(token));
+                (Kind::Process, workers, 1, start, Duration::MAX, silence, admission, Told::Welcome(welcome))
             }
         };
         let liveness = Liveness::new(heartbeat, silence, now);
         let peer = |(index, members): (usize, WorkerRange)| {
-            let name = match &door {
-                Door::Nodes(nodes) => nodes.name(index, None),
-                Door::Processes(_) => members.first().to_string(),
+            let name = match &admission {
+                Admission::Nodes(nodes) => nodes.name(index, None),
+                Admission::Processes(_) => members.first().to_string(),
             };
             Peer::new(members, name, liveness.clone())
         };
@@ -98,7 +98,7 @@ impl Controller {
             told,
             start,
             workers,
-            door: Some(door),
+            admission: Some(admission),
             batch: Batch::new(peers.len()),
             peers,
             held_until: None,
@@ -113,16 +113,16 @@ impl Controller {
         }
     }
 
-    /// Takes in what has happened.
+    /// Handles an event.
     pub(crate) fn handle(&mut self, event: Event, now: Instant) {
-        // Threads that do not listen bring these events, too.
+        // Other threads than the reactor bring these events, so they do not show that the reactor runs.
         let is_heard = !matches!(
             event,
             Event::Signal(_) | Event::Close(_) | Event::Dropped | Event::Full(..) | Event::Accused(..)
         );
-        if is_heard && self.attention.look(now) && !fault::is_planted(Fault::NoExcuse) {
+        if is_heard && self.attention.check(now) && !fault::is_planted(Fault::NoExcuse) {
             self.peers.iter_mut().for_each(|peer| peer.liveness.excuse(now));
-            if let Some(Door::Nodes(nodes)) = &mut self.door {
+            if let Some(Admission::Nodes(nodes)) = &mut self.admission {
                 nodes.excuse(now);
             }
         }
@@ -130,12 +130,12 @@ impl Controller {
             Event::Opened(conn, origin) => self.open(conn, origin, now),
             Event::Closed(why) => self.stop_accepting(why, now),
             Event::Bytes(conn, bytes) => {
-                if let Some(Door::Nodes(nodes)) = &mut self.door {
+                if let Some(Admission::Nodes(nodes)) = &mut self.admission {
                     nodes.bytes(conn, &bytes, now, &mut self.out);
                 }
             }
             Event::Message(conn, message) => match self.conns.get(&conn) {
-                Some(peer) => self.hear(*peer, conn, message, now),
+                Some(peer) => self.receive(*peer, conn, message, now),
                 None => self.admit(conn, message, now),
             },
             Event::Heard(conn) => {
@@ -154,7 +154,10 @@ impl Controller {
                     now,
                 ),
                 None => {
-                    let why = why.map_or_else(|| "it left without a word".into(), |why| format!("it left: {why}"));
+                    let why = why.map_or_else(
+                        || "it closed the connection without a message".into(),
+                        |why| format!("its connection failed: {why}"),
+                    );
                     self.lose(conn, Error::protocol(why), now);
                 }
             },
@@ -166,14 +169,14 @@ impl Controller {
                 }
             }
             Event::Started(index, child) => {
-                self.peers[index].process = child.map_or(Process::Stranger, Process::Child);
+                self.peers[index].process = child.map_or(Process::Foreign, Process::Child);
                 if self.phase == (Phase::Ending { kill: None }) {
                     self.kill(index);
                 }
             }
             Event::Ended(index, status) => {
                 self.peers[index].process = Process::Ended(status);
-                // Nothing comes of a process that has ended, whichever process may hold its end of the connection.
+                // Its end of the connection may be held open by another process, so it is closed here.
                 if self.kind == Kind::Process {
                     self.close(index, Cause::Unknown, now);
                 }
@@ -184,21 +187,21 @@ impl Controller {
             Event::Close(limit) => self.begin_to_close(limit, now),
             Event::Dropped => self.abandon(now),
             Event::Broken(why) => self.break_off(&why, now),
-            Event::Timer => self.look(now),
+            Event::Timer => self.on_timer(now),
         }
     }
 
-    /// Bytes that are to be written now, by the thread that has brought the event.
+    /// The next packet, to be written now by the thread that has brought the event.
     pub(crate) fn next_write(&mut self) -> Option<Write> {
         self.out.writes.pop_front()
     }
 
-    /// What is to be done next.
+    /// The next action for the reactor thread.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         self.out.actions.pop_front()
     }
 
-    /// Whether the thread that does what is to be done has to be woken: there is something, or an earlier timeout.
+    /// Whether the reactor thread has to be woken, for an action or an earlier timeout.
     pub(crate) fn take_wake(&mut self) -> bool {
         let has_new_timeout = std::mem::take(&mut self.has_new_timeout) && !fault::is_planted(Fault::MissedWake);
         has_new_timeout || !self.out.actions.is_empty()
@@ -209,21 +212,21 @@ impl Controller {
         if self.phase == Phase::Over {
             return None;
         }
-        let door = self.door.as_ref().and_then(|door| match door {
-            Door::Nodes(nodes) => nodes.next_timeout(),
-            Door::Processes(processes) => processes.next_timeout(),
+        let admission = self.admission.as_ref().and_then(|admission| match admission {
+            Admission::Nodes(nodes) => nodes.next_timeout(),
+            Admission::Processes(processes) => processes.next_timeout(),
         });
         let peers = self.peers.iter().filter_map(Peer::next_timeout);
         let (batch, attention) = (self.batch.deadline(), self.attention.next_timeout());
-        let others = [door, batch, self.held_until, self.phase_timeout(), attention];
+        let others = [admission, batch, self.held_until, self.phase_timeout(), attention];
         peers.chain(others.into_iter().flatten()).min()
     }
 
     /// Whether connections are to be accepted.
     pub(crate) fn accepts(&self) -> bool {
-        match &self.door {
-            Some(Door::Nodes(nodes)) => nodes.accepts(),
-            door => door.is_some(),
+        match &self.admission {
+            Some(Admission::Nodes(nodes)) => nodes.accepts(),
+            admission => admission.is_some(),
         }
     }
 
@@ -232,7 +235,7 @@ impl Controller {
         self.workers
     }
 
-    /// Bytes of the values of one command or reply.
+    /// Limit for the bytes of the values of one command or reply.
     pub(crate) fn value_limit(&self) -> usize {
         match &self.told {
             Told::Assignment(assignment) => assignment.config.value_limit,
@@ -250,12 +253,12 @@ impl Controller {
         self.place(worker).and_then(|(peer, _)| self.conn(peer))
     }
 
-    /// What a worker is doing.
+    /// The progress of a worker.
     pub(crate) fn progress(&self, worker: WorkerId) -> Progress {
         self.place(worker).map(|(peer, at)| self.peers[peer].progress[at].clone()).unwrap_or_default()
     }
 
-    /// The peer of a worker, and which of its workers it is.
+    /// The peer of a worker, and the worker's index in it.
     pub(super) fn place(&self, worker: WorkerId) -> Option<(usize, usize)> {
         let at = self.workers.position(worker)?;
         let per_peer = self.peers.first()?.progress.len();
@@ -263,11 +266,11 @@ impl Controller {
     }
 
     fn open(&mut self, conn: Conn, origin: Origin, now: Instant) {
-        match (&mut self.door, origin) {
-            (Some(Door::Nodes(nodes)), Origin::Tcp { address, nonce }) => {
+        match (&mut self.admission, origin) {
+            (Some(Admission::Nodes(nodes)), Origin::Tcp { address, nonce }) => {
                 nodes.open(conn, address, nonce, now, &mut self.out);
             }
-            (Some(Door::Processes(processes)), Origin::Unix { pid }) => {
+            (Some(Admission::Processes(processes)), Origin::Unix { pid }) => {
                 let is_ours = |pid| self.peers.iter().any(|peer| peer.process == Process::Child(pid));
                 processes.open(conn, pid, pid.is_some_and(is_ours), now, &mut self.out);
             }
@@ -276,18 +279,20 @@ impl Controller {
     }
 
     fn stop_accepting(&mut self, why: io::Error, now: Instant) {
-        match &mut self.door {
-            Some(Door::Nodes(nodes)) => nodes.pause(why, now, &mut self.out),
-            Some(Door::Processes(_)) => self.give_up(&Error::system("the lane can't accept connections", why), now),
+        match &mut self.admission {
+            Some(Admission::Nodes(nodes)) => nodes.pause(why, now, &mut self.out),
+            Some(Admission::Processes(_)) => {
+                self.give_up(&Error::system("the lane can't accept connections", why), now)
+            }
             None => {}
         }
     }
 
-    /// A message of a connection that is no peer.
+    /// Handles a message of a connection that is not a peer.
     fn admit(&mut self, conn: Conn, message: Message, now: Instant) {
-        match &mut self.door {
-            Some(Door::Nodes(nodes)) => nodes.message(conn, message, now, &mut self.out),
-            Some(Door::Processes(processes)) => {
+        match &mut self.admission {
+            Some(Admission::Nodes(nodes)) => nodes.message(conn, message, now, &mut self.out),
+            Some(Admission::Processes(processes)) => {
                 let verdict = processes.message(conn, message, &mut self.out);
                 self.judge(conn, verdict, now);
             }
@@ -295,11 +300,11 @@ impl Controller {
         }
     }
 
-    /// A connection that is no peer is of no use any more.
+    /// Drops a connection that is not a peer and has failed.
     fn lose(&mut self, conn: Conn, why: Error, now: Instant) {
-        match &mut self.door {
-            Some(Door::Nodes(nodes)) => nodes.lose(conn, &why, now, &mut self.out),
-            Some(Door::Processes(processes)) => {
+        match &mut self.admission {
+            Some(Admission::Nodes(nodes)) => nodes.lose(conn, &why, now, &mut self.out),
+            Some(Admission::Processes(processes)) => {
                 let verdict = processes.lose(conn, why, &mut self.out);
                 self.judge(conn, verdict, now);
             }
@@ -307,12 +312,13 @@ impl Controller {
         }
     }
 
-    /// All nodes have come: tells each which one it is.
+    /// Assigns numbers and workers to the nodes, which have all joined.
     fn assign(&mut self, joined: Vec<Joined>, now: Instant) {
-        let (Told::Assignment(assignment), Some(Door::Nodes(nodes))) = (self.told.clone(), self.door.take()) else {
+        let (Told::Assignment(assignment), Some(Admission::Nodes(nodes))) = (self.told.clone(), self.admission.take())
+        else {
             return;
         };
-        // They are to say what is wrong before this end gives up.
+        // Nodes get 90 % of the time left, so that they report what is wrong before the controller gives up.
         let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
         for (index, Joined { conn, join, .. }) in joined.into_iter().enumerate() {
@@ -320,47 +326,47 @@ impl Controller {
             peer.name = nodes.name(index, Some(&join.name));
             let (node, workers) = (index as u32 + 1, peer.workers);
             let assignment = Assignment { node, workers, start: left, ..assignment.clone() };
-            self.seat(index, State::Joined(conn), conn, now);
+            self.attach(index, PeerState::Joined(conn), conn, now);
             self.out.send(conn, &Message::Assign(assignment));
         }
         self.out.act(Action::StopAccepting);
         nodes.end(None, &mut self.out);
     }
 
-    /// What becomes of a connection to the door of processes.
+    /// Carries out the verdict on the connection of a process.
     fn judge(&mut self, conn: Conn, verdict: Option<Verdict>, now: Instant) {
         match verdict {
             None => {}
-            Some(Verdict::Refused { pid, worker, error }) => self.send_away(pid, worker, &error, now),
-            Some(Verdict::Worker { pid, hello }) => match self.seat_for(hello.worker) {
+            Some(Verdict::Refused { pid, worker, error }) => self.reject(pid, worker, &error, now),
+            Some(Verdict::Worker { pid, hello }) => match self.expected_peer(hello.worker) {
                 Err(error) => {
                     self.out.refuse(conn, &error);
-                    self.send_away(pid, None, &error, now);
+                    self.reject(pid, None, &error, now);
                 }
                 Ok(index) => self.welcome(index, conn, pid, now),
             },
         }
     }
 
-    /// A connection was refused. If it is one of a worker that is waited for, the lane does not come about.
-    fn send_away(&mut self, pid: Option<u32>, worker: Option<WorkerId>, error: &Error, now: Instant) {
+    /// Handles a refused connection. If it is that of an expected worker, the start of the lane fails.
+    fn reject(&mut self, pid: Option<u32>, worker: Option<WorkerId>, error: &Error, now: Instant) {
         let is_its = |peer: &&Peer| pid.is_some_and(|pid| peer.process == Process::Child(pid));
         match worker.or(self.peers.iter().find(is_its).map(|peer| peer.workers.first())) {
             Some(worker) => {
                 let peer = LostPeer::Workers { workers: worker.into(), node: None };
-                let lost = Error::lost(peer, LossCause::Refused(error.to_string()));
+                let lost = Error::peer_lost(peer, LossCause::Refused(error.to_string()));
                 self.give_up(&lost, now);
             }
-            None => tracing::warn!(pid, %error, "a stranger was sent away"),
+            None => tracing::warn!(pid, %error, "a process that is no worker of this lane was refused"),
         }
     }
 
-    /// The peer of a worker that has not come yet.
-    fn seat_for(&self, worker: WorkerId) -> Result<usize> {
+    /// The peer of a worker that has not joined yet.
+    fn expected_peer(&self, worker: WorkerId) -> Result<usize> {
         let (index, _) = self.place(worker).ok_or_else(|| Error::refused(format!("this lane has no {worker}")))?;
         match self.peers[index].state {
-            State::Expected => Ok(index),
-            _ => Err(Error::refused(format!("{worker} is here already"))),
+            PeerState::Expected => Ok(index),
+            _ => Err(Error::refused(format!("{worker} has joined already"))),
         }
     }
 
@@ -371,16 +377,16 @@ impl Controller {
         }
         let order = if welcome.ring.is_some() { Order::WithRing } else { Order::Urgent };
         self.out.send_as(conn, &Message::Welcome(welcome), order);
-        self.seat(index, State::Ready(conn), conn, now);
+        self.attach(index, PeerState::Ready(conn), conn, now);
         if let (Process::Unknown, Some(pid)) = (self.peers[index].process, pid) {
             self.out.act(Action::Watch { peer: index, pid, conn });
         }
         self.start_if_ready();
     }
 
-    /// The lane has come about once all workers of all peers have started.
+    /// Ends the start once all workers of all peers have started.
     pub(super) fn start_if_ready(&mut self) {
-        let is_ready = self.peers.iter().all(|peer| matches!(peer.state, State::Ready(_)));
+        let is_ready = self.peers.iter().all(|peer| matches!(peer.state, PeerState::Ready(_)));
         if is_ready && let Phase::Starting(_) = self.phase {
             self.out.act(Action::StopAccepting);
             self.end_admission(None);
@@ -389,8 +395,8 @@ impl Controller {
         }
     }
 
-    /// A connection is that of a peer from now on.
-    fn seat(&mut self, index: usize, state: State, conn: Conn, now: Instant) {
+    /// Makes a connection that of a peer.
+    fn attach(&mut self, index: usize, state: PeerState, conn: Conn, now: Instant) {
         let peer = &mut self.peers[index];
         peer.state = state;
         peer.liveness.excuse(now);
@@ -399,23 +405,23 @@ impl Controller {
         self.out.act(Action::Listen(conn, packet_limit(self.value_limit())));
     }
 
-    /// What depends on time alone.
-    fn look(&mut self, now: Instant) {
+    /// Handles timeouts and heartbeats.
+    fn on_timer(&mut self, now: Instant) {
         self.linger(now);
         if self.held_until.take_if(|until| now >= *until).is_some() {
             self.out.act(Action::Flush);
         }
-        match &mut self.door {
-            Some(Door::Nodes(nodes)) => {
-                if let Some(joined) = nodes.look(now, &mut self.out) {
+        match &mut self.admission {
+            Some(Admission::Nodes(nodes)) => {
+                if let Some(joined) = nodes.on_timer(now, &mut self.out) {
                     self.assign(joined, now);
                 }
             }
-            Some(Door::Processes(_)) => {
-                while let Some(Door::Processes(processes)) = &mut self.door
+            Some(Admission::Processes(_)) => {
+                while let Some(Admission::Processes(processes)) = &mut self.admission
                     && let Some(Verdict::Refused { pid, worker, error }) = processes.expire(now, &mut self.out)
                 {
-                    self.send_away(pid, worker, &error, now);
+                    self.reject(pid, worker, &error, now);
                 }
             }
             None => {}
@@ -450,12 +456,12 @@ impl Controller {
             let missing: Vec<&str> = self.peers.iter().filter(is_missing).map(|peer| peer.name.as_str()).collect();
             missing.join(", ")
         };
-        let state = match &self.door {
-            Some(Door::Nodes(nodes)) => nodes.missing(),
-            Some(Door::Processes(_)) => {
-                format!("{} did not connect", missing(|peer| matches!(peer.state, State::Expected)))
+        let state = match &self.admission {
+            Some(Admission::Nodes(nodes)) => nodes.missing(),
+            Some(Admission::Processes(_)) => {
+                format!("{} did not connect", missing(|peer| matches!(peer.state, PeerState::Expected)))
             }
-            None => format!("{} did not start all workers", missing(|peer| !matches!(peer.state, State::Ready(_)))),
+            None => format!("{} did not start all workers", missing(|peer| !matches!(peer.state, PeerState::Ready(_)))),
         };
         Error::Deadline { operation: "start".into(), after: self.start, state }
     }

@@ -2,29 +2,30 @@
 //!
 //! ```text
 //!  connection ──▶ admission ──▶ peer ─────────────────▶ closed ────────▶ reported ───────▶ gone
-//!                 (limited in    (HELLO or JOIN taken;   (its process     (lost, left, or   (nothing is
-//!                 number and     silence, credit,        may tell why)    the start fails)  left of it)
-//!                 time)          progress)
+//!                 (limited in    (after HELLO or JOIN;   (waits for the   (lost, left, or   (process and
+//!                 number and     silence, credit,        process's exit   the start fails)  connection
+//!                 time)          progress)               status)                            have ended)
 //!  frames ──▶ batch ───────────▶ each peer's connection, or the ring
 //! ```
 //!
-//! A lane starts: it admits connections until each peer has come, and for nodes until each is ready. Then it runs until it is closed
-//! or dropped: peers are told to leave, have their time for it, and what is left of them is closed or killed.
+//! While the lane starts, it admits connections until each peer has joined and started its workers. Then it runs until
+//! it is closed or dropped: peers are told to leave and get a grace period, after which connections are closed and
+//! processes killed.
 
 mod admission;
 mod batch;
 mod closing;
 mod event;
-mod hear;
 mod machine;
 mod outbox;
 mod peer;
+mod receive;
 mod submit;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use admission::NodeTerms;
-pub(crate) use batch::{ENOUGH, pack, pack_after, pack_beside};
+pub(crate) use batch::{FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 pub(crate) use event::{Action, Conn, Event, Order, Origin, Write};
 pub(crate) use machine::{Controller, Terms};

@@ -1,4 +1,4 @@
-//! What follows from events, until somebody takes it.
+//! Queues of the writes and actions that follow from events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ impl Outbox {
         self.writes.push_back(Write { conn, bytes: bytes.into(), order, snapshot: None, pieces: None, transfer: None });
     }
 
-    /// Writes frames, with the large tensors that lie beside them.
+    /// Writes frames, with their large tensors.
     pub(super) fn write_load(&mut self, conn: Conn, load: &Load, order: Order) {
         let Load { packets, snapshot, pieces, transfer, .. } = load.clone();
         self.writes.push_back(Write { conn, bytes: packets, order, snapshot, pieces, transfer });
     }
 
-    /// Sends the tensors of a transfer, or takes them back if there are none.
+    /// Sends `content`, the tensors of a transfer; without content, withdraws the transfer.
     pub(super) fn write_ahead(&mut self, conn: Conn, transfer: &Arc<Transfer>, content: Option<&Arc<Pieces>>) {
         let order = if content.is_some() { Order::Ahead } else { Order::Withdrawn };
         let (pieces, transfer) = (content.cloned(), Some(transfer.clone()));
@@ -50,7 +50,7 @@ impl Outbox {
         }
     }
 
-    /// Tells the other end why it is sent away, and closes the connection.
+    /// Tells the other end why it is refused, and closes the connection.
     pub(super) fn refuse(&mut self, conn: Conn, why: &Error) {
         self.send_as(conn, &Message::Bye(why.to_string()), Order::Last);
         self.act(Action::Close(conn));

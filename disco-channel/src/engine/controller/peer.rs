@@ -12,10 +12,11 @@ use crate::engine::Liveness;
 use crate::engine::credit::Credit;
 use crate::engine::fault::{self, Fault};
 
-/// How long after its connection was closed a worker's process may take to end, until the worker is reported without its status.
-const STATUS: Duration = Duration::from_millis(500);
+/// Time to wait for the exit status of a process whose connection was closed, before its worker is reported lost
+/// without it.
+const EXIT_STATUS_GRACE: Duration = Duration::from_millis(500);
 
-/// What peers of a lane are.
+/// The kind of a lane's peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Nodes, with one or more workers each.
@@ -24,57 +25,57 @@ pub(crate) enum Kind {
     Process,
 }
 
-/// The process of a peer, as far as it is known.
+/// The process of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Process {
-    /// It was started elsewhere, and has not come or can't be watched.
+    /// Started elsewhere and not connected yet, or it can't be watched.
     Unknown,
-    /// It was started by this process, with this id.
+    /// Started by this process, with this id.
     Child(u32),
-    /// It was started elsewhere.
-    Stranger,
-    /// It has ended; how is known of children.
+    /// Started elsewhere.
+    Foreign,
+    /// It has ended. The status is known for children only.
     Ended(Option<ExitStatus>),
 }
 
-/// One peer.
+/// A worker process or a node.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) workers: WorkerRange,
-    /// What it is called, once it has come.
+    /// The peer's name in messages.
     pub(super) name: String,
     pub(super) process: Process,
-    pub(super) state: State,
+    pub(super) state: PeerState,
     pub(super) liveness: Liveness,
     pub(super) credit: Credit,
     pub(super) progress: Vec<Progress>,
 }
 
-/// How far a peer is between its start and its end.
+/// The state of a peer between its start and its end.
 #[derive(Debug)]
-pub(super) enum State {
-    /// It has not come.
+pub(super) enum PeerState {
+    /// It has not joined.
     Expected,
-    /// It has come, and not all its workers have started.
+    /// It has joined, and not all its workers have started.
     Joined(Conn),
     /// All its workers have started.
     Ready(Conn),
-    /// Its connection was closed at this time, or it was clear that there would be none.
+    /// Its connection was closed at this time, or it ended without having had one.
     Closed(Instant, Cause),
     /// Its end was reported.
     Reported(Cause),
-    /// Its end was reported, and nothing is left of it.
+    /// Its end was reported, and its process has ended.
     Gone(Cause),
 }
 
 /// Why the connection of a peer is closed.
 #[derive(Clone, Debug)]
 pub(super) enum Cause {
-    /// It never had one.
+    /// There never was a connection.
     Absent,
-    /// Its workers have left, but for those named here.
+    /// Its workers have left, except those named here.
     Left(String),
-    /// Its process may tell why.
+    /// Unknown until the exit status of its process is.
     Unknown,
     Known(LossCause),
 }
@@ -82,37 +83,37 @@ pub(super) enum Cause {
 impl Peer {
     pub(super) fn new(workers: WorkerRange, name: String, liveness: Liveness) -> Self {
         let progress = vec![Progress::default(); workers.len()];
-        let (process, state, credit) = (Process::Unknown, State::Expected, Credit::default());
+        let (process, state, credit) = (Process::Unknown, PeerState::Expected, Credit::default());
         Self { workers, name, process, state, liveness, credit, progress }
     }
 
-    /// Its connection, while that is open.
+    /// The connection, while it is open.
     pub(super) fn conn(&self) -> Option<Conn> {
-        if let State::Joined(conn) | State::Ready(conn) = self.state { Some(conn) } else { None }
+        if let PeerState::Joined(conn) | PeerState::Ready(conn) = self.state { Some(conn) } else { None }
     }
 
-    /// Why its connection is closed.
+    /// Why the connection is closed.
     pub(super) fn cause(&self) -> Option<&Cause> {
         match &self.state {
-            State::Expected | State::Joined(_) | State::Ready(_) => None,
-            State::Closed(_, cause) | State::Reported(cause) | State::Gone(cause) => Some(cause),
+            PeerState::Expected | PeerState::Joined(_) | PeerState::Ready(_) => None,
+            PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Gone(cause) => Some(cause),
         }
     }
 
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.process, Process::Child(_) | Process::Stranger)
+        matches!(self.process, Process::Child(_) | Process::Foreign)
     }
 
     pub(super) fn is_gone(&self) -> bool {
-        matches!(self.state, State::Gone(_))
+        matches!(self.state, PeerState::Gone(_))
     }
 
-    /// Whether it has left and its process does not concern this lane: another program has started it, and may have plans for it.
+    /// Whether the peer has left and its process, which another program has started, may go on.
     pub(super) fn is_free(&self) -> bool {
-        matches!(self.cause(), Some(Cause::Left(_))) && self.process == Process::Stranger
+        matches!(self.cause(), Some(Cause::Left(_))) && self.process == Process::Foreign
     }
 
-    /// Whether it ended as a peer does that was told to leave.
+    /// Whether the peer ended as it should after it was told to leave.
     pub(super) fn is_clean(&self, kind: Kind) -> bool {
         let succeeded = |status: ExitStatus| status.success();
         match self.cause() {
@@ -124,21 +125,21 @@ impl Peer {
         }
     }
 
-    /// Its connection is closed, or there will be none. Returns the connection if it was open.
+    /// Marks the peer as closed. Returns the connection if it was open.
     pub(super) fn close(&mut self, cause: Cause, now: Instant) -> Option<Conn> {
         let (conn, cause) = match (&self.state, cause) {
-            (State::Expected, Cause::Unknown) => (None, Cause::Absent),
-            (State::Expected | State::Joined(_) | State::Ready(_), cause) => (self.conn(), cause),
+            (PeerState::Expected, Cause::Unknown) => (None, Cause::Absent),
+            (PeerState::Expected | PeerState::Joined(_) | PeerState::Ready(_), cause) => (self.conn(), cause),
             _ => return None,
         };
-        self.state = State::Closed(now, cause);
+        self.state = PeerState::Closed(now, cause);
         conn
     }
 
-    /// Why it is gone, once that is clear, to be reported now.
+    /// Returns the cause of the peer's end, once, when it is known and has to be reported.
     pub(super) fn take_end(&mut self, kind: Kind, now: Instant) -> Option<LossCause> {
-        let State::Closed(since, cause) = &self.state else { return None };
-        let is_late = now.saturating_duration_since(*since) >= STATUS || fault::is_planted(Fault::NoStatus);
+        let PeerState::Closed(since, cause) = &self.state else { return None };
+        let is_late = now.saturating_duration_since(*since) >= EXIT_STATUS_GRACE || fault::is_planted(Fault::NoStatus);
         let why = match (cause, self.process) {
             (Cause::Known(why), _) => why.clone(),
             _ if !self.has_ended(kind) && !is_late => return None,
@@ -148,32 +149,32 @@ impl Peer {
             }
             _ => LossCause::ConnectionClosed,
         };
-        self.state = State::Reported(cause.clone());
+        self.state = PeerState::Reported(cause.clone());
         Some(why)
     }
 
-    /// Whether its end was reported and now nothing is left of it.
+    /// Marks a reported peer whose process has ended as gone. Returns whether it did.
     pub(super) fn take_rest(&mut self, kind: Kind) -> bool {
         match &self.state {
-            State::Reported(cause) if self.has_ended(kind) => {
-                self.state = State::Gone(cause.clone());
+            PeerState::Reported(cause) if self.has_ended(kind) => {
+                self.state = PeerState::Gone(cause.clone());
                 true
             }
             _ => false,
         }
     }
 
-    /// Whether nothing is left of it but its connection. A node is gone with that.
+    /// Whether the process has ended or does not matter. A node ends with its connection.
     fn has_ended(&self, kind: Kind) -> bool {
         kind == Kind::Node || !self.is_running() || self.is_free()
     }
 
-    /// When there is something to look at next.
+    /// When the silence timeout, heartbeat or wait for the exit status is due next.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::Joined(_) | State::Ready(_) => self.liveness.next_timeout(),
-            State::Closed(since, _) => since.checked_add(STATUS),
-            State::Expected | State::Reported(_) | State::Gone(_) => None,
+            PeerState::Joined(_) | PeerState::Ready(_) => self.liveness.next_timeout(),
+            PeerState::Closed(since, _) => since.checked_add(EXIT_STATUS_GRACE),
+            PeerState::Expected | PeerState::Reported(_) | PeerState::Gone(_) => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Frames, on their way down.
+//! Sends frames to peers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,40 +10,40 @@ use super::batch::Load;
 use super::closing::Leave;
 use super::event::Order;
 use super::machine::Controller;
-use crate::engine::credit::CAPACITY;
+use crate::engine::credit::MAX_UNREAD_FRAMES;
 use crate::engine::fault::{self, Fault};
-use crate::shared_ring::Whom;
+use crate::shared_ring::WakeTarget;
 
-/// The largest frame that peers get that it does not concern.
-const SMALL: usize = 4 << 10;
-/// How long a packet that a peer does not wait for may wait for others to the same peer.
-const HELD_LIMIT: Duration = Duration::from_millis(200);
+/// The largest frame that is also sent to peers that it does not concern; larger ones are replaced by a no-op for them.
+const MAX_BYSTANDER_FRAME_BYTES: usize = 4 << 10;
+/// How long a packet may be held for a peer that it does not concern, until another packet goes to that peer.
+const MAX_HOLD_TIME: Duration = Duration::from_millis(200);
 
 impl Controller {
-    /// Frames that would be taken now: as many as the slowest peer has credit for.
+    /// Frames that the lane would take now: the least credit of all peers.
     pub(crate) fn room(&self) -> usize {
         let here = self.peers.iter().filter(|peer| !peer.is_gone());
-        here.map(|peer| peer.credit.left(self.batch.size())).min().unwrap_or(CAPACITY) as usize
+        here.map(|peer| peer.credit.left(self.batch.size())).min().unwrap_or(MAX_UNREAD_FRAMES) as usize
     }
 
-    /// Frames of at most 64 KiB that would be taken now, whatever large ones are under way.
+    /// Frames of at most 64 KiB that the lane would take now; bytes of unacknowledged large frames do not count.
     pub(crate) fn room_for_small(&self) -> usize {
         if fault::is_planted(Fault::SmallWaits) {
             return self.room();
         }
         let here = self.peers.iter().filter(|peer| !peer.is_gone());
-        here.map(|peer| peer.credit.left_for_small(self.batch.size())).min().unwrap_or(CAPACITY) as usize
+        here.map(|peer| peer.credit.left_for_small(self.batch.size())).min().unwrap_or(MAX_UNREAD_FRAMES) as usize
     }
 
-    /// Sends the large tensors of a frame that is still to come, to the peer of worker `to` or to all; without `content` they are taken
-    /// back.
+    /// Sends the large tensors of a later frame to the peer of worker `to`, or to all peers. Without `content`,
+    /// withdraws the transfer.
     pub(crate) fn send_ahead(&mut self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: Option<&Arc<Pieces>>) {
         let peer = to.and_then(|worker| self.place(worker)).map(|(peer, _)| peer);
         let peers = self.peers.iter().enumerate().filter(|(index, _)| to.is_none() || peer == Some(*index));
         peers.filter_map(|(_, peer)| peer.conn()).for_each(|conn| self.out.write_ahead(conn, transfer, content));
     }
 
-    /// A command goes.
+    /// Records the effect of a command that is about to be sent.
     pub(crate) fn note(&mut self, command: &Command) {
         match command {
             Command::Shutdown => self.leave = self.leave.max(Leave::InOrder),
@@ -52,23 +52,24 @@ impl Controller {
         }
     }
 
-    /// As [`Controller::submit_packed`].
+    /// [`Controller::submit_packed`] with the frame packed here.
     #[cfg(test)]
     pub(crate) fn submit(&mut self, frame: &Frame, now: Instant) -> Result<()> {
         self.submit_packed(frame, super::pack(frame)?, now)
     }
 
-    /// Passes a frame on, for which there is room: at once if somebody waits for its effect; else it may linger for others to go with
-    /// it. `packed` is what [`pack`](super::pack) gives: large packets are made before the engine is locked, since heartbeats need the lock.
+    /// Sends a frame; the caller has checked [`room`](Self::room). A frame for whose effect a caller waits is sent at
+    /// once; another may linger in the batch. `packed` is the result of [`pack`](super::pack): large packets are
+    /// encoded before the engine is locked, since heartbeats need the lock.
     ///
     /// # Errors
-    /// A value that can't leave the process.
+    /// A value can't leave the process.
     pub(crate) fn submit_packed(&mut self, frame: &Frame, packed: Option<Load>, now: Instant) -> Result<()> {
         match frame.command() {
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
                 let peer = self.place(*worker).map(|(peer, _)| peer);
-                let is_small = packed.is_none() && frame.bytes()?.len() <= SMALL;
-                let rest = (!is_small).then(|| frame.without_command());
+                let is_small = packed.is_none() && frame.bytes()?.len() <= MAX_BYSTANDER_FRAME_BYTES;
+                let rest = (!is_small).then(|| frame.as_noop());
                 self.submit_to((frame, packed), rest.as_ref(), peer, now)
             }
             command => {
@@ -76,7 +77,7 @@ impl Controller {
                     command,
                     Command::SyncAll | Command::GetAll { .. } | Command::Shutdown | Command::Recover { .. }
                 );
-                // A batch would be full with a large frame.
+                // A large frame would fill the batch.
                 if is_awaited || packed.is_some() {
                     let load = self.take(frame, packed, now)?;
                     load.iter().for_each(|load| self.load_all(load));
@@ -93,27 +94,27 @@ impl Controller {
         }
     }
 
-    /// Passes a large frame on to those whom its record in the ring concerns.
-    pub(crate) fn post(&mut self, load: &Load, whom: Whom) {
-        match whom {
-            Whom::All => self.load_all(load),
-            Whom::One(index) => self.load(index, load, Order::Last),
-            Whom::Nobody => {}
+    /// Sends a large frame to the peers for which a record in the ring keeps its place.
+    pub(crate) fn post(&mut self, load: &Load, target: WakeTarget) {
+        match target {
+            WakeTarget::All => self.load_all(load),
+            WakeTarget::One(index) => self.load(index, load, Order::Last),
+            WakeTarget::Nobody => {}
         }
     }
 
-    /// Passes on what has lingered.
+    /// Sends the batch if its deadline has passed.
     pub(super) fn linger(&mut self, now: Instant) {
         if let Some(load) = self.batch.expire(now)
-            // Else peers were told to leave, ahead of it.
+            // After a shutdown, peers take no more frames.
             && self.leave < Leave::AtOnce
         {
             self.load_all(&load);
         }
     }
 
-    /// Passes a frame on at once, behind those that linger, to the peer of which somebody waits; the others may get `rest` in its place,
-    /// and that when something else goes to them.
+    /// Sends a frame, and the batch before it, at once to the peer for whose reply a caller waits. Other peers get it,
+    /// or `rest` in its place, with a later packet.
     fn submit_to(
         &mut self,
         (frame, packed): (&Frame, Option<Load>),
@@ -137,13 +138,13 @@ impl Controller {
             load.iter().for_each(|load| self.load(index, load, order));
         }
         if self.held_until.is_none() && self.peers.len() > 1 {
-            self.held_until = now.checked_add(HELD_LIMIT);
+            self.held_until = now.checked_add(MAX_HOLD_TIME);
             self.has_new_timeout = true;
         }
         Ok(())
     }
 
-    /// What is to go at once with a frame.
+    /// Adds a frame to the batch and takes the batch; or sends the batch and takes the packed frame.
     fn take(&mut self, frame: &Frame, packed: Option<Load>, now: Instant) -> Result<Option<Load>> {
         match packed {
             None => {
@@ -165,7 +166,7 @@ impl Controller {
         self.batch.add(frame)
     }
 
-    /// Passes on what lingers.
+    /// Sends the batch.
     fn go(&mut self, now: Instant) {
         if let Some(load) = self.batch.take(now) {
             self.load_all(&load);

@@ -1,4 +1,4 @@
-//! Peers that exist only here: no clock, no socket.
+//! Tests of the controller's engine, without a clock or sockets.
 
 mod joining;
 
@@ -15,19 +15,19 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Command, Frame, RegisterId, WorkerId, WorkerRange, World, function};
 
 use super::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
-use crate::handshake::{GREETING, Guest, Request, VERDICT};
+use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
 use crate::token::Token;
 
 const MS: Duration = Duration::from_millis(1);
 const SILENCE: Duration = Duration::from_secs(5);
 const TOKEN: &str = "a secret of many words";
 
-/// An engine, and what it did so far.
+/// An engine with its recorded writes and actions.
 struct Bench {
     engine: Controller,
     start: Instant,
     now: Instant,
-    /// Bytes that were written, which only one peer reads at a time.
+    /// Written bytes that were not read yet.
     written: Vec<(Conn, Vec<u8>, Order)>,
     done: Vec<Action>,
 }
@@ -41,12 +41,12 @@ fn functions() -> Vec<String> {
 }
 
 impl Bench {
-    /// A lane to so many nodes with two workers each.
+    /// A lane to `nodes` nodes with two workers each.
     fn nodes(nodes: usize) -> Self {
         Self::nodes_with(nodes, SILENCE)
     }
 
-    /// The same with another limit for silence.
+    /// [`Self::nodes`] with another silence timeout.
     fn nodes_with(nodes: usize, silence: Duration) -> Self {
         let world = World::new(2 * nodes, 1).unwrap();
         let workers = WorkerRange::new(0..2 * nodes as u32);
@@ -58,7 +58,7 @@ impl Bench {
         Self::new(Terms::Nodes(terms, assignment))
     }
 
-    /// A lane to two processes that were started here.
+    /// A lane to two child processes.
     fn processes() -> Self {
         let config = WorkerConfig::new(World::new(2, 1).unwrap());
         let welcome = Welcome { config, ring: None, heartbeat: 1000 * MS };
@@ -93,7 +93,7 @@ impl Bench {
         self.on(Event::Message(conn(slot), message));
     }
 
-    /// Lets time pass, with all timers in between.
+    /// Lets time pass, with a timer event at each timeout.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(timeout) = self.engine.next_timeout().filter(|timeout| *timeout <= end) {
@@ -103,7 +103,7 @@ impl Bench {
         self.now = end;
     }
 
-    /// What was written to a connection since this was asked last, as messages.
+    /// The messages written to a connection since the last call.
     fn heard(&mut self, slot: u32) -> Vec<String> {
         let (mine, others) = std::mem::take(&mut self.written).into_iter().partition(|(to, ..)| *to == conn(slot));
         self.written = others;
@@ -116,7 +116,7 @@ impl Bench {
             .collect()
     }
 
-    /// What was done since this was asked last, but for what only concerns connections.
+    /// The actions since the last call, without those on connections.
     fn done(&mut self) -> Vec<String> {
         let done = std::mem::take(&mut self.done).into_iter();
         let is_shown =
@@ -139,15 +139,15 @@ impl Bench {
         self.on(Event::Opened(conn(slot), Origin::Tcp { address, nonce: [slot as u8; 32] }));
     }
 
-    /// Proves to have a token, in pieces.
+    /// Does a node's handshake, in pieces.
     fn prove(&mut self, slot: u32, token: &str, request: Request) {
         self.connect(slot);
-        let greeting: [u8; GREETING] = self.written.pop().unwrap().1.try_into().unwrap();
+        let greeting: [u8; GREETING_BYTES] = self.written.pop().unwrap().1.try_into().unwrap();
         let token = Token::new(token).unwrap();
-        let (guest, answer) = Guest::answer(&token, &greeting, [9; 32], request).unwrap();
+        let (node_handshake, answer) = NodeHandshake::answer(&token, &greeting, [9; 32], request).unwrap();
         answer.chunks(10).for_each(|piece| self.on(Event::Bytes(conn(slot), piece.to_vec())));
-        let verdict: [u8; VERDICT] = self.written.pop().unwrap().1.try_into().unwrap();
-        let is_taken = guest.judge(&token, &verdict).is_ok();
+        let verdict: [u8; VERDICT_BYTES] = self.written.pop().unwrap().1.try_into().unwrap();
+        let is_taken = node_handshake.judge(&token, &verdict).is_ok();
         assert_eq!(is_taken, self.done.iter().any(|action| matches!(action, Action::Listen(..))));
     }
 
@@ -156,13 +156,13 @@ impl Bench {
         self.pass(Duration::ZERO);
     }
 
-    /// Joins, before timers that are due.
+    /// Joins before due timers are handled.
     fn ask_to_join(&mut self, slot: u32, node: Option<u32>) {
         self.prove(slot, TOKEN, Request { node, per_node: None });
         self.say(slot, Message::Join(Join { name: "host".into(), functions: functions() }));
     }
 
-    /// The engine after all its nodes have started.
+    /// A lane whose nodes have all started.
     fn running(nodes: usize) -> Self {
         let mut bench = Self::nodes(nodes);
         (0..nodes as u32).for_each(|slot| bench.join(slot, None));
@@ -178,7 +178,7 @@ impl Bench {
         self.say(slot, Message::Hello(Hello { token, worker: WorkerId::new(worker), functions: functions() }));
     }
 
-    /// The engine after both processes have come.
+    /// A lane whose processes have both joined.
     fn working() -> Self {
         let mut bench = Self::processes();
         (0..2).for_each(|worker| bench.hello(worker, worker));
@@ -213,7 +213,7 @@ fn nodes_are_assigned_when_all_have_joined_and_the_lane_starts_when_all_are_read
 }
 
 #[test]
-fn a_connection_without_the_token_is_sent_away_and_named_when_nodes_are_missing() {
+fn a_connection_without_the_token_is_refused_and_named_when_nodes_are_missing() {
     let mut bench = Bench::nodes(1);
     bench.prove(1, "another secret of many words", Request::default());
     assert!(bench.is_closed(1));
@@ -225,13 +225,13 @@ fn a_connection_without_the_token_is_sent_away_and_named_when_nodes_are_missing(
     let failed = bench.done().remove(0);
     assert_eq!(
         failed,
-        "failed: start: no end after 30s: node 1 did not join; sent away: 127.0.0.1:1001: its token is another; \
-         127.0.0.1:1002: it speaks another language"
+        "failed: start: no end after 30s: node 1 did not join; refused: 127.0.0.1:1001: its token does not match; \
+         127.0.0.1:1002: it does not speak the Disco protocol"
     );
 }
 
 #[test]
-fn strangers_have_limited_time_and_the_oldest_makes_room() {
+fn unauthenticated_connections_time_out_and_the_oldest_is_evicted() {
     let mut bench = Bench::nodes(1);
     (0..256).for_each(|slot| bench.connect(slot));
     assert!(!bench.is_closed(0));
@@ -244,7 +244,7 @@ fn strangers_have_limited_time_and_the_oldest_makes_room() {
 }
 
 #[test]
-fn a_system_that_accepts_nobody_is_asked_again_later() {
+fn accept_is_retried_after_the_system_fails() {
     let mut bench = Bench::nodes(1);
     bench.on(Event::Closed(io::Error::other("too many open files")));
     assert!(!bench.engine.accepts());
@@ -253,16 +253,16 @@ fn a_system_that_accepts_nobody_is_asked_again_later() {
 }
 
 #[test]
-fn a_silent_node_is_lost_and_one_that_could_not_be_heard_is_not() {
+fn a_silent_node_is_lost_unless_the_controller_did_not_run() {
     let mut bench = Bench::running(2);
     for _ in 0..6 {
         bench.pass(1000 * MS);
         bench.say(0, Message::Alive);
     }
     assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: it has said nothing for 5s"]);
-    // Heartbeats went meanwhile.
+    // The controller has sent heartbeats meanwhile.
     assert!(bench.heard(0).len() >= 5);
-    // The thread that listens did not run.
+    // The reactor thread did not run.
     bench.now += 60_000 * MS;
     bench.on(Event::Timer);
     assert!(bench.done().is_empty());
@@ -271,7 +271,7 @@ fn a_silent_node_is_lost_and_one_that_could_not_be_heard_is_not() {
 }
 
 #[test]
-fn frames_linger_behind_one_another_and_not_behind_a_sync() {
+fn frames_linger_until_a_sync_sends_them_at_once() {
     let mut bench = Bench::running(1);
     let now = bench.now;
     (1..4).for_each(|seq| bench.engine.submit(&call(seq), now).unwrap());
@@ -300,13 +300,13 @@ fn a_packet_that_may_wait_for_others_goes_after_200_ms() {
 }
 
 #[test]
-fn a_node_that_acknowledges_nothing_leaves_no_room() {
+fn a_lane_is_full_while_a_node_acknowledges_no_frames() {
     let mut bench = Bench::running(2);
     for seq in 1..=1024 {
         assert_eq!(bench.engine.room() as u64, 1025 - seq);
         bench.engine.submit(&call(seq), bench.now).unwrap();
     }
-    assert!(bench.engine.check(|| "lane".into()).unwrap_err().to_string().ends_with("lane: is full"));
+    assert!(bench.engine.check(|| "lane".into()).unwrap_err().to_string().ends_with("lane: the lane is full"));
     bench.say(0, Message::Room { frames: 1024, bytes: 0 });
     assert!(bench.done().is_empty());
     bench.say(1, Message::Room { frames: 256, bytes: 0 });
@@ -314,19 +314,19 @@ fn a_node_that_acknowledges_nothing_leaves_no_room() {
 }
 
 #[test]
-fn questions_and_failures_of_epochs_that_nobody_has_begun_are_garbage() {
+fn requests_and_failures_of_epochs_that_have_not_begun_are_garbage() {
     let mut bench = Bench::running(1);
     let ask = |epoch| Message::Ask { id: 1, epoch, call: disco_core::wire::StoreCall::Get("key".into()) };
     bench.engine.note(&Command::Recover { epoch: 1 });
     bench.say(0, ask(1));
     assert!(bench.done()[0].starts_with("Ask "));
     bench.say(0, ask(2));
-    let lost = "node 1 (host) with workers 0 to 1 lost: it sent garbage: a question in epoch 2, which nobody has begun";
+    let lost = "node 1 (host) with workers 0 to 1 lost: it sent garbage: a request in epoch 2, which has not begun";
     assert_eq!(bench.done(), [lost, "Over"]);
 }
 
 #[test]
-fn a_closed_lane_gives_nodes_their_time_and_names_what_did_not_leave() {
+fn close_gives_nodes_a_grace_period_and_names_workers_that_did_not_leave() {
     let mut bench = Bench::running(3);
     bench.on(Event::Close(1000 * MS));
     bench.say(0, Message::Left(String::new()));
@@ -345,7 +345,7 @@ fn a_closed_lane_gives_nodes_their_time_and_names_what_did_not_leave() {
 }
 
 #[test]
-fn processes_of_nodes_are_killed_two_seconds_after_the_nodes_were_let_go_of() {
+fn processes_of_nodes_are_killed_two_seconds_after_their_connections_are_closed() {
     let mut bench = Bench::running(1);
     bench.on(Event::Started(0, Some(7)));
     bench.on(Event::Dropped);
@@ -376,7 +376,7 @@ fn a_process_that_ends_before_it_connects_fails_the_start_with_a_hint() {
 }
 
 #[test]
-fn the_status_of_a_process_is_waited_for_once_its_connection_is_closed_but_not_for_long() {
+fn a_loss_waits_for_the_exit_status_for_a_limited_time_after_the_connection_is_closed() {
     for (wait, why) in [(499, "its process ended: signal: 9 (SIGKILL)"), (500, "its connection was closed")] {
         let mut bench = Bench::working();
         bench.on(Event::Hung(conn(1), None));
@@ -387,7 +387,7 @@ fn the_status_of_a_process_is_waited_for_once_its_connection_is_closed_but_not_f
 }
 
 #[test]
-fn a_stranger_is_a_worker_only_with_the_token_and_a_free_place() {
+fn a_process_is_admitted_only_with_the_token_and_a_free_place() {
     let mut bench = Bench::processes();
     let hello = |token: &str, worker| {
         let (token, worker) = (token.as_bytes().into(), WorkerId::new(worker));
@@ -403,10 +403,10 @@ fn a_stranger_is_a_worker_only_with_the_token_and_a_free_place() {
     bench.say(5, hello(TOKEN, 0));
     assert!(bench.is_closed(5));
     assert!(bench.done().is_empty());
-    // But not one that is a process of this lane.
+    // A child of this lane is never evicted.
     bench.on(Event::Opened(conn(6), Origin::Unix { pid: Some(101) }));
     bench.say(6, hello("another", 1));
-    assert_eq!(bench.done()[0], "failed: worker 1 lost: its token is another session's");
+    assert_eq!(bench.done()[0], "failed: worker 1 lost: its token is that of another session");
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn processes_leave_cleanly_after_a_shutdown_and_are_lost_before() {
 fn processes_that_do_not_leave_are_aborted_then_killed() {
     let mut bench = Bench::working();
     bench.on(Event::Close(Duration::MAX));
-    // Once more, with less patience.
+    // Again, with a shorter limit.
     bench.on(Event::Close(100 * MS));
     bench.say(0, Message::Shutdown);
     bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
@@ -475,7 +475,7 @@ fn a_process_that_ends_while_others_are_still_to_come_fails_the_start() {
 }
 
 #[test]
-fn all_peers_are_lost_when_the_thread_that_serves_them_is_gone() {
+fn all_peers_are_lost_when_the_reactor_thread_fails() {
     let mut bench = Bench::running(2);
     bench.say(0, Message::Left(String::new()));
     bench.done();

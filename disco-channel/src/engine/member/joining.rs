@@ -1,4 +1,4 @@
-//! From the introduction until the controller takes or refuses a member.
+//! Joins a member: from its introduction until the controller accepts or refuses it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use disco_core::{Error, WorkerId};
 use super::serving::{Event, lost};
 use crate::engine::Liveness;
 
-/// Limit for the answer to a worker process.
-const WELCOME_LIMIT: Duration = Duration::from_secs(30);
-/// Limit for the controller's silence towards a node. The controller sends more than one message each second.
-const SILENCE: Duration = Duration::from_secs(10);
-/// Time after which a node shows that it waits for other nodes.
-const QUIET: Duration = Duration::from_secs(1);
+/// Timeout of a worker process for the controller's answer.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(30);
+/// Silence timeout of a node for the controller, which sends more than one message a second.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which a node tells its user that it waits for other nodes.
+const SHOW_WAITING_AFTER: Duration = Duration::from_secs(1);
 /// Interval of a node's heartbeats.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A member that has not been taken yet.
+/// A member that was not accepted yet.
 #[derive(Debug)]
 pub(crate) struct Joining {
-    /// None: a node.
+    /// `None` for a node.
     worker: Option<WorkerId>,
     since: Instant,
     liveness: Liveness,
@@ -31,60 +31,60 @@ pub(crate) struct Joining {
     actions: VecDeque<Action>,
 }
 
-/// What the driver of a member that joins has to do.
+/// An action for the driver of a joining member.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send(Message),
-    /// Shows that other nodes are waited for.
+    /// Tells the user that the node waits for other nodes.
     ShowWaiting,
-    /// The controller has taken the member: WELCOME or ASSIGN.
+    /// The controller accepts the member, with WELCOME or ASSIGN.
     Taken(Box<Message>),
-    /// This attempt has failed; another one may not.
+    /// This attempt failed; another one may succeed.
     Retry(LossCause),
     /// The controller refuses the member.
     Refused(Error),
 }
 
 impl Joining {
-    /// Sends HELLO or JOIN.
+    /// Begins with `introduction`: HELLO of a worker process, or JOIN of a node.
     pub(crate) fn new(introduction: Message, now: Instant) -> Self {
         let worker = if let Message::Hello(hello) = &introduction { Some(hello.worker) } else { None };
         let liveness = match worker {
-            Some(_) => Liveness::new(Duration::MAX, WELCOME_LIMIT, now),
-            None => Liveness::new(HEARTBEAT, SILENCE, now),
+            Some(_) => Liveness::new(Duration::MAX, WELCOME_TIMEOUT, now),
+            None => Liveness::new(HEARTBEAT_INTERVAL, SILENCE_TIMEOUT, now),
         };
         let actions = VecDeque::from([Action::Send(introduction)]);
         Self { worker, since: now, liveness, is_quiet: true, is_over: false, actions }
     }
 
-    /// What the driver has to do next.
+    /// The next action for the driver.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
     /// When the engine wants [`Event::Timeout`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let quiet = self.is_quiet.then_some(self.since + QUIET).filter(|_| self.worker.is_none());
+        let quiet = self.is_quiet.then_some(self.since + SHOW_WAITING_AFTER).filter(|_| self.worker.is_none());
         self.liveness.next_timeout().into_iter().chain(quiet).min().filter(|_| !self.is_over)
     }
 
-    /// Takes in what came.
+    /// Handles an event.
     pub(crate) fn handle(&mut self, event: Event, now: Instant) {
         if self.is_over {
             return;
         }
         match event {
-            // A worker process has one limit for the whole answer.
+            // The timeout of a worker process covers the whole answer.
             Event::Heard if self.worker.is_none() => self.liveness.heard(now),
-            Event::Said(message) => self.hear(message),
+            Event::Said(message) => self.receive(message),
             Event::Closed => self.fail(LossCause::ConnectionClosed),
             Event::Failed(error) => self.end(Action::Refused(error)),
-            Event::Timeout => self.look_at_time(now),
+            Event::Timeout => self.on_timer(now),
             _ => {}
         }
     }
 
-    fn hear(&mut self, message: Message) {
+    fn receive(&mut self, message: Message) {
         let refused = match (message, self.worker) {
             (Message::Alive, None) => return,
             (taken @ Message::Welcome(_), Some(_)) | (taken @ Message::Assign(_), None) => {
@@ -92,20 +92,20 @@ impl Joining {
             }
             (Message::Bye(why), Some(worker)) => Error::refused(format!("the controller refuses {worker}: {why}")),
             (Message::Bye(why), None) => lost(LossCause::Refused(why)),
-            (other, Some(_)) => Error::protocol(format!("the controller says {other:?} before welcome")),
-            (other, None) => lost(LossCause::Garbage(format!("it says {other} before it assigns"))),
+            (other, Some(_)) => Error::protocol(format!("the controller sent {other:?} before WELCOME")),
+            (other, None) => lost(LossCause::Garbage(format!("it sent {other} before ASSIGN"))),
         };
         self.end(Action::Refused(refused));
     }
 
-    fn look_at_time(&mut self, now: Instant) {
+    fn on_timer(&mut self, now: Instant) {
         if let Some(limit) = self.liveness.is_silent(now) {
             return self.fail(match self.worker {
                 Some(_) => LossCause::Other("it did not answer".into()),
                 None => LossCause::Silent(limit),
             });
         }
-        if self.worker.is_none() && now.saturating_duration_since(self.since) >= QUIET && self.is_quiet {
+        if self.worker.is_none() && now.saturating_duration_since(self.since) >= SHOW_WAITING_AFTER && self.is_quiet {
             self.is_quiet = false;
             self.actions.push_back(Action::ShowWaiting);
         }
@@ -115,7 +115,7 @@ impl Joining {
         }
     }
 
-    /// The attempt fails: a node may make another one, a worker process may not.
+    /// Fails the attempt. A node may retry, a worker process may not.
     fn fail(&mut self, why: LossCause) {
         self.end(match self.worker {
             Some(_) => Action::Refused(lost(why)),

@@ -1,8 +1,9 @@
 //! The member's end of a remote lane: the service thread of a worker process, or a node.
 //!
-//! A member [introduces itself](joining) until the controller takes or refuses it. Then it [serves](serving): it passes on what
-//! the controller says, acknowledges frames, reports what its workers do, sends heartbeats, and stops its workers once they are
-//! told to leave or the controller is gone. A node's workers speak through the node ([`upward`]).
+//! A member [joins](joining): it introduces itself, and the controller accepts or refuses it. Then it
+//! [serves](serving): it passes on messages of the controller, acknowledges frames, reports the progress of its
+//! workers, sends heartbeats, and stops its workers at shutdown or when the controller is lost. A node relays the
+//! messages of its workers ([`upward`]).
 
 pub(crate) mod joining;
 pub(crate) mod serving;

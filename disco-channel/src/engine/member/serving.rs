@@ -1,4 +1,4 @@
-//! A member that the controller has taken.
+//! A member that the controller has accepted: passes on messages, reports progress, and stops its workers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::engine::limits::packet_limit;
 use crate::engine::transfers::Transfers;
 use crate::engine::{Attention, Liveness};
 
-/// Longest interval between two looks at what workers do.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// Time that a worker whose controller is gone has to end by itself.
+/// Longest interval between two polls of the workers' progress.
+const TIMER_INTERVAL: Duration = Duration::from_millis(200);
+/// Time that a worker has to end by itself after its controller is lost.
 const WORKER_GRACE: Duration = Duration::from_secs(4);
-/// Time that a node's workers have to leave when the controller is gone.
+/// Time that a node's workers have to end after the controller is lost.
 const NODE_GRACE: Duration = Duration::from_secs(1);
 
-/// A member that the controller has taken.
+/// A member that the controller has accepted.
 pub(crate) struct Member {
     kind: Kind,
     phase: Phase,
@@ -31,9 +31,9 @@ pub(crate) struct Member {
     attention: Attention,
     look_interval: Duration,
     looked: Instant,
-    /// What the controller was told last of each worker.
+    /// The progress of each worker as last reported.
     progress: Vec<Progress>,
-    /// Large tensors of frames that are still to come.
+    /// Large tensors whose frames have not come yet.
     transfers: Transfers,
     actions: VecDeque<Action>,
 }
@@ -46,12 +46,12 @@ enum Kind {
     Node(Node),
 }
 
-/// What only a node has: a lane of its own.
+/// State of a node, which has a lane of its own.
 struct Node {
     workers: WorkerRange,
-    /// The lane passes frames on as bytes.
+    /// Whether the lane passes frames on as bytes.
     needs_bytes: bool,
-    /// Frames that the lane has not taken yet, and their sizes.
+    /// Frames that the lane has not taken yet, with their sizes in bytes.
     pending: VecDeque<(Frame, usize)>,
     taken: Taken,
 }
@@ -61,7 +61,7 @@ enum Phase {
     Serving,
     /// The workers were told to leave.
     Leaving,
-    /// The workers are being stopped; what the member ends with, and when a worker process is killed.
+    /// The workers are being stopped. The member ends with `result`; a worker process is killed at `kill`.
     Stopping {
         result: Result<()>,
         kill: Option<Instant>,
@@ -69,70 +69,70 @@ enum Phase {
     Over,
 }
 
-/// What came.
+/// An event from the driver.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Bytes of the controller, perhaps a part of a message only.
+    /// Bytes of the controller came, perhaps only a part of a message.
     Heard,
     /// A message of the controller.
     Said(Message),
     /// The controller has closed the connection.
     Closed,
-    /// Bytes that are no message, or an action that failed.
+    /// Bytes that are not a message came, or an action failed.
     Failed(Error),
-    /// A write was refused, since the controller has left so many bytes unread.
+    /// A write was refused, since the controller has left this many bytes unread.
     Full(usize),
-    /// The node's lane takes so many frames now.
+    /// The node's lane has room for this many frames.
     Room(usize),
-    /// What a worker of this index does: the answer to [`Action::Look`].
+    /// The progress of the worker with this index, as asked for by [`Action::Look`].
     Progress(usize, Progress),
     /// The node's lane has started.
     Started(Result<()>),
     /// The workers have left, except those named here.
     Left(String),
-    /// It is [time](Member::next_timeout).
+    /// The time of [`Member::next_timeout`] has come.
     Timeout,
 }
 
-/// What the driver has to do.
+/// An action for the driver.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Sends a message ahead of frames and of the parts of large packets.
     Send(Message),
     /// Sends a message behind all others.
     SendLast(Message),
-    /// Gives a frame to the worker as it came, with the large tensors that came ahead of it.
+    /// Gives an encoded frame to the worker, with the large tensors that came ahead of it.
     Deliver { seq: u64, bytes: Arc<[u8]>, received: Option<Received> },
     /// Passes a frame on to the node's lane.
     Pass(Frame),
-    /// Aborts everything that waits on peers, and questions, unless `epoch` is over.
+    /// Aborts operations that wait for peers, and pending requests, unless `epoch` is over.
     Abort { epoch: u64, cause: Arc<str> },
-    /// Tells the workers to leave at the next opportunity.
+    /// Tells the workers to end when they next receive.
     Shutdown,
-    /// Waits for the node's workers in the background, then tells [`Event::Left`].
+    /// Waits for the node's workers in the background, then brings [`Event::Left`].
     AwaitWorkers,
-    /// Passes the answer to a question on.
+    /// Passes on the answer to a request.
     Answer { id: u64, result: Result<Value> },
-    /// Passes the descriptor on that came along.
+    /// Passes on a descriptor that came with its message.
     Hand { id: u64 },
-    /// Tells what each worker does ([`Event::Progress`]).
+    /// Brings an [`Event::Progress`] for each worker.
     Look,
-    /// Aborts and stops the workers; [`Event::Left`] follows once they have left, after `limit` at the latest.
+    /// Aborts and stops the workers. [`Event::Left`] follows once they have left, at the latest after `limit`.
     Stop { cause: Arc<str>, limit: Duration },
-    /// Ends the process, as the worker's thread has not ended.
+    /// Kills this process, whose worker's thread has not ended in time.
     Kill,
-    /// Nothing follows.
+    /// The member has ended with this result; no action follows.
     End(Result<()>),
 }
 
 impl Member {
-    /// A worker process, which says what it does each `heartbeat` and gets values of at most `value_limit` bytes. A Unix socket closes
-    /// when the controller ends, so the controller may be silent.
+    /// Makes the member of a worker process, which reports its progress each `heartbeat` and gets values of at most
+    /// `value_limit` bytes. It has no silence timeout: its Unix socket closes when the controller ends.
     pub(crate) fn worker(heartbeat: Duration, value_limit: usize, now: Instant) -> Self {
         Self::new(Kind::Worker { has_left: false }, 1, (heartbeat, Duration::MAX), value_limit, now)
     }
 
-    /// A node, whose lane takes frames as bytes if it `needs_bytes`.
+    /// Makes the member of a node. `needs_bytes` tells whether the node's lane takes frames as bytes.
     pub(crate) fn node(assignment: &Assignment, needs_bytes: bool, now: Instant) -> Self {
         let Assignment { workers, heartbeat, silence, .. } = assignment;
         let count = workers.len();
@@ -152,7 +152,7 @@ impl Member {
             phase: Phase::Serving,
             liveness: Liveness::new(heartbeat, silence, now),
             attention: Attention::new(silence, now),
-            look_interval: (heartbeat / 5).min(LOOK_INTERVAL),
+            look_interval: (heartbeat / 5).min(TIMER_INTERVAL),
             looked: now,
             progress: vec![Progress::default(); workers],
             transfers: Transfers::new(packet_limit(value_limit)),
@@ -160,7 +160,7 @@ impl Member {
         }
     }
 
-    /// What the driver has to do next.
+    /// The next action for the driver.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -182,12 +182,12 @@ impl Member {
         matches!(&self.kind, Kind::Node(node) if !node.pending.is_empty())
     }
 
-    /// Whether what the controller says still matters.
+    /// Whether messages of the controller are still handled.
     pub(crate) fn listens(&self) -> bool {
         matches!(self.phase, Phase::Serving | Phase::Leaving)
     }
 
-    /// Takes in what came.
+    /// Handles an event.
     pub(crate) fn handle(&mut self, event: Event, now: Instant) {
         match (&mut self.phase, event) {
             (Phase::Over, _) => {}
@@ -200,7 +200,7 @@ impl Member {
             }
             (Phase::Stopping { .. }, _) => {}
             (_, event) => {
-                if self.attention.look(now) {
+                if self.attention.check(now) {
                     self.liveness.excuse(now);
                 }
                 if let Err(error) = self.serve(event, now) {
@@ -213,7 +213,7 @@ impl Member {
     fn serve(&mut self, event: Event, now: Instant) -> Result<()> {
         match event {
             Event::Heard => self.liveness.heard(now),
-            Event::Said(message) => self.hear(message, now)?,
+            Event::Said(message) => self.receive(message, now)?,
             Event::Closed if self.is_leaving() => self.dismiss(),
             Event::Closed => return Err(self.gone(LossCause::ConnectionClosed, "is gone")),
             Event::Failed(error) => return Err(error),
@@ -224,24 +224,26 @@ impl Member {
                 started?;
                 self.actions.push_back(Action::Send(Message::Ready));
             }
-            Event::Timeout => self.look_at_time(now)?,
+            Event::Timeout => self.on_timer(now)?,
             // Handled in all phases.
             Event::Left(_) => {}
         }
         Ok(())
     }
 
-    fn hear(&mut self, message: Message, now: Instant) -> Result<()> {
+    fn receive(&mut self, message: Message, now: Instant) -> Result<()> {
         self.liveness.heard(now);
         let is_leaving = self.is_leaving();
         let action = match (message, &mut self.kind) {
+            // The frames of these transfers are dropped, too.
+            (Message::Ahead { .. } | Message::Withdraw(_), _) if is_leaving => return Ok(()),
             (Message::Ahead { transfer, left, bytes }, _) => return self.transfers.add(transfer, left, &bytes),
             (Message::Withdraw(transfer), _) => return self.transfers.withdraw(transfer),
             (Message::Frame { seq, bytes, transfer }, Kind::Worker { .. }) => {
                 let received = transfer.map(|transfer| self.transfers.take(transfer)).transpose()?;
                 Action::Deliver { seq, bytes, received }
             }
-            // The shutdown has overtaken it.
+            // The shutdown has overtaken this frame.
             (Message::Frame { .. }, Kind::Node(_)) if is_leaving => return Ok(()),
             (Message::Frame { seq, bytes, transfer: None }, Kind::Node(node)) => {
                 let decode = if node.needs_bytes { Frame::decode } else { wire::decode_frame };
@@ -266,7 +268,7 @@ impl Member {
             (Message::Handed { id }, Kind::Worker { .. }) => Action::Hand { id },
             (Message::Alive, Kind::Node(_)) => return Ok(()),
             (Message::Bye(why), Kind::Node(_)) if is_leaving => {
-                tracing::debug!(%why, "dismissed");
+                tracing::debug!(%why, "the controller has released this node");
                 self.dismiss();
                 return Ok(());
             }
@@ -275,14 +277,14 @@ impl Member {
                 return Err(self.gone(LossCause::Said(why), &worker));
             }
             (other, _) => {
-                return Err(self.gone(LossCause::Garbage(format!("it says {other}")), &format!("says {other:?}")));
+                return Err(self.gone(LossCause::Garbage(format!("it sent {other}")), &format!("sent {other:?}")));
             }
         };
         self.actions.push_back(action);
         Ok(())
     }
 
-    /// The controller is of no use, as a node puts it and as a worker does.
+    /// The error of a lost controller, in a node and in a worker process.
     fn gone(&self, node: LossCause, worker: &str) -> Error {
         match self.kind {
             Kind::Node(_) => lost(node),
@@ -294,7 +296,7 @@ impl Member {
         matches!(self.phase, Phase::Leaving)
     }
 
-    /// Passes on as many frames as the lane takes, and acknowledges them.
+    /// Passes on at most `room` frames, and acknowledges them.
     fn pass_on(&mut self, room: usize) {
         let Kind::Node(node) = &mut self.kind else { return };
         for _ in 0..room {
@@ -316,15 +318,16 @@ impl Member {
         }
     }
 
-    /// The workers were told to leave.
+    /// Waits for the workers, which were told to leave.
     fn await_workers(&mut self) {
         if !self.is_leaving() {
             self.phase = Phase::Leaving;
+            self.transfers.clear();
             self.actions.push_back(Action::AwaitWorkers);
         }
     }
 
-    /// Reports what a worker does if that has changed. A worker process does so as its heartbeat, too.
+    /// Reports the progress of a worker if it has changed. The report of a worker process is also its heartbeat.
     fn report(&mut self, index: usize, progress: Progress, now: Instant) {
         let Some(said) = self.progress.get_mut(index) else { return };
         let message = match &self.kind {
@@ -345,7 +348,7 @@ impl Member {
         self.actions.push_back(Action::Send(message));
     }
 
-    fn look_at_time(&mut self, now: Instant) -> Result<()> {
+    fn on_timer(&mut self, now: Instant) -> Result<()> {
         if let Some(limit) = self.liveness.is_silent(now) {
             return Err(lost(LossCause::Silent(limit)));
         }
@@ -364,12 +367,12 @@ impl Member {
         Ok(())
     }
 
-    /// The controller has let go of a member whose workers leave already.
+    /// Stops a member whose workers were already told to leave, as the controller does not wait for it any more.
     fn dismiss(&mut self) {
         self.stop("the session shuts down", Duration::ZERO, Ok(()), None);
     }
 
-    /// The controller is gone, or the member can't go on.
+    /// Stops the member, since the controller is lost or an action failed.
     fn fail(&mut self, error: Error, now: Instant) {
         match self.kind {
             Kind::Worker { has_left } => {
@@ -379,8 +382,8 @@ impl Member {
                 }
             }
             Kind::Node(_) => {
-                tracing::error!(%error, "stops its workers");
-                // The controller may be there, and only not understood.
+                tracing::error!(%error, "the node stops its workers");
+                // The connection may still work, for instance after a message that this end could not decode.
                 self.actions.push_back(Action::Send(Message::Bye(error.to_string())));
                 self.stop(&error.to_string(), NODE_GRACE, Err(error), None);
             }
@@ -392,7 +395,7 @@ impl Member {
         self.actions.push_back(Action::Stop { cause: why.into(), limit });
     }
 
-    /// The workers have left, except those who are `stuck`.
+    /// Handles that the workers have left, except those named in `stuck`.
     fn leave(&mut self, stuck: String) {
         let result = match (&mut self.kind, std::mem::replace(&mut self.phase, Phase::Leaving)) {
             (Kind::Worker { has_left }, phase @ (Phase::Serving | Phase::Leaving)) => {
@@ -409,7 +412,7 @@ impl Member {
         self.actions.push_back(Action::SendLast(Message::Left(stuck.clone())));
         self.end(match stuck.is_empty() {
             true => result,
-            false => result.and(Err(Error::state(format!("these did not leave: {stuck}")))),
+            false => result.and(Err(Error::state(format!("these workers did not stop: {stuck}")))),
         });
     }
 
@@ -419,7 +422,7 @@ impl Member {
     }
 }
 
-/// The controller is of no use.
+/// The error that the controller is lost.
 pub(crate) fn lost(why: LossCause) -> Error {
-    Error::lost(LostPeer::Controller, why)
+    Error::peer_lost(LostPeer::Controller, why)
 }

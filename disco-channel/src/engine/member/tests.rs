@@ -1,5 +1,6 @@
-//! The member's rules, one by one; the simulation tries them together.
+//! Tests of the member's engine; the simulation tests it together with the controller's.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
@@ -33,7 +34,7 @@ fn frame(seq: u64, command: Command) -> Event {
     Event::Said(Message::Frame { seq, bytes, transfer: None })
 }
 
-/// What follows from an event, in short.
+/// The actions that follow from an event, abbreviated.
 fn after(member: &mut Member, event: Event, now: Instant) -> Vec<String> {
     member.handle(event, now);
     let actions = std::iter::from_fn(|| member.next_action());
@@ -79,11 +80,26 @@ fn a_shutdown_behind_frames_waits_for_the_workers_and_one_ahead_drops_the_frames
         ["stop after 0ns: the session shuts down"]
     );
     let stuck = after(&mut ahead, Event::Left("worker 3".into()), now);
-    assert_eq!(stuck, ["send Left(\"worker 3\")", "end: these did not leave: worker 3"]);
+    assert_eq!(stuck, ["send Left(\"worker 3\")", "end: these workers did not stop: worker 3"]);
 }
 
 #[test]
-fn a_node_whose_controller_is_silent_or_gone_stops_its_workers() {
+fn a_leaving_node_ignores_transfers_and_their_frames() {
+    let (now, mut node) = (Instant::now(), node(Instant::now()));
+    let ahead = |transfer, left, len| Event::Said(Message::Ahead { transfer, left, bytes: vec![0; len].into() });
+    assert!(after(&mut node, ahead(1, 1, 1), now).is_empty());
+    assert_eq!(after(&mut node, Event::Said(Message::Shutdown), now), ["Shutdown", "AwaitWorkers"]);
+    // The rest of the first transfer, and a part of an unknown transfer.
+    let frame = Event::Said(Message::Frame { seq: 1, bytes: Arc::default(), transfer: Some(1) });
+    for event in
+        [ahead(1, 0, 1), frame, ahead(2, 5, 1), ahead(3, 0, usize::MAX >> 40), Event::Said(Message::Withdraw(9))]
+    {
+        assert!(after(&mut node, event, now).is_empty());
+    }
+}
+
+#[test]
+fn a_node_whose_controller_is_silent_or_lost_stops_its_workers() {
     let now = Instant::now();
     let why = "controller lost: it has said nothing for 5s";
     let mut silent = node(now);
@@ -105,7 +121,7 @@ fn a_node_whose_controller_is_silent_or_gone_stops_its_workers() {
     let full = after(&mut node(now), Event::Full(7), now);
     assert!(full[1].ends_with("it has left 7 bytes unread"), "{full:?}");
     let strange = after(&mut node(now), Event::Said(Message::Ready), now);
-    assert!(strange[1].ends_with("it says Ready"), "{strange:?}");
+    assert!(strange[1].ends_with("it sent Ready"), "{strange:?}");
     let late = after(&mut node(now), Event::Started(Err(Error::NoCommunicator)), now);
     assert!(late[0].starts_with("send Bye"), "{late:?}");
 }
@@ -127,7 +143,7 @@ fn progress_is_reported_when_it_changes_and_is_a_worker_process_s_heartbeat() {
 }
 
 #[test]
-fn a_worker_process_whose_controller_is_gone_ends_or_is_killed() {
+fn a_worker_process_whose_controller_is_lost_ends_or_is_killed() {
     let now = Instant::now();
     let stopped = ["stop after 4s: the controller is gone"];
     let mut stuck = Member::worker(SECOND, 1 << 20, now);
@@ -146,7 +162,7 @@ fn a_worker_process_whose_controller_is_gone_ends_or_is_killed() {
 }
 
 #[test]
-fn a_member_joins_until_it_is_taken_refused_or_the_time_is_over() {
+fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     let now = Instant::now();
     let join = || Joining::new(Message::Join(Join { name: "host".into(), functions: Vec::new() }), now);
     let hello = || {

@@ -1,4 +1,4 @@
-//! What the workers of a node say, as the node passes it on.
+//! Messages of a node's workers, as the node relays them to the controller.
 
 use disco_core::WorkerId;
 use disco_core::error::{Error, LossCause};
@@ -6,28 +6,28 @@ use disco_core::wire::Message;
 
 use crate::engine::fault::{self, Fault};
 
-/// The way of a message over the connection.
+/// The order of a message on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
     /// Ahead of frames and of the parts of large packets.
     Urgent,
-    /// Behind all that was sent before.
+    /// Behind all earlier packets.
     Last,
 }
 
-/// A message of a worker.
+/// Wraps a message of a worker.
 pub(crate) fn from(worker: WorkerId, message: Message) -> Message {
     Message::From { worker, message: Box::new(message) }
 }
 
-/// A worker has left.
+/// The message that a worker has left.
 pub(crate) fn left(worker: WorkerId) -> (Message, Priority) {
-    // Behind the parts of the worker's large replies.
+    // Must not overtake the parts of the worker's large replies.
     let priority = if fault::is_planted(Fault::EarlyDeparture) { Priority::Urgent } else { Priority::Last };
     (from(worker, Message::Shutdown), priority)
 }
 
-/// A worker is lost.
+/// The message that a worker is lost.
 pub(crate) fn lost(worker: WorkerId, why: &Error) -> (Message, Priority) {
     let why = match why {
         Error::Lost(loss) => loss.cause.clone(),

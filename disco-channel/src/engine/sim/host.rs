@@ -1,4 +1,4 @@
-//! A machine with a member's engine: a node with workers, or a worker process. This is the driver of the engine.
+//! A simulated host: a node with workers, or a worker process. Drives the member's engine.
 
 use std::collections::VecDeque;
 use std::os::unix::process::ExitStatusExt as _;
@@ -10,59 +10,59 @@ use disco_core::activity::Progress;
 use disco_core::wire::{self, Message, Received};
 use disco_core::{Frame, Result, Value, WorkerId};
 
+use super::controller;
 use super::joiner::PROOF_LIMIT;
-use super::lead;
 use super::link::{Arrival, Side};
 use super::plan::{Kind, Plan};
 use super::worker::Worker;
-use super::world::{At, What, World};
+use super::world::{Micros, What, World};
 use crate::engine::controller::Order;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::engine::member::upward::Priority;
-use crate::engine::questions::Questions;
-use crate::handshake::Guest;
+use crate::engine::pending_requests::PendingRequests;
+use crate::handshake::NodeHandshake;
 
-/// Frames that the lane of a node takes.
+/// Capacity of a node's lane in frames.
 pub(super) const LANE_ROOM: usize = 64;
 
-/// One machine.
+/// A simulated host.
 pub(super) struct Host {
     pub(super) workers: Vec<Worker>,
     pub(super) link: Option<usize>,
-    /// When it connected last.
-    pub(super) connected: At,
+    /// When the host connected last.
+    pub(super) connected: Micros,
     pub(super) phase: Phase,
-    timer: Option<At>,
+    timer: Option<Micros>,
     pub(super) frozen: bool,
-    /// What came to its threads while it was frozen.
+    /// Events that were deferred while the host was frozen.
     pub(super) deferred: Vec<What>,
-    pub(super) questions: Questions<(usize, u64)>,
-    /// Its workers were told to leave at the next opportunity.
+    pub(super) requests: PendingRequests<(usize, u64)>,
+    /// Its workers were told to end when they next receive.
     pub(super) told_to_leave: bool,
-    /// The member wants to know when they have left.
+    /// The member waits until its workers have left.
     awaits: bool,
-    /// Frames that the member has passed on, and their bytes.
+    /// Number and bytes of frames that the member has passed on.
     pub(super) passed: (u64, u64),
-    /// Frames in the ring, for this host to read; none: a large frame that comes over the connection.
+    /// Frames in the ring for this host; `None` stands for a large frame, which comes over the connection.
     pub(super) ring: VecDeque<Option<Arc<Frame>>>,
-    /// The plan has done something to it that may end it.
-    pub(super) is_harmed: bool,
-    /// For how long it or the controller did nothing, and whether either did so alone.
-    pub(super) paused: At,
+    /// A disruption may have ended the host.
+    pub(super) is_disrupted: bool,
+    /// How long the host or the controller was frozen, and whether one of them was alone.
+    pub(super) paused: Micros,
     pub(super) paused_alone: bool,
-    /// Its worker that ended alone.
+    /// The worker that was lost by itself.
     pub(super) lost: Option<WorkerId>,
-    /// How its process ends, and whether the loss of the worker tells so.
+    /// The exit status of the process, and whether the loss must report it.
     pub(super) status: ExitStatus,
     pub(super) tells_status: bool,
-    /// The controller knows that its process has ended.
+    /// The controller has seen the end of the process.
     pub(super) is_reaped: bool,
-    /// When that was, the last time.
-    pub(super) harmed: At,
-    /// It was told what it is to be.
+    /// The time of the last disruption.
+    pub(super) disrupted: Micros,
+    /// The controller has assigned its place.
     pub(super) is_taken: bool,
-    /// How it ended.
+    /// The result of its end.
     pub(super) result: Option<Result<()>>,
 }
 
@@ -71,7 +71,7 @@ pub(super) enum Phase {
     #[default]
     Away,
     /// Waits for the greeting, or for the verdict.
-    Proving(Option<Guest>),
+    Proving(Option<NodeHandshake>),
     Joining(Joining),
     Serving(Box<Member>),
     Done,
@@ -89,19 +89,19 @@ impl Host {
             timer: None,
             frozen: false,
             deferred: Vec::new(),
-            questions: Questions::default(),
+            requests: PendingRequests::default(),
             told_to_leave: false,
             awaits: false,
             passed: (0, 0),
             ring: VecDeque::new(),
-            is_harmed: false,
+            is_disrupted: false,
             paused: 0,
             paused_alone: false,
             lost: None,
             status: ExitStatus::default(),
             tells_status: false,
             is_reaped: false,
-            harmed: 0,
+            disrupted: 0,
             is_taken: false,
             result: None,
         }
@@ -115,13 +115,13 @@ impl Host {
         matches!(self.phase, Phase::Serving(_))
     }
 
-    /// The lane's room.
+    /// Room in the node's lane.
     fn room(&self) -> usize {
         let behind = self.workers.iter().filter(|worker| !worker.has_left).map(|worker| worker.queue.len()).max();
         LANE_ROOM.saturating_sub(behind.unwrap_or(0))
     }
 
-    /// The thing has ended, with everything that it was.
+    /// Ends the host and its workers with `result`.
     pub(super) fn end(&mut self, result: Result<()>) {
         self.phase = Phase::Done;
         self.result.get_or_insert(result);
@@ -130,11 +130,11 @@ impl Host {
 }
 
 impl World {
-    /// Something of the controller arrives at a host.
+    /// Handles an arrival at a host.
     pub(super) fn member_receives(&mut self, link: usize, what: Arrival) {
         let index = self.links[link].host;
         if index >= self.hosts.len() {
-            return self.stranger_receives(link, &what);
+            return self.intruder_receives(link, &what);
         }
         if self.hosts[index].link != Some(link) {
             return;
@@ -143,11 +143,11 @@ impl World {
             Arrival::Part => self.tell_host(index, Event::Heard),
             Arrival::End => self.host_is_cut_off(index),
             Arrival::Bytes(bytes) => {
-                if let Phase::Proving(guest) = &mut self.hosts[index].phase {
-                    let guest = guest.take();
-                    return self.prove(index, guest, &bytes);
+                if let Phase::Proving(node_handshake) = &mut self.hosts[index].phase {
+                    let node_handshake = node_handshake.take();
+                    return self.prove(index, node_handshake, &bytes);
                 }
-                for message in lead::messages(&bytes) {
+                for message in controller::messages(&bytes) {
                     match message {
                         Ok(message) => {
                             self.show(|| format!("host {index} hears {message}"));
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// The engine of a host takes something in.
+    /// Feeds an event to a host's engine.
     pub(super) fn tell_host(&mut self, index: usize, event: Event) {
         let now = self.instant();
         match &mut self.hosts[index].phase {
@@ -181,7 +181,7 @@ impl World {
         self.tell_host(index, Event::Timeout);
     }
 
-    /// Does what the engine of a host wants.
+    /// Carries out the actions of a host's engine.
     pub(super) fn host_acts(&mut self, index: usize) {
         loop {
             if let Phase::Joining(joining) = &mut self.hosts[index].phase
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Tells the member of the lane's room, if it wants some.
+    /// Tells the member of room in its lane, if frames wait.
     fn offer_room(&mut self, index: usize) -> bool {
         let (now, room) = (self.instant(), self.hosts[index].room());
         match &mut self.hosts[index].phase {
@@ -254,7 +254,7 @@ impl World {
                 self.end_if_left(index);
             }
             Action::Answer { id, result } => {
-                if let Some((worker, question)) = self.hosts[index].questions.end(id) {
+                if let Some((worker, question)) = self.hosts[index].requests.end(id) {
                     self.answer(index, worker, question, result);
                 }
             }
@@ -294,7 +294,7 @@ impl World {
         Ok(())
     }
 
-    /// A frame reaches the workers of a host.
+    /// Delivers a frame to the workers of a host.
     fn give(&mut self, index: usize, frame: Frame, size: usize) {
         let host = &mut self.hosts[index];
         host.passed = (host.passed.0 + 1, host.passed.1 + size as u64);
@@ -308,7 +308,7 @@ impl World {
         self.run_workers(index);
     }
 
-    /// Workers have left.
+    /// Handles that workers have left.
     pub(super) fn end_if_left(&mut self, index: usize) {
         let host = &self.hosts[index];
         if !host.workers.iter().all(|worker| worker.has_left) || host.is_done() {
@@ -325,14 +325,14 @@ impl World {
         }
     }
 
-    /// The workers of a node had their time to leave.
+    /// Ends the grace period of a node's workers.
     pub(super) fn end_grace(&mut self, index: usize) {
         let stuck = self.hosts[index].workers.iter().filter(|worker| !worker.has_left);
         let stuck: Vec<String> = stuck.map(|worker| worker.id.to_string()).collect();
         self.tell_host(index, Event::Left(stuck.join(", ")));
     }
 
-    /// A host says something.
+    /// Sends a message of a host.
     pub(super) fn host_says(&mut self, index: usize, message: &Message, priority: Priority) {
         match message.encode() {
             Ok(packet) => {
@@ -347,7 +347,7 @@ impl World {
         let Some(link) = self.hosts[index].link else { return };
         if !self.write(link, Side::Controller, bytes, order) {
             let unread = self.links[link].backlog(Side::Controller);
-            self.hosts[index].is_harmed = true;
+            self.hosts[index].is_disrupted = true;
             let now = self.instant();
             if let Phase::Serving(member) = &mut self.hosts[index].phase {
                 member.handle(Event::Full(unread), now);
@@ -355,7 +355,7 @@ impl World {
         }
     }
 
-    /// The process of a host ends by itself: what it has said still goes.
+    /// Ends the process of a host by itself; its packets are still sent.
     pub(super) fn leave_host(&mut self, index: usize) {
         if let Some(link) = self.hosts[index].link.take() {
             self.close_link(link, Side::Member, false);
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// The process of a host is killed.
+    /// Kills the process of a host.
     pub(super) fn kill(&mut self, index: usize) {
         if self.hosts[index].is_done() {
             return;
@@ -382,11 +382,11 @@ impl World {
         self.end_host(index, Err(disco_core::Error::invalid("killed")));
     }
 
-    /// The node's program is started again, and joins as the same node.
+    /// Restarts the node's program, which joins as the same node.
     pub(super) fn restart(&mut self, index: usize) {
         self.kill(index);
         let mut host = Host::new(&self.plan, index);
-        host.is_harmed = true;
+        host.is_disrupted = true;
         self.hosts[index] = host;
         self.at(200_000, What::Connect(index));
     }
@@ -395,7 +395,7 @@ impl World {
         std::array::from_fn(|_| self.random.next() as u8)
     }
 
-    /// What a worker asks of the store was answered, or was not in time.
+    /// Passes a worker the answer of the store, or the error of its deadline.
     pub(super) fn answer(&mut self, index: usize, worker: usize, question: u64, result: Result<Value>) {
         self.hosts[index].workers[worker].answers(question, result);
         self.run_worker(index, worker);

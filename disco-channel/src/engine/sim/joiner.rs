@@ -1,33 +1,33 @@
-//! How a host of the simulation connects, proves that it has the token, and introduces itself.
+//! A simulated host's connection, handshake and introduction.
 
 use disco_core::wire::{Hello, Join, Message};
 use disco_core::{Error, function};
 
+use super::controller;
 use super::host::Phase;
-use super::lead;
 use super::link::Side;
 use super::plan::Kind;
-use super::world::{At, SECOND, What, World};
+use super::world::{Micros, SECOND, What, World};
 use crate::engine::controller::Order;
 use crate::engine::member::joining::{Action, Joining};
 use crate::engine::member::serving::{Event, Member};
 use crate::engine::member::upward::Priority;
-use crate::handshake::{GREETING, Guest, Request, VERDICT};
+use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
 
-/// Limit for the proofs of both ends.
-pub(super) const PROOF_LIMIT: At = 5 * SECOND;
-/// Time for which a host tries to join.
-const JOIN_LIMIT: At = 40 * SECOND;
+/// Timeout of the handshake.
+pub(super) const PROOF_LIMIT: Micros = 5 * SECOND;
+/// Timeout of a host's attempts to join.
+const JOIN_LIMIT: Micros = 40 * SECOND;
 
 impl World {
-    /// The host connects to the controller.
+    /// Connects the host to the controller.
     pub(super) fn connect(&mut self, index: usize) {
         if self.hosts[index].is_done() || self.hosts[index].link.is_some() {
             return;
         }
         let Some(link) = self.open(index) else {
-            // Nothing listens: it tries again for some time.
-            if self.now > JOIN_LIMIT || self.lead.is_over {
+            // The controller does not listen: the host retries until its timeout.
+            if self.now > JOIN_LIMIT || self.controller.is_over {
                 self.hosts[index].end(Err(Error::invalid("nothing listens")));
                 return;
             }
@@ -39,8 +39,11 @@ impl World {
             Kind::Nodes => self.hosts[index].phase = Phase::Proving(None),
             Kind::Processes => {
                 let functions = function::names().into_iter().map(str::to_owned).collect();
-                let hello =
-                    Hello { token: lead::SECRET.as_bytes().into(), worker: self.hosts[index].workers[0].id, functions };
+                let hello = Hello {
+                    token: controller::SECRET.as_bytes().into(),
+                    worker: self.hosts[index].workers[0].id,
+                    functions,
+                };
                 self.introduce(index, Message::Hello(hello));
             }
         }
@@ -52,24 +55,25 @@ impl World {
         self.host_acts(index);
     }
 
-    pub(super) fn prove(&mut self, index: usize, guest: Option<Guest>, bytes: &[u8]) {
-        let token = lead::token(lead::SECRET);
-        match guest {
+    pub(super) fn prove(&mut self, index: usize, node_handshake: Option<NodeHandshake>, bytes: &[u8]) {
+        let token = controller::token(controller::SECRET);
+        match node_handshake {
             None => {
-                let Ok(greeting) = <&[u8; GREETING]>::try_from(bytes) else { return self.leave_host(index) };
+                let Ok(greeting) = <&[u8; GREETING_BYTES]>::try_from(bytes) else { return self.leave_host(index) };
                 let node = self.plan.names_itself(index).then_some(index as u32 + 1);
                 let request = Request { node, per_node: Some(self.plan.per_host as u32) };
                 let nonce = self.nonce();
-                match Guest::answer(&token, greeting, nonce, request) {
-                    Ok((guest, answer)) => {
-                        self.hosts[index].phase = Phase::Proving(Some(guest));
+                match NodeHandshake::answer(&token, greeting, nonce, request) {
+                    Ok((node_handshake, answer)) => {
+                        self.hosts[index].phase = Phase::Proving(Some(node_handshake));
                         self.host_writes(index, &answer[..].into(), Order::Urgent);
                     }
                     Err(error) => self.breach(format!("host {index} does not answer: {error}")),
                 }
             }
-            Some(guest) => {
-                let verdict = <&[u8; VERDICT]>::try_from(bytes).map(|verdict| guest.judge(&token, verdict));
+            Some(node_handshake) => {
+                let verdict =
+                    <&[u8; VERDICT_BYTES]>::try_from(bytes).map(|verdict| node_handshake.judge(&token, verdict));
                 match verdict {
                     Ok(Ok(_)) => {
                         let functions = function::names().into_iter().map(str::to_owned).collect();
@@ -89,7 +93,7 @@ impl World {
         }
     }
 
-    /// The attempt to join has failed, and the host makes another one.
+    /// Retries after a failed attempt to join.
     pub(super) fn come_again(&mut self, index: usize) {
         if let Some(link) = self.hosts[index].link.take() {
             self.close_link(link, Side::Member, true);
@@ -107,8 +111,8 @@ impl World {
                 self.hosts[index].is_taken = true;
                 let member = match *message {
                     Message::Assign(assignment) => {
-                        // Hosts that do not name themselves are ordered by their names. One that comes again before
-                        // its silence is noticed is there twice.
+                        // Hosts without a number are ordered by their names. A host that joins again before its silence
+                        // is noticed counts twice.
                         if assignment.workers.first() != self.hosts[index].workers[0].id {
                             if self.is_calm() {
                                 self.breach(format!("host {index} is taken for node {}", assignment.node));

@@ -1,14 +1,14 @@
-//! A connection of the simulated network: bytes of each direction keep their order, but urgent packets overtake others that
-//! have not gone yet, as in `connection`.
+//! A connection of the simulated network. The bytes of each direction keep their order, but urgent packets overtake
+//! packets that were not sent yet, as in `connection`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::world::{At, What, World};
+use super::world::{Micros, What, World};
 use crate::engine::controller::{Conn, Order};
-use crate::engine::limits::CHUNK;
+use crate::engine::limits::CHUNK_BYTES;
 
-/// Bytes that the system holds of one direction.
+/// Size of the simulated socket buffers of one direction.
 const SOCKET_BYTES: usize = 512 << 10;
 
 /// The receiving end of a direction.
@@ -21,11 +21,11 @@ pub(super) enum Side {
 /// One connection.
 pub(super) struct Link {
     pub(super) conn: Conn,
-    /// The member's end: a host, or a stranger beyond all hosts.
+    /// The index of the member's host; an intruder has an index beyond all hosts.
     pub(super) host: usize,
     pipes: [Pipe; 2],
-    /// Microseconds for 64 KiB.
-    pub(super) pace: At,
+    /// Transmission time of 64 KiB.
+    pub(super) chunk_micros: Micros,
 }
 
 /// One direction.
@@ -36,15 +36,15 @@ struct Pipe {
     backlog: usize,
     flying: VecDeque<Slice>,
     flying_bytes: usize,
-    arrival: At,
-    /// Slices that came while the receiver was frozen.
+    arrival: Micros,
+    /// Slices that arrived while the receiver was frozen.
     unread: VecDeque<Slice>,
-    /// The sender sends nothing any more; once that is said, the receiver knows.
+    /// The sender has closed its direction; the receiver is told after the last byte.
     ends: bool,
     is_ended: bool,
-    /// The receiver takes nothing any more.
+    /// The receiver has closed the connection.
     is_deaf: bool,
-    /// Nothing arrives any more, and neither end knows.
+    /// The network drops all bytes; neither end is told.
     is_cut: bool,
 }
 
@@ -53,14 +53,14 @@ struct Item {
     sent: usize,
 }
 
-/// What arrives at once.
+/// Bytes that arrive together.
 pub(super) struct Slice {
     size: usize,
     pub(super) what: Arrival,
 }
 
 pub(super) enum Arrival {
-    /// A part of large bytes.
+    /// A part of a large packet.
     Part,
     Bytes(Arc<[u8]>),
     End,
@@ -68,14 +68,14 @@ pub(super) enum Arrival {
 
 impl Link {
     pub(super) fn new(conn: Conn, host: usize) -> Self {
-        Self { conn, host, pipes: [Pipe::default(), Pipe::default()], pace: 600 }
+        Self { conn, host, pipes: [Pipe::default(), Pipe::default()], chunk_micros: 600 }
     }
 
     fn pipe(&mut self, to: Side) -> &mut Pipe {
         &mut self.pipes[to as usize]
     }
 
-    /// Nothing arrives at an end any more.
+    /// Drops all further bytes towards an end.
     pub(super) fn cut(&mut self, to: Side) {
         self.pipe(to).is_cut = true;
     }
@@ -85,14 +85,14 @@ impl Link {
         self.pipes.iter().all(|pipe| pipe.ends || pipe.is_deaf)
     }
 
-    /// Bytes that wait to be sent.
+    /// Unsent bytes.
     pub(super) fn backlog(&self, to: Side) -> usize {
         self.pipes[to as usize].backlog
     }
 }
 
 impl World {
-    /// Sends bytes to an end. Returns whether they were taken.
+    /// Sends bytes to an end. Returns whether the connection accepted them.
     pub(super) fn write(&mut self, link: usize, to: Side, bytes: &Arc<[u8]>, order: Order) -> bool {
         let limit = self.backlog_limit;
         let pipe = self.links[link].pipe(to);
@@ -103,21 +103,21 @@ impl World {
             return false;
         }
         pipe.backlog += bytes.len();
-        let is_urgent = matches!(order, Order::Urgent | Order::WithRing) && bytes.len() <= CHUNK;
+        let is_urgent = matches!(order, Order::Urgent | Order::WithRing) && bytes.len() <= CHUNK_BYTES;
         let queue = if is_urgent { &mut pipe.urgent } else { &mut pipe.last };
         queue.push_back(Item { bytes: bytes.clone(), sent: 0 });
         match order {
-            // Until `Action::Flush`.
+            // Waits for `Action::Flush`.
             Order::Held => {}
             _ => self.pump(link, to),
         }
         true
     }
 
-    /// Sends as much as the system takes.
+    /// Sends as much as the socket buffer takes.
     pub(super) fn pump(&mut self, link: usize, to: Side) {
         loop {
-            let (pace, now) = (self.links[link].pace, self.now);
+            let (chunk_micros, now) = (self.links[link].chunk_micros, self.now);
             let delay = if self.random.percent(2) { self.random.of(0..20_000) } else { self.random.of(20..200) };
             let pipe = self.links[link].pipe(to);
             if pipe.flying_bytes >= SOCKET_BYTES || pipe.is_ended {
@@ -127,7 +127,7 @@ impl World {
                 Some(item) => Slice { size: item.bytes.len(), what: Arrival::Bytes(item.bytes) },
                 None => match pipe.last.front_mut() {
                     Some(item) => {
-                        let size = CHUNK.min(item.bytes.len() - item.sent);
+                        let size = CHUNK_BYTES.min(item.bytes.len() - item.sent);
                         item.sent += size;
                         match item.sent < item.bytes.len() {
                             true => Slice { size, what: Arrival::Part },
@@ -147,7 +147,7 @@ impl World {
             };
             pipe.backlog -= slice.size;
             pipe.flying_bytes += slice.size;
-            let time = pace * slice.size as u64 / CHUNK as u64;
+            let time = chunk_micros * slice.size as u64 / CHUNK_BYTES as u64;
             pipe.arrival = pipe.arrival.max(now + delay) + time;
             let (at, is_cut) = (pipe.arrival, pipe.is_cut);
             if is_cut {
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// The next slice arrives.
+    /// Delivers the next slice.
     pub(super) fn arrive(&mut self, link: usize, to: Side) {
         let host = self.links[link].host;
         let (is_frozen, is_sender_frozen) = match to {
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// An end that was frozen reads what came meanwhile, and sends what waits.
+    /// Lets an end that was frozen read the slices that arrived meanwhile, and send its queue.
     pub(super) fn thaw_link(&mut self, link: usize, end: Side) {
         let other = if end == Side::Member { Side::Controller } else { Side::Member };
         while let Some(slice) = self.links[link].pipe(end).unread.pop_front() {
@@ -194,11 +194,11 @@ impl World {
         }
         match to {
             Side::Member => self.member_receives(link, slice.what),
-            Side::Controller => self.lead_receives(link, slice.what),
+            Side::Controller => self.controller_receives(link, slice.what),
         }
     }
 
-    /// An end closes a connection: at once, or once everything has gone.
+    /// Closes a connection from one end: at once, or after all packets were sent.
     pub(super) fn close_link(&mut self, link: usize, end: Side, at_once: bool) {
         let other = if end == Side::Member { Side::Controller } else { Side::Member };
         let pipe = self.links[link].pipe(other);

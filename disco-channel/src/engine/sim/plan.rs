@@ -1,12 +1,12 @@
-//! What a seed stands for: how large the session is, what it does, and what is done to it.
+//! The plan of a run, made from its seed: the size of the session, its commands, and the disruptions.
 
 use super::random::Random;
-use super::world::{At, SECOND};
+use super::world::{Micros, SECOND};
 
-/// Sessions of 1000 with so many large arguments that these use up the credit of a lane.
+/// Sessions of 1000 whose large arguments use up the credit of a lane.
 const HEAVY: u64 = 2;
 
-/// What members are.
+/// The kind of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Nodes,
@@ -16,46 +16,46 @@ pub(super) enum Kind {
 /// How a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// A shutdown behind all commands, and workers have time.
+    /// A shutdown after all commands, with time for the workers to end.
     Shutdown,
     /// The program drops the session.
     Drop,
-    /// The lane alone is dropped.
+    /// The program drops only the lane.
     DropLane,
 }
 
-/// Something that is done to an end or to a link.
+/// A disruption of an end or of a link. Indices are those of hosts.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Harm {
-    /// The machine stops.
+pub(super) enum Disruption {
+    /// The process or machine ends at once.
     Kill(usize),
-    /// The node's program is started again while nodes join.
+    /// The node's program is restarted while nodes join.
     Restart(usize),
-    /// A host does nothing for so long, or the controller.
-    Freeze(Option<usize>, At),
-    /// Both ends see that the connection is cut.
+    /// A host, or the controller (`None`), is frozen for this time.
+    Freeze(Option<usize>, Micros),
+    /// The connection is reset, which both ends notice.
     Reset(usize),
-    /// Nothing passes any more, and neither end knows.
+    /// The network drops all bytes of the connection; neither end is told.
     HalfOpen(usize),
-    /// Nothing passes in one direction any more.
+    /// The network drops the bytes of one direction.
     OneWay(usize, bool),
     /// A node reports one of its workers as lost.
     LoseWorker(usize),
     /// A worker process exits by itself, with this status.
     Exit(usize, u8),
-    /// The reactor thread of the controller does nothing for so long, while other threads go on.
-    Stall(At),
-    /// All machines do nothing for so long.
-    Suspend(At),
-    /// The host sends bytes that are no message.
+    /// The controller's reactor thread is stalled for this time, while other threads run.
+    Stall(Micros),
+    /// All machines are frozen for this time.
+    Suspend(Micros),
+    /// The host sends bytes that are not a message.
     Garbage(usize),
     /// The connection is 100 times slower from now on.
     Slow(usize),
-    /// A connection that has not the token comes.
-    Stranger(u8),
+    /// A connection without the token, or of another program, in one of several variants.
+    Intruder(u8),
 }
 
-/// A session, and what happens to it.
+/// A session, and its disruptions.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) kind: Kind,
@@ -65,22 +65,22 @@ pub(super) struct Plan {
     pub(super) has_ring: bool,
     /// The session has started the processes of nodes.
     pub(super) has_children: bool,
-    /// Commands that the session gives, at least.
+    /// Least number of commands that the session submits.
     pub(super) steps: u64,
-    /// Commands that are given at once, now and then.
+    /// Commands of a burst.
     pub(super) burst: u64,
     /// KiB of the largest argument.
     pub(super) largest: u64,
     /// The longest pause between two of them.
-    pub(super) pause: At,
+    pub(super) pause: Micros,
     pub(super) failures: bool,
-    pub(super) harms: Vec<(At, Harm)>,
+    pub(super) disruptions: Vec<(Micros, Disruption)>,
     pub(super) ending: Ending,
-    /// Bytes that a connection keeps for a reader that is slow.
+    /// Unsent bytes that a connection may have.
     pub(super) backlog_limit: usize,
-    /// Bits of hosts that say which node they are.
+    /// A bit for each host that asks for its node number.
     named: u64,
-    /// Hosts that are killed when all commands were given.
+    /// Hosts that are killed after all commands were submitted.
     pub(super) losses: usize,
 }
 
@@ -107,9 +107,9 @@ impl Plan {
             largest: if is_heavy { 4 << 10 } else { 300 },
             pause: if is_heavy { 1_000 } else { [1_000, 100_000, 2 * SECOND][random.of(0..3) as usize] },
             failures: random.percent(50),
-            harms: Vec::new(),
+            disruptions: Vec::new(),
             ending: [Ending::Shutdown, Ending::Shutdown, Ending::Drop, Ending::DropLane][random.of(0..4) as usize],
-            // Of a reader that has credit for large frames, more is kept.
+            // Large frames within the credit must fit.
             backlog_limit: if is_heavy {
                 256 << 20
             } else if random.percent(5) {
@@ -121,12 +121,12 @@ impl Plan {
             losses: 0,
         };
         if random.percent(60) {
-            (0..random.of(1..4)).for_each(|_| plan.add_harm(random));
+            (0..random.of(1..4)).for_each(|_| plan.add_disruption(random));
         }
         plan
     }
 
-    /// So many nodes of 8 workers each, of which some are killed after `steps` commands.
+    /// `hosts` nodes of 8 workers each, of which `losses` are killed after `steps` commands.
     pub(super) fn large(hosts: usize, steps: u64, losses: usize) -> Self {
         Self {
             kind: Kind::Nodes,
@@ -139,7 +139,7 @@ impl Plan {
             largest: 300,
             pause: 0,
             failures: false,
-            harms: Vec::new(),
+            disruptions: Vec::new(),
             ending: Ending::Shutdown,
             backlog_limit: 64 << 20,
             named: u64::MAX,
@@ -152,37 +152,37 @@ impl Plan {
         self.hosts * self.per_host
     }
 
-    /// Whether the controller learns how the processes of hosts end.
+    /// Whether the controller watches the processes of hosts.
     pub(super) fn has_processes(&self) -> bool {
         self.kind == Kind::Processes || self.has_children
     }
 
-    /// Whether a host says which node it is; else it gets a place by its name.
+    /// Whether a host asks for its node number; else it gets a place by its name.
     pub(super) fn names_itself(&self, host: usize) -> bool {
         self.named >> (host % 64) & 1 == 1
     }
 
-    fn add_harm(&mut self, random: &mut Random) {
+    fn add_disruption(&mut self, random: &mut Random) {
         let host = random.of(0..self.hosts as u64) as usize;
         let when = if random.percent(30) { random.of(0..500_000) } else { random.of(0..15 * SECOND) };
         let long = random.of(100_000..12 * SECOND);
-        let harm = match random.of(0..15) {
-            0 => Harm::Kill(host),
-            1 if !self.has_processes() && when < 500_000 && self.names_itself(host) => Harm::Restart(host),
-            2 => Harm::Freeze(Some(host), long),
-            3 => Harm::Freeze(None, long),
-            4 => Harm::Reset(host),
-            // A Unix socket closes when one of its ends does.
-            5 if self.kind == Kind::Nodes => Harm::HalfOpen(host),
-            6 if self.kind == Kind::Nodes => Harm::OneWay(host, random.percent(50)),
-            7 => Harm::Garbage(host),
-            8 => Harm::Slow(host),
-            9 if self.per_host > 1 => Harm::LoseWorker(host),
-            10 if self.kind == Kind::Processes => Harm::Exit(host, random.of(0..3) as u8),
-            11 => Harm::Stall(long),
-            12 => Harm::Suspend(long),
-            _ => Harm::Stranger(random.of(0..5) as u8),
+        let disruption = match random.of(0..15) {
+            0 => Disruption::Kill(host),
+            1 if !self.has_processes() && when < 500_000 && self.names_itself(host) => Disruption::Restart(host),
+            2 => Disruption::Freeze(Some(host), long),
+            3 => Disruption::Freeze(None, long),
+            4 => Disruption::Reset(host),
+            // A Unix socket has no half-open state.
+            5 if self.kind == Kind::Nodes => Disruption::HalfOpen(host),
+            6 if self.kind == Kind::Nodes => Disruption::OneWay(host, random.percent(50)),
+            7 => Disruption::Garbage(host),
+            8 => Disruption::Slow(host),
+            9 if self.per_host > 1 => Disruption::LoseWorker(host),
+            10 if self.kind == Kind::Processes => Disruption::Exit(host, random.of(0..3) as u8),
+            11 => Disruption::Stall(long),
+            12 => Disruption::Suspend(long),
+            _ => Disruption::Intruder(random.of(0..5) as u8),
         };
-        self.harms.push((when, harm));
+        self.disruptions.push((when, disruption));
     }
 }

@@ -1,8 +1,8 @@
-//! Numbers that follow from a seed.
+//! A seeded random number generator.
 
 use std::ops::Range;
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
@@ -18,12 +18,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number of a range.
+    /// A number in a range.
     pub(super) fn of(&mut self, range: Range<u64>) -> u64 {
         range.start + self.next() % (range.end - range.start).max(1)
     }
 
-    /// True in so many of 100 cases.
+    /// True with a probability of `cases` percent.
     pub(super) fn percent(&mut self, cases: u64) -> bool {
         self.next() % 100 < cases
     }

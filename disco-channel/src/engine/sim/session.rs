@@ -1,35 +1,34 @@
-//! A session in small: what `disco_core::session` does with a lane, and what it may expect of it.
+//! A model of the session: uses a lane as `disco_core::session` does, and checks the lane's guarantees.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use disco_core::channel::{Notice, Reply, SMALL_FRAME, Signal};
 use disco_core::store::SharedStore;
 use disco_core::{Command, Error, Frame, RegisterId, Value, WorkerId, WorkerRange};
 
-use super::plan::{Ending, Harm, Kind};
+use super::plan::{Disruption, Ending, Kind};
 use super::worker::{Job, answer};
-use super::world::{At, SECOND, What, World};
+use super::world::{Micros, SECOND, What, World};
 use crate::engine::controller::Event;
-use crate::engine::credit::{CAPACITY, UNREAD};
+use crate::engine::credit::{MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES};
 
-/// Time within which a loss must have been reported: the limit for silence, and what notices it.
-const NOTICE_LIMIT: At = 8 * SECOND;
-/// Time that ends need beyond what they are given: to notice silence, and to stop and kill.
-const END_LIMIT: At = 12 * SECOND;
-/// Interval at which a thread that closes the lane looks.
-const LOOK_INTERVAL: At = 100_000;
-/// KiB of a value that a connection does not take at once.
-const LARGE: u32 = 700;
-/// Replies that are waited for at a time.
+/// Time within which a loss must be reported: the silence timeout, and the time to notice it.
+const NOTICE_LIMIT: Micros = 8 * SECOND;
+/// Time that ends may take beyond their limits: to notice silence, to stop and to kill.
+const END_LIMIT: Micros = 12 * SECOND;
+/// Poll interval of a thread that closes the lane.
+const LOOK_INTERVAL: Micros = 100_000;
+/// KiB of a value that exceeds the socket buffer.
+const LARGE_REGISTER: u32 = 700;
+/// Maximum number of pending replies.
 const MAX_PENDING: usize = 4;
 
-/// The session's side.
+/// The session model.
 #[derive(Default)]
 pub(super) struct Session {
     pub(super) seq: u64,
     steps: u64,
-    /// Calls of a burst that are still to go.
+    /// Calls of a burst that were not submitted yet.
     burst: u64,
     waits_for_room: bool,
     /// A command with a large value that waits for room.
@@ -41,97 +40,97 @@ pub(super) struct Session {
     failure: Option<String>,
     lost: Option<String>,
     pending: BTreeMap<u64, BTreeSet<WorkerId>>,
-    /// Of which worker each reply was asked; none: of all.
+    /// The worker whose reply is pending; `None`: all workers.
     asked: BTreeMap<u64, Option<WorkerId>>,
-    /// Lines of each worker.
+    /// Number of lines of each worker.
     printed: BTreeMap<String, u64>,
-    /// Workers that their nodes have reported.
+    /// Workers whose end their nodes have reported.
     reported: BTreeSet<WorkerId>,
     replied: BTreeSet<(u64, WorkerId)>,
     left: BTreeSet<WorkerId>,
-    /// How each peer was reported to have ended.
+    /// The reported end of each peer.
     pub(super) ends: BTreeMap<WorkerId, &'static str>,
     pub(super) is_ending: bool,
-    /// When it began to end, and how long workers have to leave.
-    ended: At,
+    /// When the close began, and the limit for workers to leave.
+    ended: Micros,
     closes: bool,
-    close_limit: At,
-    /// Sent its shutdown behind all commands.
+    close_limit: Micros,
+    /// The shutdown was sent in order, after all commands.
     is_in_order: bool,
 }
 
 impl World {
-    /// The lane has started or has not.
+    /// Handles the result of the lane's start.
     pub(super) fn started(&mut self, result: Result<(), Error>) {
         self.show(|| format!("started: {result:?}"));
         let strange =
-            |world: &Self, peer: usize| world.lead.link(peer).is_some_and(|link| world.links[link].host != peer);
+            |world: &Self, peer: usize| world.controller.link(peer).is_some_and(|link| world.links[link].host != peer);
         if let Some(peer) = (0..self.hosts.len()).find(|peer| strange(self, *peer)) {
             self.breach(format!("another host has the place of host {peer}"));
         }
-        (self.lead.session.ended, self.lead.session.close_limit) = (self.now, 0);
+        (self.controller.session.ended, self.controller.session.close_limit) = (self.now, 0);
         match result {
             Ok(()) => self.at(0, What::Step),
             Err(error) if self.is_calm() => {
                 self.breach(format!("the start fails without a reason: {error}"));
             }
-            // As the lane does.
+            // The lane closes itself after a failed start.
             Err(_) => {
-                self.lead.session.is_ending = true;
-                self.tell_lead(Event::Dropped);
+                self.controller.session.is_ending = true;
+                self.tell_controller(Event::Dropped);
             }
         }
     }
 
-    /// The session gives its next command, or ends.
+    /// Submits the next command, or ends the session.
     pub(super) fn step(&mut self) {
-        let session = &self.lead.session;
+        let session = &self.controller.session;
         if session.is_ending || session.waits_for_room || session.waits_for_reply {
             return;
         }
         let is_done = session.steps >= self.plan.steps && session.burst == 0 && session.large.is_none();
         if is_done && self.plan.losses > 0 {
             let losses = std::mem::take(&mut self.plan.losses);
-            // The session goes on once it hears of it.
-            return (0..losses).for_each(|host| self.harm(Harm::Kill(host)));
+            // The session continues when the loss is reported.
+            return (0..losses).for_each(|host| self.disrupt(Disruption::Kill(host)));
         }
-        if self.lead.session.lost.is_some() || is_done {
+        if self.controller.session.lost.is_some() || is_done {
             return self.finish_session();
         }
-        if self.lead.room(false) == 0 {
-            if self.lead.must_take_small() {
+        if self.controller.room(false) == 0 {
+            if self.controller.must_take_small() {
                 self.breach("the lane takes no small command while large ones are under way");
             }
-            self.lead.session.waits_for_room = true;
+            self.controller.session.waits_for_room = true;
             return;
         }
-        let mut command = self.lead.session.large.take().unwrap_or_else(|| self.choose());
+        let mut command = self.controller.session.large.take().unwrap_or_else(|| self.choose());
         let is_large = command.values().iter().map(Value::payload_len).sum::<usize>() > SMALL_FRAME;
-        if is_large && self.lead.room(true) == 0 {
-            self.lead.session.large = Some(command);
+        if is_large && self.controller.room(true) == 0 {
+            self.controller.session.large = Some(command);
             if self.random.percent(30) {
-                self.lead.session.waits_for_room = true;
+                self.controller.session.waits_for_room = true;
                 return;
             }
-            // Another caller gives a small command meanwhile.
+            // Another caller submits a small command meanwhile.
             command = Job::Work(0).command();
         }
         self.submit(command);
-        let (session, pause) = (&mut self.lead.session, self.plan.pause);
+        let (session, pause) = (&mut self.controller.session, self.plan.pause);
         session.waits_for_reply =
             session.pending.len() >= MAX_PENDING || !session.pending.is_empty() && self.random.percent(50);
         let after = if session.burst > 0 { 0 } else { self.random.of(0..pause + 1) };
-        if !self.lead.session.waits_for_reply {
+        if !self.controller.session.waits_for_reply {
             self.at(after, What::Step);
         }
     }
 
     fn choose(&mut self) -> Command {
         let (random, workers) = (&mut self.random, self.plan.workers() as u64);
-        let session = &mut self.lead.session;
+        let session = &mut self.controller.session;
         if session.burst > 0 {
             session.burst -= 1;
-            let is_heavy = self.plan.largest > LARGE.into();
+            let is_heavy = self.plan.largest > LARGE_REGISTER.into();
             return if is_heavy { Job::Load(self.plan.largest) } else { Job::Work(0) }.command();
         }
         session.steps += 1;
@@ -155,7 +154,7 @@ impl World {
             62..72 => Command::SyncAll,
             72..82 => Command::SyncWorker { worker },
             number @ 82..87 => {
-                let register = RegisterId::new(if random.percent(20) { LARGE } else { 2 });
+                let register = RegisterId::new(if random.percent(20) { LARGE_REGISTER } else { 2 });
                 if number < 85 { Command::DebugGet { worker, register } } else { Command::GetAll { register } }
             }
             92..99 if self.plan.failures => Job::Fail(worker.index() as u64).command(),
@@ -171,7 +170,7 @@ impl World {
 
     fn submit(&mut self, command: Command) {
         let workers = self.plan.workers() as u32;
-        let session = &mut self.lead.session;
+        let session = &mut self.controller.session;
         session.seq += 1;
         let seq = session.seq;
         let from: BTreeSet<WorkerId> = match &command {
@@ -186,33 +185,33 @@ impl World {
             session.pending.insert(seq, from);
         }
         self.show(|| format!("command {seq}: {command:?}"));
-        self.lead_sends(&Arc::new(Frame::new(seq, [], command)));
+        self.controller_sends(Frame::new(seq, [], command));
         self.check_credit();
     }
 
     fn check_credit(&mut self) {
-        let posted = self.lead.posted;
+        let posted = self.controller.posted;
         for index in 0..self.hosts.len() {
             let (frames, bytes) = self.hosts[index].passed;
             let first = self.hosts[index].workers[0].id;
-            if !self.hosts[index].is_serving() || self.lead.session.ends.contains_key(&first) {
+            if !self.hosts[index].is_serving() || self.controller.session.ends.contains_key(&first) {
                 continue;
             }
-            if posted.0 - frames > CAPACITY || posted.1.saturating_sub(bytes) > 2 * UNREAD {
+            if posted.0 - frames > MAX_UNREAD_FRAMES || posted.1.saturating_sub(bytes) > 2 * MAX_UNREAD_BYTES {
                 self.breach(format!("{} frames are under way to host {index}", posted.0 - frames));
             }
         }
     }
 
-    /// The lane has room again.
+    /// Handles that the lane has room again.
     pub(super) fn has_room(&mut self) {
-        if std::mem::take(&mut self.lead.session.waits_for_room) {
+        if std::mem::take(&mut self.controller.session.waits_for_room) {
             self.at(0, What::Step);
         }
     }
 
     pub(super) fn reply(&mut self, worker: WorkerId, seq: u64, reply: &Reply) {
-        let session = &mut self.lead.session;
+        let session = &mut self.controller.session;
         if session.left.contains(&worker) {
             return self.breach(format!("{worker} replies to command {seq} after it has left"));
         }
@@ -223,7 +222,7 @@ impl World {
             return self.breach(format!("{worker} replies to command {seq}, and was not asked"));
         }
         let Some(missing) = session.pending.get_mut(&seq) else {
-            // The wait has ended with the session.
+            // The session has ended, and with it the wait.
             return;
         };
         missing.remove(&worker);
@@ -233,7 +232,7 @@ impl World {
         {
             return self.breach(format!("{worker} answers command {seq} with other bytes"));
         }
-        let session = &mut self.lead.session;
+        let session = &mut self.controller.session;
         if let Err(failure) = reply
             && failure.aborted
             && seq > session.recovered
@@ -249,9 +248,9 @@ impl World {
         }
     }
 
-    /// A wait has ended.
+    /// Ends a wait.
     fn go_on(&mut self) {
-        if std::mem::take(&mut self.lead.session.waits_for_reply) {
+        if std::mem::take(&mut self.controller.session.waits_for_reply) {
             self.at(0, What::Step);
         }
     }
@@ -259,7 +258,7 @@ impl World {
     pub(super) fn notice(&mut self, from: WorkerId, notice: Notice) {
         let Notice::Failed { epoch, failure } = notice else { return };
         self.show(|| format!("{from} has failed in epoch {epoch}: {failure}"));
-        let session = &mut self.lead.session;
+        let session = &mut self.controller.session;
         if epoch < session.epoch {
             return;
         }
@@ -269,26 +268,26 @@ impl World {
         if session.failure.is_none() {
             let cause = failure.to_string();
             session.failure = Some(cause.clone());
-            // The thread that has got the notice may be overtaken by one that recovers.
+            // A recovery on another thread may overtake the handling of the notice.
             let delay = self.random.of(0..300_000);
             self.at(delay, What::Signal(Signal::Abort { epoch, cause: cause.into() }));
         }
     }
 
-    /// A signal of the session.
+    /// Sends a signal of the session.
     pub(super) fn signal(&mut self, signal: Signal) {
         if let Signal::Abort { epoch, cause } = &signal {
-            self.lead.store.abort(*epoch, cause);
+            self.controller.store.abort(*epoch, cause);
         }
         self.show(|| format!("signal {signal:?}"));
-        self.tell_lead(Event::Signal(signal));
+        self.tell_controller(Event::Signal(signal));
     }
 
     pub(super) fn left(&mut self, workers: WorkerRange) {
         self.show(|| format!("{workers} have left"));
         let ids: BTreeSet<WorkerId> = workers.iter().collect();
         self.end_peer(workers, "left");
-        let session = &mut self.lead.session;
+        let session = &mut self.controller.session;
         session.left.extend(&ids);
         session.pending.retain(|_, missing| missing.is_disjoint(&ids));
         self.go_on();
@@ -298,33 +297,33 @@ impl World {
         self.show(|| format!("{why}"));
         self.end_peer(workers, "lost");
         let host = &self.hosts[workers.first().index() / self.plan.per_host];
-        if !host.is_harmed && host.lost != Some(workers.first()) {
+        if !host.is_disrupted && host.lost != Some(workers.first()) {
             return self.breach(format!("a loss without a reason: {why}"));
         }
         let status = format!("its process ended: {}", host.status);
         if host.tells_status && !why.to_string().contains(&status) {
             return self.breach(format!("a loss does not tell that {status}: {why}"));
         }
-        let session = &mut self.lead.session;
+        let session = &mut self.controller.session;
         if session.lost.is_none() {
             session.lost = Some(why.to_string());
             session.pending.clear();
             let (epoch, cause) = (session.epoch, why.to_string().into());
             self.at(self.now % 1000, What::Signal(Signal::Abort { epoch, cause }));
-            self.lead.session.waits_for_room = false;
-            self.lead.session.waits_for_reply = false;
+            self.controller.session.waits_for_room = false;
+            self.controller.session.waits_for_reply = false;
             self.at(0, What::Step);
         }
     }
 
-    /// A node reports the end of each of its workers once, and the controller the end of each peer.
+    /// Checks that a node reports the end of each of its workers once, and the controller the end of each peer once.
     fn end_peer(&mut self, workers: WorkerRange, how: &'static str) {
         let (first, count) = (workers.first(), workers.len());
         let peer = first.index() / self.plan.per_host;
-        let session = &mut self.lead.session;
+        let session = &mut self.controller.session;
         let is_of_node = match (self.plan.kind, self.plan.per_host) {
             (Kind::Processes, _) => false,
-            // Its node says that it has left, and ends then.
+            // The node reports that the worker has left, and ends afterwards.
             (Kind::Nodes, 1) => how == "left" && !session.reported.contains(&first),
             (Kind::Nodes, per_host) => count < per_host,
         };
@@ -336,35 +335,35 @@ impl World {
             let ends = format!("{:?}", session.ends);
             return self.breach(format!("{workers} {how} after they were reported: {ends}"));
         }
-        if !is_of_node && self.lead.ring.has(peer) {
+        if !is_of_node && self.controller.ring.has(peer) {
             self.breach(format!("the ring waits for {workers}, which {how}"));
         }
     }
 
-    /// A worker has printed a line.
+    /// Checks a worker's printed line.
     pub(super) fn output(&mut self, from: String, line: &[u8]) {
-        let printed = self.lead.session.printed.entry(from.clone()).or_default();
+        let printed = self.controller.session.printed.entry(from.clone()).or_default();
         *printed += 1;
         if printed.to_string().as_bytes() != line {
             self.breach(format!("{from} prints line {} twice or out of order", String::from_utf8_lossy(line)));
         }
     }
 
-    /// The session ends.
+    /// Ends the session.
     fn finish_session(&mut self) {
-        self.lead.session.is_ending = true;
-        let is_lost = self.lead.session.lost.is_some();
-        if !is_lost && self.lead.room(false) > 0 && self.random.percent(10) {
+        self.controller.session.is_ending = true;
+        let is_lost = self.controller.session.lost.is_some();
+        if !is_lost && self.controller.room(false) > 0 && self.random.percent(10) {
             // Another thread of the program still waits for a value.
             let worker = WorkerId::new(self.random.of(0..self.plan.workers() as u64) as u32);
-            self.submit(Command::DebugGet { worker, register: RegisterId::new(LARGE) });
+            self.submit(Command::DebugGet { worker, register: RegisterId::new(LARGE_REGISTER) });
         }
         self.show(|| "the session ends".to_owned());
-        self.lead.session.ended = self.now;
+        self.controller.session.ended = self.now;
         let limit = match self.plan.ending {
             Ending::Shutdown => {
-                if self.lead.room(false) > 0 && !self.lead.is_closed() {
-                    self.lead.session.is_in_order = !is_lost;
+                if self.controller.room(false) > 0 && !self.controller.is_closed() {
+                    self.controller.session.is_in_order = !is_lost;
                     self.submit(Command::Shutdown);
                 } else {
                     self.signal(Signal::Shutdown);
@@ -372,40 +371,40 @@ impl World {
                 90 * SECOND
             }
             Ending::Drop => {
-                let epoch = self.lead.session.epoch;
+                let epoch = self.controller.session.epoch;
                 self.signal(Signal::Abort { epoch, cause: "the session is dropped".into() });
                 self.signal(Signal::Shutdown);
                 3 * SECOND
             }
-            Ending::DropLane => return self.tell_lead(Event::Dropped),
+            Ending::DropLane => return self.tell_controller(Event::Dropped),
         };
-        self.lead.session.close_limit = limit;
-        self.lead.session.closes = true;
-        self.tell_lead(Event::Close(std::time::Duration::from_micros(limit)));
+        self.controller.session.close_limit = limit;
+        self.controller.session.closes = true;
+        self.tell_controller(Event::Close(std::time::Duration::from_micros(limit)));
         self.at(LOOK_INTERVAL, What::Look);
     }
 
-    /// A host was harmed so that it must be lost.
+    /// Records that a disrupted host must be lost.
     pub(super) fn must_be_lost(&mut self, host: usize) {
-        (self.hosts[host].is_harmed, self.hosts[host].tells_status) = (true, false);
+        (self.hosts[host].is_disrupted, self.hosts[host].tells_status) = (true, false);
         self.host_must_be_noticed(host);
     }
 
-    /// The loss of a host or of one of its workers has to be reported.
+    /// Schedules the deadline for the report of a loss.
     pub(super) fn host_must_be_noticed(&mut self, host: usize) {
-        self.hosts[host].harmed = self.now;
+        self.hosts[host].disrupted = self.now;
         if self.hosts[host].is_taken {
             self.at(NOTICE_LIMIT, What::Noticed(host));
         }
     }
 
     pub(super) fn check_noticed(&mut self, host: usize) {
-        // Another harm, or a freeze, may have kept it from being noticed so far.
-        let due = self.hosts[host].harmed + NOTICE_LIMIT + self.frozen;
+        // Another disruption or a freeze may have delayed the report.
+        let due = self.hosts[host].disrupted + NOTICE_LIMIT + self.frozen;
         if self.now < due {
             return self.at(due - self.now, What::Noticed(host));
         }
-        let Session { ends, reported, is_ending, .. } = &self.lead.session;
+        let Session { ends, reported, is_ending, .. } = &self.controller.session;
         let is_noticed = ends.contains_key(&self.hosts[host].workers[0].id)
             || self.hosts[host].lost.is_some_and(|worker| reported.contains(&worker));
         if !is_noticed && !is_ending {
@@ -413,20 +412,20 @@ impl World {
         }
     }
 
-    /// The thread that closes the lane looks whether that is done.
+    /// Polls the close of the lane.
     pub(super) fn look_at_close(&mut self) {
-        self.lead_goes_on_closing();
-        if !self.lead.is_closed_for_good() {
+        self.controller_continues_closing();
+        if !self.controller.is_closed_for_good() {
             self.at(LOOK_INTERVAL, What::Look);
         }
     }
 
-    /// Whether the session waits for nothing any more.
+    /// Whether all waits of the session have ended.
     pub(super) fn has_session_ended(&self) -> bool {
-        self.lead.session.is_ending && (!self.lead.session.closes || self.lead.is_closed_for_good())
+        self.controller.session.is_ending && (!self.controller.session.closes || self.controller.is_closed_for_good())
     }
 
-    /// The lane ends in limited time.
+    /// Checks that the lane ends within its limit.
     pub(super) fn check_over(&mut self) {
         self.over = self.now;
         if self.plan.has_processes()
@@ -434,24 +433,24 @@ impl World {
         {
             return self.breach(format!("the lane is over while the process of host {host} runs"));
         }
-        let Session { ended, close_limit, is_ending: true, .. } = self.lead.session else { return };
+        let Session { ended, close_limit, is_ending: true, .. } = self.controller.session else { return };
         let late = self.now.saturating_sub(ended + close_limit + self.frozen);
         if late > END_LIMIT {
             self.breach(format!("the lane is over {late} us after its limit"));
         }
     }
 
-    /// Whether nothing was done to any end.
+    /// Whether no end was disrupted.
     pub(super) fn is_calm(&self) -> bool {
-        self.hosts.iter().all(|host| !host.is_harmed && host.lost.is_none()) && !self.lead.is_harmed
+        self.hosts.iter().all(|host| !host.is_disrupted && host.lost.is_none()) && !self.controller.is_disrupted
     }
 
-    /// What must hold when nothing is left.
+    /// Checks the invariants at the end of the run.
     pub(super) fn check_session(&mut self) {
         if self.now > self.over + END_LIMIT + self.frozen {
             return self.breach("hosts are left for too long after the lane is over");
         }
-        let session = &self.lead.session;
+        let session = &self.controller.session;
         let is_calm = self.is_calm();
         if let (true, Some(seq)) = (session.is_in_order && is_calm, session.pending.keys().next()) {
             return self.breach(format!("the wait for command {seq} has not ended"));
@@ -464,7 +463,7 @@ impl World {
                 return self.breach(format!("workers of host {host} have not got all {seq} commands"));
             }
             if let Some(error) = self.hosts.iter().find_map(|host| host.result.clone()?.err()) {
-                return self.breach(format!("a host that was not harmed ends with an error: {error}"));
+                return self.breach(format!("a host that was not disrupted ends with an error: {error}"));
             }
         }
         let printed: u64 = self.hosts.iter().flat_map(|host| &host.workers).map(|worker| worker.printed).sum();
@@ -472,9 +471,9 @@ impl World {
         if is_calm && session.is_in_order && lines != printed {
             return self.breach(format!("{lines} of {printed} lines of workers have come"));
         }
-        let open: usize = self.hosts.iter().map(|host| host.questions.len()).sum();
+        let open: usize = self.hosts.iter().map(|host| host.requests.len()).sum();
         if is_calm && session.is_in_order && open > 0 {
-            self.breach(format!("{open} questions have no answer"));
+            self.breach(format!("{open} requests have no answer"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Many sessions, each from its seed.
+//! Runs many simulated sessions, each with its own seed.
 
 use std::thread;
 use std::time::Instant;
@@ -11,9 +11,9 @@ use crate::engine::fault::{self, Fault};
 /// Seeds of the default tier.
 const RUNS: u64 = 10_000;
 
-/// Broken rules after which a thread stops.
+/// Violations after which a thread stops.
 const SHOWN: usize = 10;
-/// Threads that share the seeds.
+/// Number of threads that share the seeds.
 const THREADS: usize = 2;
 
 /// Runs a seed.
@@ -58,7 +58,7 @@ fn sessions_keep_their_rules_whatever_the_network_and_the_machines_do() {
     assert!(broken.is_empty(), "sessions broke a rule:\n{}", broken.join("\n"));
 }
 
-/// Seeds until a planted fault is found.
+/// Number of seeds within which a planted fault must be found.
 fn runs_until_found(fault: Fault) -> Option<(u64, String)> {
     fault::plant(Some(fault));
     let found = (0..RUNS).find_map(|seed| run(seed, false).err().map(|rule| (seed, rule)));
@@ -121,14 +121,14 @@ fn faults_of_the_controller_are_found() {
     }
 }
 
-/// KiB of memory that this process has had in use at most.
+/// Peak memory of this process in KiB.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     peak.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// `DISCO_SIM_NODES=1000` starts so many, which get ten commands each.
+/// `DISCO_SIM_NODES=1000` sets the number of nodes, which get ten commands each.
 #[test]
 fn many_nodes_start_run_lose_some_of_them_and_leave() {
     let nodes = std::env::var("DISCO_SIM_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(100);
@@ -137,7 +137,7 @@ fn many_nodes_start_run_lose_some_of_them_and_leave() {
     let mut world = World::new(Plan::large(nodes, commands, losses), 1, false);
     world.run().unwrap();
     let (time, used) = (start.elapsed(), peak_memory() - before);
-    assert!(world.lead.posted.0 >= commands && world.lead.session.ends.len() == nodes);
-    println!("{nodes} nodes of 8 workers, {} commands, {losses} nodes lost: {time:.1?}", world.lead.posted.0);
-    println!("{:.1?} a command, {} KiB a node", time / world.lead.posted.0 as u32, used / nodes);
+    assert!(world.controller.posted.0 >= commands && world.controller.session.ends.len() == nodes);
+    println!("{nodes} nodes of 8 workers, {} commands, {losses} nodes lost: {time:.1?}", world.controller.posted.0);
+    println!("{:.1?} a command, {} KiB a node", time / world.controller.posted.0 as u32, used / nodes);
 }

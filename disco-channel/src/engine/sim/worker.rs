@@ -1,5 +1,5 @@
-//! What a worker does with its commands: it counts them, works for some time, meets its peers in the store, fails when the
-//! plan says so, and answers.
+//! A model of a worker: counts commands, works for some time, runs collectives over the store, fails as planned, and
+//! replies.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use disco_core::wire::{self, Message, StoreCall};
 use disco_core::{Command, Error, Frame, RegisterId, Result, Tensor, Value, WorkerId};
 
 use super::plan::Kind;
-use super::world::{At, What, World};
+use super::world::{Micros, What, World};
 use crate::engine::credit::Taken;
 use crate::engine::member::upward::{self, Priority};
 use crate::engine::reply;
 
 /// Deadline of a collective.
 const COLLECTIVE_LIMIT: Duration = Duration::from_secs(300);
-/// Deadline of other questions.
+/// Deadline of other requests.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// One worker.
+/// A simulated worker.
 pub(super) struct Worker {
     pub(super) id: WorkerId,
     pub(super) queue: VecDeque<Arc<Frame>>,
@@ -36,16 +36,16 @@ pub(super) struct Worker {
     pub(super) has_left: bool,
     question: u64,
     taken: Taken,
-    /// Lines.
+    /// Number of printed lines.
     pub(super) printed: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Doing {
     Nothing,
-    /// User code, until [`What::Free`].
+    /// Inside user code, until [`What::Free`].
     Work,
-    /// Waits for the answer to a question inside collective `seq`.
+    /// Waits for an answer of the store inside collective `seq`.
     Meets {
         seq: u64,
         question: u64,
@@ -67,26 +67,26 @@ enum Stage {
     Waits,
 }
 
-/// What a call makes a worker do: the first argument, with a second one.
+/// The work of a call: the first argument, with a second one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
-    /// Works for so many microseconds.
-    Work(At),
+    /// Works for this many microseconds.
+    Work(Micros),
     /// A worker fails.
     Fail(u64),
-    /// All meet.
+    /// Runs a collective.
     Meet,
-    /// A worker works for a minute.
+    /// One worker works for a minute.
     Hang(u64),
-    /// All print a line.
+    /// All workers print a line.
     Print,
-    /// Compares so many KiB of bytes that are an argument.
+    /// Checks an argument of this many KiB of bytes.
     Load(u64),
-    /// Compares a tensor of so many KiB that is an argument.
+    /// Checks an argument that is a tensor of this many KiB.
     Weights(u64),
 }
 
-/// Bytes that tell a part from those beside it, and from those of a value with another seed.
+/// Bytes in which each part differs from its neighbours, and from a value with another seed.
 pub(super) fn content(bytes: usize, seed: u64) -> Vec<u8> {
     let mut content = vec![0; bytes];
     for (block, part) in content.chunks_mut(1 << 10).enumerate() {
@@ -95,7 +95,7 @@ pub(super) fn content(bytes: usize, seed: u64) -> Vec<u8> {
     content
 }
 
-/// What a worker answers with if it is asked for a value of so many bytes.
+/// The value of `get` with this many bytes.
 pub(super) fn answer(worker: WorkerId, seq: u64, bytes: usize) -> Vec<u8> {
     content(bytes, seq + 101 * worker.index() as u64)
 }
@@ -165,13 +165,13 @@ impl Worker {
         }
     }
 
-    /// Its process has ended.
+    /// Ends the worker with its process.
     pub(super) fn end(&mut self) {
         (self.has_left, self.doing) = (true, Doing::Nothing);
         self.queue = VecDeque::new();
     }
 
-    /// The answer to a question, if the worker still waits for it.
+    /// Handles an answer of the store, if the worker still waits for it.
     pub(super) fn answers(&mut self, question: u64, result: Result<Value>) {
         match self.doing {
             Doing::Meets { seq, question: asked, stage } if asked == question => {
@@ -189,7 +189,7 @@ impl World {
         (0..self.hosts[index].workers.len()).for_each(|worker| self.run_worker(index, worker));
     }
 
-    /// A worker goes on until it has to wait.
+    /// Runs a worker until it has to wait.
     pub(super) fn run_worker(&mut self, index: usize, at: usize) {
         loop {
             let told_to_leave = self.hosts[index].told_to_leave;
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// The next frame of a worker: what is due in the ring, or came over the connection.
+    /// Takes the next frame of a worker, from the ring or the connection.
     fn next_frame(&mut self, index: usize, at: usize) -> Option<Arc<Frame>> {
         let host = &mut self.hosts[index];
         if !self.plan.has_ring {
@@ -229,7 +229,7 @@ impl World {
             None => host.workers[at].queue.pop_front()?,
         };
         host.ring.pop_front();
-        if self.lead.ring.advance(index) {
+        if self.controller.ring.advance(index) {
             let (frames, bytes) = self.hosts[index].workers[at].taken.say();
             self.host_says(index, &Message::Room { frames, bytes }, Priority::Urgent);
         }
@@ -254,7 +254,7 @@ impl World {
                     let epoch = worker.epoch.epoch();
                     return self.fail(index, at, seq, false, format!("{id} fails in epoch {epoch};"));
                 }
-                // Other ways lead from the output of processes.
+                // The output of processes goes through pipes, which are not simulated.
                 Some(Job::Print) if self.plan.kind == Kind::Nodes => {
                     worker.printed += 1;
                     let line = worker.printed.to_string().into_bytes().into();
@@ -290,12 +290,12 @@ impl World {
         (worker.finished, worker.doing) = (seq, Doing::Nothing);
     }
 
-    fn work(&mut self, index: usize, at: usize, time: At) {
+    fn work(&mut self, index: usize, at: usize, time: Micros) {
         self.hosts[index].workers[at].doing = Doing::Work;
         self.at(time, What::Free(index, at));
     }
 
-    /// User code has ended, or a worker is to go on.
+    /// Continues a worker after user code.
     pub(super) fn free(&mut self, index: usize, at: usize) {
         let worker = &mut self.hosts[index].workers[at];
         if worker.doing == Doing::Work {
@@ -306,7 +306,7 @@ impl World {
         self.host_acts(index);
     }
 
-    /// One step of a collective is done.
+    /// Continues a collective after one of its steps.
     fn meet(&mut self, index: usize, at: usize, seq: u64, stage: Stage, value: &Value) {
         let all = self.plan.workers() as i64;
         let (stage, call) = match (stage, value) {
@@ -330,7 +330,7 @@ impl World {
         let (question, epoch) = (worker.question, worker.epoch.epoch());
         worker.doing = Doing::Meets { seq, question, stage };
         self.begin_questions(index, epoch);
-        match self.hosts[index].questions.ask_in(epoch, (at, question), limit, now) {
+        match self.hosts[index].requests.ask_in(epoch, (at, question), limit, now) {
             Ok(id) => {
                 self.host_says(index, &Message::Ask { id, epoch, call }, Priority::Urgent);
                 self.at(limit.as_micros() as u64, What::Deadline(index, at, question));
@@ -340,7 +340,7 @@ impl World {
     }
 
     fn begin_questions(&mut self, index: usize, epoch: u64) {
-        for (worker, question) in self.hosts[index].questions.begin(epoch) {
+        for (worker, question) in self.hosts[index].requests.begin(epoch) {
             self.hosts[index].workers[worker].answers(question, Err(store::over()));
             self.at(0, What::Free(index, worker));
         }
@@ -350,18 +350,18 @@ impl World {
         for worker in &mut self.hosts[index].workers {
             worker.epoch.abort(epoch, cause);
         }
-        for (worker, question) in self.hosts[index].questions.abort(epoch, cause) {
+        for (worker, question) in self.hosts[index].requests.abort(epoch, cause) {
             self.answer(index, worker, question, Err(Error::Aborted { cause: cause.clone() }));
         }
     }
 
-    /// A question had its time.
+    /// Handles the deadline of a request.
     pub(super) fn expire(&mut self, index: usize, at: usize, question: u64) {
         let late = Error::Deadline { operation: "meet".into(), after: ANSWER_LIMIT, state: "nobody came".into() };
         self.answer(index, at, question, Err(late));
     }
 
-    /// A worker's first error of its epoch.
+    /// Records a worker's first error of its epoch.
     fn fail(&mut self, index: usize, at: usize, seq: u64, aborted: bool, message: String) {
         let worker = &mut self.hosts[index].workers[at];
         let (id, epoch) = (worker.id, worker.epoch.epoch());
@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    /// Answers a command, with so many bytes if the worker has not failed.
+    /// Replies to a command, with a value of `bytes` bytes unless the worker has failed.
     fn reply_to(&mut self, index: usize, at: usize, seq: u64, bytes: usize) {
         let worker = &self.hosts[index].workers[at];
         let (id, is_node) = (worker.id, self.plan.kind == Kind::Nodes);
@@ -400,7 +400,7 @@ impl World {
         }
     }
 
-    /// A worker leaves its lane.
+    /// Handles that a worker leaves its lane.
     fn leave_lane(&mut self, index: usize, at: usize) {
         let id = self.hosts[index].workers[at].id;
         self.hosts[index].workers[at].end();
@@ -417,7 +417,7 @@ impl World {
         self.host_says(index, &message, priority);
     }
 
-    /// A worker process has read a frame.
+    /// Acknowledges a frame that a worker process has read.
     pub(super) fn acknowledge(&mut self, index: usize, size: usize) {
         let taken = &mut self.hosts[index].workers[0].taken;
         if taken.take(size) {

@@ -1,4 +1,4 @@
-//! The clock, the queue of what is to happen, and what has broken a rule.
+//! The virtual clock, the queue of scheduled events, and the first violation of an invariant.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,80 +6,80 @@ use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
 
+use super::controller::SimController;
 use super::host::Host;
-use super::lead::Lead;
 use super::link::{Link, Side};
-use super::plan::{Harm, Plan};
+use super::plan::{Disruption, Plan};
 use super::random::Random;
 
-/// Microseconds since the start.
-pub(super) type At = u64;
-pub(super) const SECOND: At = 1_000_000;
-/// The longest run. Each wait has an end before.
-const LIMIT: At = 600 * SECOND;
-/// Events at one time.
+/// A time or duration in microseconds of virtual time.
+pub(super) type Micros = u64;
+pub(super) const SECOND: Micros = 1_000_000;
+/// The longest run; each wait must end before.
+const TIME_LIMIT: Micros = 600 * SECOND;
+/// Most events at one time, above which the run counts as a livelock.
 const STANDSTILL: u64 = 100_000;
 
 /// A session, its network and its machines.
 pub(super) struct World {
     base: Instant,
-    pub(super) now: At,
-    queue: BinaryHeap<Reverse<(At, u64, Entry)>>,
+    pub(super) now: Micros,
+    queue: BinaryHeap<Reverse<(Micros, u64, Entry)>>,
     scheduled: u64,
     pub(super) random: Random,
     pub(super) links: Vec<Link>,
     pub(super) hosts: Vec<Host>,
-    pub(super) lead: Lead,
+    pub(super) controller: SimController,
     pub(super) plan: Plan,
     pub(super) backlog_limit: usize,
-    /// The first rule that was broken.
+    /// The first violated invariant.
     pub(super) broken: Option<String>,
     pub(super) shows: bool,
     pub(super) events: u64,
     standstill: u64,
-    /// How much longer waits may take, since ends were frozen.
-    pub(super) frozen: At,
-    /// Until then all ends are frozen.
-    pub(super) suspended: At,
-    /// When the lane was over.
-    pub(super) over: At,
+    /// Additional time for waits, since ends were frozen.
+    pub(super) frozen: Micros,
+    /// All ends are frozen until this time.
+    pub(super) suspended: Micros,
+    /// When the lane ended.
+    pub(super) over: Micros,
 }
 
-/// What is to happen.
+/// A scheduled event.
 #[derive(Clone, Debug)]
 pub(super) enum What {
     /// The next slice of a link arrives at an end.
     Arrive(usize, Side),
-    /// A host has a record in the ring.
+    /// A host is woken for a record in the ring.
     Woken(usize),
-    /// A host's timeout, or the controller's.
+    /// The timer of a host, or of the controller (`None`).
     Timer(Option<usize>),
-    /// A host goes on, or the controller.
+    /// The end of the freeze of a host, or of the controller (`None`).
     Thaw(Option<usize>),
-    /// The controller's reactor thread goes on.
+    /// The end of the reactor thread's stall.
     GoOn,
     /// A host connects.
     Connect(usize),
-    /// A worker has done what it is busy with.
+    /// A worker has finished user code.
     Free(usize, usize),
-    /// The deadline of a worker's question.
+    /// The deadline of a worker's request.
     Deadline(usize, usize, u64),
-    /// Workers of a host have no more time to leave.
+    /// The grace period of a host's workers is over.
     Grace(usize),
     /// The process of a host has ended.
     Ended(usize),
     /// The session's next step.
     Step,
-    /// A thread that closes the lane looks at it.
+    /// A thread that closes the lane polls it.
     Look,
-    /// A signal of the session, from a thread of its own.
+    /// A signal of the session, from a separate thread.
     Signal(Signal),
-    Harm(Harm),
-    /// The loss of a host must have been reported.
+    Disruption(Disruption),
+    /// The deadline for the report of a host's loss.
     Noticed(usize),
 }
 
-/// Order is by time.
+/// Compares equal, so that the queue is ordered by time and sequence alone.
 #[derive(Debug)]
 struct Entry(What);
 
@@ -106,7 +106,7 @@ impl Ord for Entry {
 impl World {
     pub(super) fn new(plan: Plan, seed: u64, shows: bool) -> Self {
         let base = Instant::now();
-        let lead = Lead::new(&plan, base);
+        let controller = SimController::new(&plan, base);
         let hosts = (0..plan.hosts).map(|index| Host::new(&plan, index)).collect();
         let mut world = Self {
             base,
@@ -116,7 +116,7 @@ impl World {
             random: Random::new(seed),
             links: Vec::new(),
             hosts,
-            lead,
+            controller,
             backlog_limit: plan.backlog_limit,
             plan,
             broken: None,
@@ -131,16 +131,16 @@ impl World {
         world
     }
 
-    /// Runs until nothing is left.
+    /// Runs until all connections and processes have ended.
     ///
     /// # Errors
-    /// The rule that was broken.
+    /// The violated invariant.
     pub(super) fn run(&mut self) -> Result<(), String> {
         while let Some(Reverse((at, _, Entry(what)))) = self.queue.pop() {
             self.standstill = if at > self.now { 0 } else { self.standstill + 1 };
             self.now = at;
             self.events += 1;
-            if at > LIMIT || self.standstill > STANDSTILL {
+            if at > TIME_LIMIT || self.standstill > STANDSTILL {
                 self.breach("a wait has no end");
             }
             self.happen(what);
@@ -158,7 +158,7 @@ impl World {
             What::Free(host, _) | What::Deadline(host, ..) | What::Grace(host) => Some(Some(*host)),
             What::Connect(host) | What::Woken(host) => Some(Some(*host)),
             What::Ended(_) => Some(None),
-            What::Step | What::Look | What::Signal(_) => Some(None).filter(|_| self.lead.frozen),
+            What::Step | What::Look | What::Signal(_) => Some(None).filter(|_| self.controller.frozen),
             _ => None,
         };
         if let Some(end) = frozen.filter(|end| self.is_frozen(*end)) {
@@ -166,7 +166,7 @@ impl World {
         }
         match what {
             What::Arrive(link, to) => self.arrive(link, to),
-            What::Timer(None) => self.lead_timer(),
+            What::Timer(None) => self.controller_timer(),
             What::Timer(Some(host)) => self.host_timer(host),
             What::Thaw(end) => self.thaw(end),
             What::GoOn => self.go_on_reacting(),
@@ -175,17 +175,17 @@ impl World {
             What::Free(host, worker) => self.free(host, worker),
             What::Deadline(host, worker, question) => self.expire(host, worker, question),
             What::Grace(host) => self.end_grace(host),
-            What::Ended(host) => self.lead_hears_end(host),
+            What::Ended(host) => self.controller_reaps(host),
             What::Step => self.step(),
             What::Look => self.look_at_close(),
             What::Signal(signal) => self.signal(signal),
-            What::Harm(harm) => self.harm(harm),
+            What::Disruption(disruption) => self.disrupt(disruption),
             What::Noticed(host) => self.check_noticed(host),
         }
     }
 
-    /// Something happens after so many microseconds.
-    pub(super) fn at(&mut self, after: At, what: What) {
+    /// Schedules an event in `after` microseconds.
+    pub(super) fn at(&mut self, after: Micros, what: What) {
         self.scheduled += 1;
         self.queue.push(Reverse((self.now + after, self.scheduled, Entry(what))));
     }
@@ -195,11 +195,11 @@ impl World {
     }
 
     /// Microseconds until a time, rounded up.
-    pub(super) fn until(&self, then: Instant) -> At {
+    pub(super) fn until(&self, then: Instant) -> Micros {
         then.saturating_duration_since(self.instant()).as_nanos().div_ceil(1000) as u64
     }
 
-    /// A rule is broken.
+    /// Records a violated invariant.
     pub(super) fn breach(&mut self, rule: impl Into<String>) {
         let rule = rule.into();
         self.show(|| format!("BROKEN: {rule}"));
@@ -213,7 +213,7 @@ impl World {
     }
 
     fn is_over(&self) -> bool {
-        self.lead.is_over && self.has_session_ended() && self.hosts.iter().all(Host::is_done)
+        self.controller.is_over && self.has_session_ended() && self.hosts.iter().all(Host::is_done)
     }
 
     fn check_end(&mut self) {
@@ -222,7 +222,7 @@ impl World {
         }
         if !self.is_over() {
             let left = self.hosts.iter().filter(|host| !host.is_done()).count();
-            let over = self.lead.is_over;
+            let over = self.controller.is_over;
             return self.breach(format!("nothing happens any more: controller over: {over}, {left} hosts left"));
         }
         self.check_session();

@@ -1,4 +1,4 @@
-//! Where nodes are to connect, told to whom it concerns.
+//! Announces the address to which nodes connect.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,21 +9,21 @@ use disco_core::Result;
 use super::children::NodeProcess;
 use crate::nodes::addresses;
 
-/// Takes where nodes are to connect, once somebody listens there.
+/// A callback that gets the address to which nodes connect, once the lane listens there.
 #[derive(Clone)]
 pub struct Announce(Arc<Tell>);
 
 type Tell = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 
-/// Where nodes are to connect.
+/// The address to which nodes connect, and how many nodes the session needs.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Announcement {
-    /// The address.
+    /// The address at which the controller listens.
     pub address: SocketAddr,
-    /// How many are to come.
+    /// Number of nodes that are to connect.
     pub nodes: usize,
-    /// How many workers each has.
+    /// Number of workers of each node.
     pub per_node: usize,
 }
 
@@ -32,21 +32,21 @@ impl Announce {
         (self.0)(announcement)
     }
 
-    /// Calls this; its error ends the start.
+    /// Calls `announce` with the address. An error of it fails the start of the lane.
     pub fn new(announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
         Self::starting(move |announcement| announce(announcement).map(|()| Vec::new()))
     }
 
-    /// Calls this, which starts all nodes, the first one first; its error ends the start. They are killed if they do not end with the
-    /// session.
+    /// Calls `start`, which starts all nodes and returns their processes in the order of nodes. An error of it fails
+    /// the start of the lane. Processes that do not end with the session are killed.
     pub fn starting(start: impl Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(start))
     }
 }
 
 impl Announcement {
-    /// What others may reach the address by, each as `HOST:PORT`: where it is that of all interfaces, the name of this machine and
-    /// what addresses its interfaces have.
+    /// The addresses by which other machines may reach the controller, each as `HOST:PORT`. If the controller listens
+    /// on all interfaces, these are the name of this machine and the addresses of its interfaces.
     pub fn addresses(&self) -> Vec<String> {
         let (ip, port) = (self.address.ip(), self.address.port());
         if !ip.is_unspecified() {
@@ -58,7 +58,8 @@ impl Announcement {
         std::iter::once(format!("{name}:{port}")).chain(addresses).collect()
     }
 
-    /// The command that joins on another machine, for a session of this program; `FILE` stands for the file with the token.
+    /// The command that starts a node on another machine, for a session of this program. `FILE` stands for the token
+    /// file.
     pub fn command(&self) -> String {
         let host = match self.address.ip().is_unspecified() {
             true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -75,7 +76,7 @@ impl Announcement {
 }
 
 impl Default for Announce {
-    /// Logs it.
+    /// Logs the address.
     fn default() -> Self {
         Self::new(|announcement| {
             tracing::info!(address = %announcement.address, nodes = announcement.nodes, "waiting for nodes");

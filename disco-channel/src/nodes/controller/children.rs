@@ -1,4 +1,4 @@
-//! Nodes that the session has started itself: they end with it.
+//! Processes of nodes that the session has started itself.
 
 use std::process::Child;
 
@@ -6,15 +6,15 @@ use disco_core::{Error, Result};
 
 use crate::process::Process;
 
-/// The process of a node that the session has started. Dropping it kills it.
+/// The process of a node that the session has started. Dropping this value kills the process.
 #[derive(Debug)]
 pub struct NodeProcess(pub(super) Process);
 
 impl NodeProcess {
-    /// Takes charge of a process that was just started.
+    /// Takes ownership of a process that was just started.
     ///
     /// # Errors
-    /// The system can't watch it; it is killed then.
+    /// The process can't be watched; it is killed.
     pub fn new(child: Child) -> Result<Self> {
         let process = Process::child(child);
         process.map(Self).map_err(|error| Error::system("the process of a node can't be watched", error))

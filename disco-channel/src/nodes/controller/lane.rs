@@ -1,4 +1,4 @@
-//! The lane, as a session has it.
+//! The controller's end of a lane to nodes: its options and its start.
 
 use std::io;
 use std::net::TcpListener;
@@ -17,38 +17,39 @@ use crate::reactor::{Lane, Reactor, Served, Waker};
 use crate::remote_lane::{Peers, RemoteLane, Running};
 use crate::token::Token;
 
-/// What a [`NodeLane`] is made of.
+/// Options of a [`NodeLane`].
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number of nodes, which share the lane's workers.
     pub nodes: usize,
-    /// Where to listen: `HOST:PORT`, port 0 for any.
+    /// Address to listen on, as `HOST:PORT`; port 0 takes any free port.
     pub listen: String,
-    /// What nodes prove to have.
+    /// The secret that nodes and controller prove to each other.
     pub token: Token,
-    /// Who is told where nodes are to connect.
+    /// Gets the address to which nodes connect.
     pub announce: Announce,
-    /// What each node is called; without them, by its number, and by the name of its host once it has said it.
+    /// Names of the nodes in messages. Without a name, a node is called by its number and, once it has joined, the name
+    /// of its host.
     pub names: Vec<String>,
-    /// Workers are processes, not threads, of their nodes.
+    /// Whether workers are processes of their nodes, not threads.
     pub processes: bool,
-    /// How workers behave.
+    /// Configuration of the workers.
     pub config: WorkerConfig,
-    /// How long nodes may take to join and start their workers.
+    /// Timeout for nodes to join and start their workers.
     pub start: Duration,
-    /// How often each end says something.
+    /// Heartbeat interval of each end.
     pub heartbeat: Duration,
-    /// How long each end may be silent.
+    /// An end that sends nothing for this long is lost.
     pub silence: Duration,
 }
 
-/// The lane to workers of other nodes: it listens, announces where, and waits until all nodes have joined and started their workers.
-/// Dropping it lets them go: nodes stop their workers, and nobody waits for them.
+/// The lane to workers of other nodes. Its start listens, announces the address, and waits until all nodes have joined
+/// and started their workers. Dropping the lane tells the nodes to stop their workers, and returns at once.
 pub type NodeLane = RemoteLane<Options>;
 
 impl Options {
-    /// On the loopback; workers are processes; 30 s to start, something said each second, 5 s of silence.
+    /// Defaults: loopback address, workers as processes, start timeout 30 s, heartbeat 1 s, silence 5 s.
     pub fn new(nodes: usize, token: Token, config: WorkerConfig) -> Self {
         Self {
             nodes,

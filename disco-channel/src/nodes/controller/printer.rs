@@ -1,4 +1,4 @@
-//! What workers of nodes print, printed here.
+//! Prints the output of nodes' workers on the controller's standard output and error.
 
 use std::io;
 use std::sync::Arc;
@@ -7,16 +7,17 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{ending, terminal};
+use crate::{join_timeout, terminal};
 
-/// Bytes that may wait to be printed.
-const WAITING: usize = 16 << 20;
-/// What a line takes beside its bytes, about.
-const ENTRY: usize = 128;
-/// How long the last ones may take.
-const REST: Duration = Duration::from_millis(600);
+/// Bytes of lines that may wait to be printed. Lines beyond these are dropped.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+/// Approximate overhead of a waiting line.
+const LINE_OVERHEAD_BYTES: usize = 128;
+/// Timeout for printing the remaining lines at the end.
+const FINISH_TIMEOUT: Duration = Duration::from_millis(600);
 
-/// A thread that prints: whoever reads this program's output may be slow, and then lines are lost rather than nodes.
+/// A thread that prints. It decouples the reactor from a slow reader of this program's output: lines are dropped rather
+/// than nodes lost.
 pub(super) struct Printer {
     lines: Sender<Line>,
     counts: Arc<Counts>,
@@ -31,9 +32,9 @@ struct Line {
 
 #[derive(Default)]
 struct Counts {
-    /// Bytes that wait.
+    /// Bytes that wait to be printed.
     waiting: AtomicUsize,
-    /// Lines that were lost.
+    /// Lines dropped since the last warning.
     lost: AtomicUsize,
 }
 
@@ -41,7 +42,7 @@ impl Printer {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The thread can't be started.
     pub(super) fn start() -> io::Result<Self> {
         let (lines, receiver) = mpsc::channel();
         let counts = Arc::new(Counts::default());
@@ -50,32 +51,32 @@ impl Printer {
         Ok(Self { lines, counts, thread })
     }
 
-    /// Prints a line, in one piece.
+    /// Queues a line to be printed in one write. Never blocks.
     pub(super) fn print(&self, prefix: String, is_err: bool, line: Arc<[u8]>) {
         let line = Line { prefix, is_err, line };
         let size = line.size();
         let waiting = self.counts.waiting.fetch_add(size, Ordering::Relaxed);
-        let goes = waiting < WAITING && self.lines.send(line).is_ok();
+        let goes = waiting < MAX_WAITING_BYTES && self.lines.send(line).is_ok();
         if !goes {
-            // Nothing is said of it on this thread, which must not wait for those who read.
+            // The printing thread logs the loss: a log line could block this thread, too.
             self.counts.waiting.fetch_sub(size, Ordering::Relaxed);
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Prints what is left.
+    /// Prints the remaining lines, within a timeout.
     pub(super) fn finish(self) {
         drop(self.lines);
-        if ending::within(self.thread, REST).is_none() {
-            tracing::warn!("nobody reads the output of this program, so that some of its workers' is lost");
+        if join_timeout::within(self.thread, FINISH_TIMEOUT).is_none() {
+            tracing::warn!("the output of this program is not read, so some output of its workers is lost");
         }
     }
 }
 
 impl Line {
-    /// What it takes while it waits.
+    /// Bytes that count while the line waits.
     fn size(&self) -> usize {
-        self.line.len() + self.prefix.len() + ENTRY
+        self.line.len() + self.prefix.len() + LINE_OVERHEAD_BYTES
     }
 }
 
@@ -85,7 +86,10 @@ fn print(lines: &Receiver<Line>, counts: &Counts) {
         counts.waiting.fetch_sub(line.size(), Ordering::Relaxed);
         let lost = counts.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            tracing::warn!(lines = lost, "output of workers is lost: this program's is read too slowly");
+            tracing::warn!(
+                lines = lost,
+                "some output of workers is lost, since the output of this program is read too slowly"
+            );
         }
     }
 }
@@ -95,12 +99,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_lines_that_nobody_reads_are_lost_in_the_end() {
+    fn empty_lines_count_towards_the_limit_and_lines_above_it_are_dropped() {
         let ((lines, _receiver), counts) = (mpsc::channel(), Arc::new(Counts::default()));
         let printer = Printer { lines, counts: counts.clone(), thread: thread::spawn(|| {}) };
-        let most = WAITING / ENTRY;
+        let most = MAX_WAITING_BYTES / LINE_OVERHEAD_BYTES;
         (0..most + 100).for_each(|_| printer.print("node 1 worker 0".into(), false, [].into()));
         assert!(counts.lost.load(Ordering::Relaxed) >= 100);
-        assert!(counts.waiting.load(Ordering::Relaxed) < WAITING + 2 * ENTRY);
+        assert!(counts.waiting.load(Ordering::Relaxed) < MAX_WAITING_BYTES + 2 * LINE_OVERHEAD_BYTES);
     }
 }

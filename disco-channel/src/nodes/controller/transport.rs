@@ -1,4 +1,4 @@
-//! How nodes connect: over TCP, with a handshake before the first message.
+//! The TCP listener of a lane to nodes.
 
 use std::io;
 use std::net::TcpListener;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use super::printer::Printer;
 use crate::engine::controller::Origin;
-use crate::handshake::{ANSWER, INTRODUCTION};
+use crate::handshake::{ANSWER_BYTES, MAX_INTRODUCTION_BYTES};
 use crate::nodes;
 use crate::random;
 use crate::reactor::Waker;
 use crate::reactor::{Accepted, Transport};
 
-/// The listener of a lane to nodes, and what prints the lines of their workers.
+/// The TCP listener of a lane to nodes, and the printer of their workers' output.
 pub(super) struct Tcp {
     listener: Option<TcpListener>,
     waker: Arc<Waker>,
@@ -21,10 +21,10 @@ pub(super) struct Tcp {
 }
 
 impl Tcp {
-    /// Connections wake `waker`'s thread.
+    /// Accepts from `listener`; connections wake the thread of `waker`.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The listener can't be made non-blocking, or the printing thread can't be started.
     pub(super) fn new(listener: TcpListener, waker: Arc<Waker>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self { listener: Some(listener), waker, printer: Some(Printer::start()?) })
@@ -40,12 +40,13 @@ impl Transport for Tcp {
         let listener = self.listener.as_ref().ok_or(io::ErrorKind::WouldBlock)?;
         let (stream, address) = listener.accept()?;
         let enter = || Ok((nodes::connection(stream, self.waker.clone())?, random::bytes()?));
-        let entered = enter().inspect_err(|error: &io::Error| tracing::debug!(%address, %error, "left at once"));
+        let entered = enter()
+            .inspect_err(|error: &io::Error| tracing::debug!(%address, %error, "closed right after it was accepted"));
         Ok(entered.ok().map(|(connection, nonce)| Accepted {
             connection,
             origin: Origin::Tcp { address, nonce },
-            bytes: ANSWER,
-            limit: INTRODUCTION,
+            bytes: ANSWER_BYTES,
+            limit: MAX_INTRODUCTION_BYTES,
         }))
     }
 

@@ -1,4 +1,4 @@
-//! What goes on at a node while its workers work.
+//! Connects a node's member engine to the lane of the node's own workers.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -17,17 +17,17 @@ use crate::reactor::member::{Driver, Host};
 use crate::reactor::{Incoming, Waker};
 use crate::remote_store::RemoteStore;
 
-/// Limit for what is sent last.
-pub(super) const FAREWELL: Duration = Duration::from_secs(2);
+/// Timeout for sending the last messages before the connection is closed.
+pub(super) const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the node's member works on: the lane to the workers here.
+/// The [`Host`] of a node's member: carries out its actions on the lane to the node's own workers.
 pub(super) struct Bridge {
     waker: Arc<Waker>,
     store: Arc<RemoteStore>,
     upstream: Arc<Upstream>,
     lane: Arc<dyn Channel>,
     workers: WorkerRange,
-    /// The lane's start and end, which other threads wait for.
+    /// Results of the lane's start and close, which run on threads of their own.
     events: (Sender<Event>, Receiver<Event>),
 }
 
@@ -42,21 +42,21 @@ impl Bridge {
         Self { waker, store, upstream, lane, workers, events: mpsc::channel() }
     }
 
-    /// Starts the workers, and serves until they have left or the controller is gone.
+    /// Starts the workers, and serves until they have left or the controller is lost.
     pub(super) fn run(self, Joined { connection, mut incoming, assignment }: Joined) -> Result<()> {
         let limit = packet_limit(assignment.config.value_limit);
         connection.serve(self.workers.len(), limit);
         incoming.set_limit(limit);
         let (lane, inbox) = (self.lane.clone(), self.upstream.clone() as Arc<dyn Inbox>);
         self.in_background("disco-start", move || Event::Started(lane.start(inbox)))?;
-        let member = Member::node(&assignment, self.lane.crosses(), Instant::now());
+        let member = Member::node(&assignment, self.lane.needs_bytes(), Instant::now());
         let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self };
         let result = driver.run();
-        driver.connection.finish(FAREWELL);
+        driver.connection.finish(FLUSH_TIMEOUT);
         result
     }
 
-    /// Waits for an event on a thread of its own.
+    /// Runs blocking `work` on a thread of its own; its event is handled by the driver.
     fn in_background(&self, name: &str, work: impl FnOnce() -> Event + Send + 'static) -> Result<()> {
         let (tell, waker) = (self.events.0.clone(), self.waker.clone());
         let work = move || {
@@ -88,10 +88,10 @@ impl Host for Bridge {
             Action::SendLast(message) => upstream.tell_last(&message),
             Action::Pass(frame) => lane.send(&Arc::new(frame))?,
             Action::Abort { epoch, cause } => {
-                lane.urgent(Signal::Abort { epoch, cause: cause.clone() })?;
+                lane.signal(Signal::Abort { epoch, cause: cause.clone() })?;
                 store.abort(epoch, &cause);
             }
-            Action::Shutdown => lane.urgent(Signal::Shutdown)?,
+            Action::Shutdown => lane.signal(Signal::Shutdown)?,
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::AwaitWorkers => {
                 let lane = lane.clone();
@@ -105,19 +105,19 @@ impl Host for Bridge {
                 upstream.end();
                 store.abort(u64::MAX, &cause);
                 for signal in [Signal::Shutdown, Signal::Abort { epoch: u64::MAX, cause }] {
-                    // A lane that was not started has no workers to tell.
-                    _ = lane.urgent(signal);
+                    // Fails only if the lane was not started, and so has no workers.
+                    _ = lane.signal(signal);
                 }
                 return Ok(vec![Event::Left(close(&**lane, limit))]);
             }
-            // A worker process's, and the driver's.
+            // Only worker processes get the first three; the driver handles `End`.
             Action::Deliver { .. } | Action::Hand { .. } | Action::Kill | Action::End(_) => {}
         }
         Ok(Vec::new())
     }
 }
 
-/// Closes a lane. Returns the workers that did not leave.
+/// Closes a lane. Returns the workers that did not leave, or the lane's error, as text.
 fn close(lane: &dyn Channel, limit: Duration) -> String {
     match lane.close(limit) {
         Ok(()) => String::new(),

@@ -1,4 +1,4 @@
-//! Joining: again and again, until the controller is there.
+//! Joins the controller, with retries until it listens.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -11,54 +11,54 @@ use disco_core::error::{Loss, LossCause, LostPeer};
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
 
-use crate::engine::limits::PACKET;
+use crate::engine::limits::MAX_PACKET_BYTES;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::lost;
-use crate::handshake::{GREETING, Guest, HANDSHAKE, Request, VERDICT, may_begin};
+use crate::handshake::{GREETING_BYTES, HANDSHAKE_TIMEOUT, NodeHandshake, Request, VERDICT_BYTES, may_begin};
 use crate::nodes;
 use crate::random;
 use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::token::Token;
 
-/// How long to wait before the second attempt, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long the first attempt may take at least, and each of several addresses unless time is up.
-const SHARE: Duration = Duration::from_millis(500);
-/// How long the last attempt may take at least.
-const LEAST: Duration = Duration::from_millis(50);
-/// How long one attempt may take at most.
-const MOST: Duration = Duration::from_secs(3600);
+/// Delay before the second attempt, which doubles with each attempt, and its maximum.
+const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Least time for the first attempt, and for each of several addresses while time is left.
+const MIN_FIRST_ATTEMPT: Duration = Duration::from_millis(500);
+/// Least time for the last attempt.
+const MIN_ATTEMPT: Duration = Duration::from_millis(50);
+/// Most time for one attempt.
+const MAX_ATTEMPT: Duration = Duration::from_secs(3600);
 
-/// How a node joins.
+/// Options of a node that joins a controller.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// Where the controller listens: `HOST:PORT`, or several of these, parted by commas, of which one will do.
+    /// Address of the controller, as `HOST:PORT`; or several, separated by commas, which are tried in turn.
     pub address: String,
     /// The session's token.
     pub token: Token,
-    /// Which node this is; else the controller says.
+    /// Number of this node; `None` lets the controller choose.
     pub node: Option<u32>,
-    /// How many workers it has; else the controller says.
+    /// Number of workers of this node; `None` accepts what the controller assigns.
     pub per_node: Option<u32>,
-    /// How long the controller may take to be there. Refusals that are not authenticated are retried until then.
+    /// Timeout for the controller to accept this node. Refusals without a proof of the token are retried until then.
     pub start: Duration,
-    /// A folder for files with what each worker prints, where workers are processes of the node.
+    /// Folder for files with the output of each worker, if workers are processes of the node.
     pub log_dir: Option<PathBuf>,
-    /// Takes what is waited for, to be shown.
+    /// Gets messages on what the node waits for, to be shown to the user.
     pub say: fn(&str),
 }
 
 impl JoinOptions {
-    /// To a controller at this address, as whatever node it says, within 30 s; says nothing.
+    /// Joins the controller at `address` within 30 s, as any node with any number of workers, and shows no messages.
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
         Self { address: address.into(), token, node: None, per_node: None, start, log_dir: None, say: |_| {} }
     }
 }
 
-/// A node that the controller has taken.
+/// A node that the controller has accepted.
 pub(super) struct Joined {
     pub(super) connection: Arc<Connection>,
     pub(super) incoming: Incoming,
@@ -67,20 +67,21 @@ pub(super) struct Joined {
 
 /// Why an attempt to join failed.
 enum Failed {
-    /// The next one may not.
+    /// Another attempt may succeed.
     ForNow(String),
-    /// Whoever listens there refuses, and has not proved that it is the controller: the next one may not.
+    /// The listener refuses without having proved that it is the controller. Another attempt may succeed.
     Refused(String),
+    /// No further attempt is made.
     ForGood(Error),
 }
 
-/// Joins, and waits for the assignment, which comes when all nodes have joined.
+/// Joins, with retries, and waits for the assignment, which comes when all nodes have joined.
 pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> {
-    let (start, mut pause, mut told, mut refused) = (Instant::now(), PAUSE.0, String::new(), None);
+    let (start, mut pause, mut told, mut refused) = (Instant::now(), RETRY_DELAY.0, String::new(), None);
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     loop {
-        let least = if told.is_empty() { SHARE } else { LEAST };
-        let end = Instant::now() + options.start.saturating_sub(start.elapsed()).clamp(least, MOST);
+        let least = if told.is_empty() { MIN_FIRST_ATTEMPT } else { MIN_ATTEMPT };
+        let end = Instant::now() + options.start.saturating_sub(start.elapsed()).clamp(least, MAX_ATTEMPT);
         let why = match attempt(options, end, waker, &name) {
             Ok(joined) => return Ok(joined),
             Err(Failed::ForGood(error)) => return Err(error),
@@ -88,7 +89,7 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
             Err(Failed::Refused(why)) => refused.insert(why).clone(),
         };
         let left = options.start.saturating_sub(start.elapsed());
-        if left <= LEAST {
+        if left <= MIN_ATTEMPT {
             let operation = format!("joining the controller at {}", options.address);
             let state = match refused {
                 Some(refused) if refused != why => format!("{why}; an attempt before: {refused}"),
@@ -100,8 +101,8 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
             (options.say)(&format!("waiting for the controller at {}, {left:.0?} more: {why}", options.address));
             told = why;
         }
-        thread::sleep(pause.min(left - LEAST));
-        pause = (2 * pause).min(PAUSE.1);
+        thread::sleep(pause.min(left - MIN_ATTEMPT));
+        pause = (2 * pause).min(RETRY_DELAY.1);
     }
 }
 
@@ -110,23 +111,23 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
-    let mut incoming = Incoming::new(PACKET);
+    let mut incoming = Incoming::new(MAX_PACKET_BYTES);
     let join = Join { name: name.to_owned(), functions };
     let assignment = assigned(options, join, &connection, &mut incoming, waker)?;
     if assignment.config.world != world {
         return Err(Failed::ForGood(lost(LossCause::Garbage(
-            "it assigns a part of another world than it has proved".into(),
+            "it assigns workers of another world than in its handshake".into(),
         ))));
     }
     Ok(Joined { connection, incoming, assignment })
 }
 
-/// Connects to one of the addresses, whose other end has the token. Of several, each has a share of the time, and what others
-/// listen to is passed over.
+/// Connects to the first address at which the listener proves that it has the token. Each of several addresses gets a
+/// share of the time.
 fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, World), Failed> {
     let addresses: Vec<&str> = options.address.split(',').collect();
     let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, end) };
-    let share = (HANDSHAKE / addresses.len() as u32).max(SHARE);
+    let share = (HANDSHAKE_TIMEOUT / addresses.len() as u32).max(MIN_FIRST_ATTEMPT);
     let (mut reasons, mut is_refused) = (Vec::new(), false);
     for address in addresses {
         let why = match enter_at(address, options, end.min(Instant::now() + share)) {
@@ -150,12 +151,12 @@ fn enter_at(address: &str, options: &JoinOptions, end: Instant) -> Result<(TcpSt
     Ok((stream, world))
 }
 
-/// Connects to any of the addresses that a name has.
+/// Connects to the first address of a name that accepts.
 fn connect(address: &str, end: Instant) -> Result<TcpStream, String> {
     let addresses = resolve(address, left(end))?;
     let mut why = format!("`{address}` has no address");
     for address in addresses {
-        match TcpStream::connect_timeout(&address, left(end).min(HANDSHAKE)) {
+        match TcpStream::connect_timeout(&address, left(end).min(HANDSHAKE_TIMEOUT)) {
             Ok(stream) => return Ok(stream),
             Err(error) => why = error.to_string(),
         }
@@ -163,14 +164,14 @@ fn connect(address: &str, end: Instant) -> Result<TcpStream, String> {
     Err(why)
 }
 
-/// What is left until then; not nothing, which would be no limit to the system.
+/// Time left until `end`, at least 1 ms: the system takes 0 as no timeout.
 fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// The addresses of a name: the system's resolver knows no deadline, and is left behind at ours.
+/// Resolves a name, within `limit`. The system's resolver has no timeout, so it runs on a thread that is left behind.
 fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, String> {
-    // No name, for which there is no need to wait.
+    // A literal address needs no resolver.
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
     }
@@ -180,14 +181,14 @@ fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, String> {
     let started = resolver.spawn(move || tell.send(name.to_socket_addrs().map(Iterator::collect)));
     started.map_err(|error| error.to_string())?;
     match told.recv_timeout(limit) {
-        Ok(addresses) => addresses.map_err(|error| format!("its name does not resolve: {error}")),
-        Err(_) => Err("its name does not resolve in time".to_owned()),
+        Ok(addresses) => addresses.map_err(|error| format!("the name does not resolve: {error}")),
+        Err(_) => Err("the name does not resolve in time".to_owned()),
     }
 }
 
-/// Each end proves that it has the token. Returns the world of the controller.
+/// Does the handshake. Returns the controller's world.
 fn prove(options: &JoinOptions, stream: &mut TcpStream, end: Instant) -> Result<World, Failed> {
-    let limit = left(end).min(HANDSHAKE);
+    let limit = left(end).min(HANDSHAKE_TIMEOUT);
     let end = Instant::now() + limit;
     let for_now = |error: io::Error| {
         Failed::ForNow(match error.kind() {
@@ -199,27 +200,27 @@ fn prove(options: &JoinOptions, stream: &mut TcpStream, end: Instant) -> Result<
         })
     };
     let refused = |error: Error| Failed::Refused(error.to_string());
-    let mut greeting = [0; GREETING];
+    let mut greeting = [0; GREETING_BYTES];
     let mut came = 0;
-    while came < GREETING {
+    while came < GREETING_BYTES {
         came += read(stream, &mut greeting[came..], end).map_err(for_now)?;
-        // It may be all that comes.
+        // Another protocol's server may send less than a greeting and then wait.
         if !may_begin(&greeting[..came]) {
-            return Err(Failed::Refused("it is no controller of Disco".into()));
+            return Err(Failed::Refused("the listener is not a Disco controller".into()));
         }
     }
     let request = Request { node: options.node, per_node: options.per_node };
     let nonce = random::bytes().map_err(for_now)?;
-    let (guest, answer) = Guest::answer(&options.token, &greeting, nonce, request).map_err(refused)?;
+    let (node_handshake, answer) = NodeHandshake::answer(&options.token, &greeting, nonce, request).map_err(refused)?;
     stream.write_all(&answer).map_err(for_now)?;
-    let (mut verdict, mut came) = ([0; VERDICT], 0);
-    while came < VERDICT {
+    let (mut verdict, mut came) = ([0; VERDICT_BYTES], 0);
+    while came < VERDICT_BYTES {
         came += read(stream, &mut verdict[came..], end).map_err(for_now)?;
     }
-    guest.judge(&options.token, &verdict).map_err(refused)
+    node_handshake.judge(&options.token, &verdict).map_err(refused)
 }
 
-/// Reads what comes next until `end`, a byte at least.
+/// Reads at least one byte, until `end`.
 fn read(stream: &mut TcpStream, into: &mut [u8], end: Instant) -> io::Result<usize> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -235,7 +236,7 @@ fn read(stream: &mut TcpStream, into: &mut [u8], end: Instant) -> io::Result<usi
     }
 }
 
-/// Waits until the controller says which node this is.
+/// Introduces the node, and waits until the controller assigns its number and workers.
 fn assigned(
     options: &JoinOptions,
     join: Join,
@@ -247,7 +248,7 @@ fn assigned(
     let show = || (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
     match driver::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => Ok(assignment),
-        Ok(other) => Err(Failed::ForGood(lost(LossCause::Garbage(format!("it says {other} before it assigns"))))),
+        Ok(other) => Err(Failed::ForGood(lost(LossCause::Garbage(format!("it sent {other} before ASSIGN"))))),
         Err(why) => Err(Failed::ForNow(Loss::new(LostPeer::Controller, why).why())),
     }
 }
@@ -259,19 +260,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_addresses_each_says_why_it_would_not_do() {
+    fn join_error_names_each_address_and_its_reason() {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let strange = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = strange.local_addr().unwrap();
-        // However often it is tried.
+        // Answers every attempt.
         thread::spawn(move || {
-            strange.incoming().for_each(|stream| _ = stream.unwrap().write_all(&[b' '; GREETING]));
+            strange.incoming().for_each(|stream| _ = stream.unwrap().write_all(&[b' '; GREETING_BYTES]));
         });
         let mut options = JoinOptions::new(format!("{closed},{other}"), Token::random().unwrap());
         options.start = Duration::from_millis(1);
         let error = join(&options, &Arc::new(Waker::new().unwrap())).err().unwrap().to_string();
         assert!(error.contains(&format!("{closed}: Connection refused")), "{error}");
-        let why = "it is no controller of Disco";
+        let why = "the listener is not a Disco controller";
         assert!(error.ends_with(&format!("; {other}: {why}")), "{error}");
     }
 }

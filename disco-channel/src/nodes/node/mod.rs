@@ -1,4 +1,4 @@
-//! A node's end: joins the controller, and passes on what it says to workers here.
+//! The node's end: joins the controller, and relays between it and the node's workers.
 
 mod bridge;
 mod join;
@@ -10,7 +10,7 @@ use disco_core::link::Shared;
 use disco_core::wire::{Assignment, Message};
 use disco_core::{Channel, Error, Result};
 
-use self::bridge::{Bridge, FAREWELL};
+use self::bridge::{Bridge, FLUSH_TIMEOUT};
 pub use self::join::JoinOptions;
 use self::upstream::Upstream;
 use crate::processes::Sink;
@@ -18,14 +18,15 @@ use crate::reactor::Waker;
 use crate::remote_store::RemoteStore;
 use crate::ring::MAX_READERS;
 
-/// Serves as a node: joins the controller, makes a lane to the workers that it assigns, and passes on what either says,
-/// until the session is over.
+/// Serves as a node until the session is over: joins the controller, starts the assigned workers, and relays commands
+/// and replies.
 ///
-/// `lane` makes the lane, whose workers share what it is given; where they are processes, it passes their output on.
+/// `lane` makes the lane to the workers. It gets the assignment, the state that the workers share, and the sink for the
+/// output of workers that are processes.
 ///
 /// # Errors
-/// The controller does not answer in time, refuses, or is gone; the workers can't be started, of which it is told; workers
-/// that did not leave.
+/// The controller does not answer in time, refuses the node or is lost; the workers can't be started (the controller is told); or
+/// workers do not leave in time.
 pub fn serve<F>(options: &JoinOptions, lane: F) -> Result<()>
 where
     F: FnOnce(&Assignment, Arc<Shared>, Sink) -> Result<Arc<dyn Channel>>,
@@ -44,12 +45,14 @@ where
     let count = assignment.workers.len();
     let made = match (1..=MAX_READERS).contains(&count) {
         true => lane(&assignment, shared, output),
-        false => Err(Error::invalid(format!("a node can't have {count} workers, but 1 to {MAX_READERS}"))),
+        false => Err(Error::invalid(format!(
+            "the controller assigns {count} workers, and a node can have 1 to {MAX_READERS}"
+        ))),
     };
     let made = made.inspect_err(|error| {
-        // A controller that is gone does not care.
+        // Fails only if the connection is closed already.
         _ = Message::Bye(error.to_string()).encode().and_then(|packet| connection.send_last(packet));
-        connection.finish(FAREWELL);
+        connection.finish(FLUSH_TIMEOUT);
     })?;
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
     Bridge::new(waker, store, upstream, made, assignment.workers).run(joined)

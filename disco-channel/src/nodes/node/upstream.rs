@@ -1,4 +1,4 @@
-//! What a node and its workers say, on its way to the controller.
+//! Sends what a node and its workers report to the controller.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +13,9 @@ use crate::engine::member::upward::{self, Priority};
 use crate::engine::reply;
 use crate::reactor::{Connection, Waker};
 
-/// Bytes that may wait to be sent before threads that print wait.
+/// Unsent bytes above which threads that print wait (back-pressure).
 const PRINT_BACKLOG: usize = 1 << 20;
-/// Interval at which a thread that prints looks at the backlog.
+/// How often a waiting thread checks the backlog.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The inbox of a node's own lane.
@@ -23,9 +23,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub(super) struct Upstream {
     connection: Arc<Connection>,
     waker: Arc<Waker>,
-    /// Bytes of the value of a reply.
+    /// Largest value of one reply, in bytes.
     value_limit: usize,
-    /// The node ends: no reply is held back, since the connection may send nothing more.
+    /// The node ends: replies no longer wait, since the connection may send nothing more.
     ends: AtomicBool,
 }
 
@@ -34,12 +34,12 @@ impl Upstream {
         Self { connection, waker, value_limit, ends: AtomicBool::new(false) }
     }
 
-    /// Holds no reply back from now on.
+    /// Large replies no longer wait for the connection.
     pub(super) fn end(&self) {
         self.ends.store(true, Ordering::Release);
     }
 
-    /// A worker has printed a line. Waits while the connection does not keep up.
+    /// Forwards a line that a worker has printed. Blocks while too many bytes are unsent.
     pub(super) fn print(&self, worker: WorkerId, is_err: bool, line: &[u8]) {
         while self.connection.backlog() > PRINT_BACKLOG && !self.connection.is_cut() {
             thread::sleep(POLL_INTERVAL);
@@ -59,16 +59,16 @@ impl Upstream {
 
     fn send(&self, message: &Message, priority: Priority) {
         let packet = message.encode();
-        self.look_into(packet.and_then(|packet| match priority {
+        self.log_failure(packet.and_then(|packet| match priority {
             Priority::Urgent => self.connection.send(packet, None),
             Priority::Last => self.connection.send_last(packet),
         }));
     }
 
-    /// That the controller is gone shows when it is listened to, for it may have said why.
-    fn look_into(&self, told: Result<()>) {
+    /// Logs a failed send. The driver notices the lost controller when it reads, where the reason may still be found.
+    fn log_failure(&self, told: Result<()>) {
         if let Err(error) = told {
-            tracing::debug!(%error, "the controller can't be told");
+            tracing::debug!(%error, "a message can't be sent to the controller");
             self.waker.wake();
         }
     }
@@ -78,7 +78,7 @@ impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
         let reply = reply::within(self.value_limit, worker, seq, reply);
         let packet = reply::encode(worker, seq, reply, |message| upward::from(worker, message));
-        self.look_into(packet.and_then(|packet| self.connection.send_owned(packet)));
+        self.log_failure(packet.and_then(|packet| self.connection.send_owned(packet)));
     }
 
     fn accepts_large_replies(&self) -> bool {
@@ -88,7 +88,7 @@ impl Inbox for Upstream {
     fn notice(&self, worker: WorkerId, notice: Notice) {
         match wire::encode_notice(&notice) {
             Ok(packet) => self.tell(&upward::from(worker, Message::Notice(packet.into()))),
-            Err(error) => tracing::warn!(%notice, %error, "the controller can't be told"),
+            Err(error) => tracing::warn!(%notice, %error, "a message can't be sent to the controller"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The lane, as a session has it.
+//! The controller's end of a lane to processes: its options and its start.
 
 use std::fmt;
 use std::io;
@@ -16,37 +16,38 @@ use super::transport::Unix;
 use crate::engine::controller::{Controller, Terms};
 use crate::processes::invitation::Invitation;
 use crate::reactor::{Descriptor, Lane, Reactor, Served, Waker};
-use crate::remote_lane::{CAPACITY, Peers, RemoteLane, Ring, Running};
+use crate::remote_lane::{CAPACITY_WORDS, Peers, RemoteLane, Ring, Running};
 use crate::ring::MAX_READERS;
 use crate::{random, terminal};
 
-/// What a [`ProcessLane`] is made of.
+/// Options of a [`ProcessLane`].
 #[non_exhaustive]
 #[derive(Clone)]
 pub struct Options {
-    /// What is started for each worker.
+    /// The program that is started for each worker.
     pub launch: Launch,
-    /// How workers behave.
+    /// Configuration of the workers.
     pub config: WorkerConfig,
-    /// Commands go through shared memory. If not, or where there is none, they go over the connections.
+    /// Whether commands go through a ring in shared memory. If not, or without shared memory, they go over the
+    /// connections.
     pub ring: bool,
-    /// How long workers may take to start.
+    /// Timeout for workers to start and connect.
     pub start: Duration,
-    /// How often a worker says something.
+    /// Heartbeat interval of a worker.
     pub heartbeat: Duration,
-    /// How long a worker may be silent.
+    /// A worker that sends nothing for this long is lost.
     pub silence: Duration,
-    /// Takes what workers print.
+    /// Gets the lines that workers print.
     pub output: Sink,
 }
 
-/// The lane to workers that are processes of this machine, each of which it starts or invites. Dropping it lets them go: they leave at the
-/// next opportunity, or are killed after 5 s, and nobody waits for them.
+/// The lane to workers that are processes of this machine, each of which it starts or invites. Dropping the lane tells
+/// the workers to end and returns at once; workers that are left after 5 s are killed.
 pub type ProcessLane = RemoteLane<Options>;
 
 impl Options {
-    /// This program once more for each worker, the ring, 30 s to start, something said each second, 5 s of silence; what
-    /// workers print is printed here, with a prefix, and on a terminal with its control characters written out.
+    /// Defaults: this program once more for each worker, the ring, start timeout 30 s, heartbeat 1 s, silence 5 s.
+    /// Output of workers is printed here with a prefix, and on a terminal with control characters escaped.
     pub fn new(config: WorkerConfig) -> Self {
         let [start, heartbeat, silence] = [30, 1, 5].map(Duration::from_secs);
         let output =
@@ -68,9 +69,7 @@ impl Peers for Options {
         let Self { launch, config, ring, start, heartbeat, silence, output } = self;
         let count = workers.len();
         if !(1..=MAX_READERS).contains(&count) {
-            return Err(Error::invalid(format!(
-                "a lane to processes can have 1 to {MAX_READERS} workers, not {count}"
-            )));
+            return Err(Error::invalid(format!("a lane to processes has 1 to {MAX_READERS} workers, not {count}")));
         }
         let refused = |error: io::Error| Error::system("the system refuses a lane to processes", error);
         let waker = Arc::new(Waker::new().map_err(refused)?);
@@ -81,10 +80,10 @@ impl Peers for Options {
         let (mut processes, mut pipes) = (Vec::new(), Vec::new());
         for worker in workers {
             let invitation = Invitation { worker, socket: socket.clone(), token: token.clone() };
-            // Those before it end with `processes`.
+            // If this one can't be started, dropping `processes` kills those before it.
             processes.push(launch.start(&invitation, &mut pipes)?);
         }
-        let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY });
+        let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY_WORDS });
         let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };
         let terms = Terms::Processes { workers, token, welcome, start: *start, silence: *silence };
         let lane = Arc::new(Lane::new(

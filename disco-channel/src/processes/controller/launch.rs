@@ -16,7 +16,8 @@ use crate::environment;
 use crate::process::Process;
 use crate::processes::invitation::{Invitation, VARIABLE};
 
-/// How the process of a worker comes about: a program that serves as one when it is [invited](crate::processes::serve).
+/// How the processes of workers are started. The program must [serve](crate::processes::serve) as a worker when it is
+/// invited.
 #[derive(Clone)]
 pub struct Launch(How);
 
@@ -31,29 +32,29 @@ type Invite = dyn Fn(&Invitation) -> Result<()> + Send + Sync;
 #[derive(Clone)]
 struct Program {
     path: PathBuf,
-    /// What the program is called, in messages and for itself.
+    /// Name of the program in messages, and its `argv[0]`.
     name: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
 }
 
 impl Launch {
-    /// This program once more, with the same arguments.
+    /// Starts this program once more, with the same arguments.
     pub fn this_program() -> Self {
         let mut args = env::args_os();
         let name = args.next().unwrap_or_default();
-        // The running file itself, also after something else was put in its place.
+        // Refers to the running file even after its path was replaced.
         Self(How::Program(Program { path: "/proc/self/exe".into(), name, args: args.collect(), env: Vec::new() }))
     }
 
-    /// Another program.
+    /// Starts another program.
     pub fn program(path: impl Into<PathBuf>, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let path = path.into();
         let args = args.into_iter().map(Into::into).collect();
         Self(How::Program(Program { name: path.clone().into(), path, args, env: Vec::new() }))
     }
 
-    /// The same program with these arguments in place of its own.
+    /// Replaces the arguments of the program.
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         if let How::Program(program) = &mut self.0 {
             program.args = args.into_iter().map(Into::into).collect();
@@ -61,12 +62,13 @@ impl Launch {
         self
     }
 
-    /// Nothing is started: somebody else has, as `mpiexec` does, and `invite` passes each worker's invitation on to it.
+    /// Starts nothing: a launcher such as `mpiexec` has started the processes, and `invite` passes each worker its
+    /// invitation.
     pub fn elsewhere(invite: impl Fn(&Invitation) -> Result<()> + Send + Sync + 'static) -> Self {
         Self(How::Elsewhere(Arc::new(invite)))
     }
 
-    /// With a variable in the environment of the program, beside those of this process.
+    /// Adds a variable to the environment that the program inherits from this process.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         if let How::Program(program) = &mut self.0 {
             program.env.push((name.into(), value.into()));
@@ -74,10 +76,10 @@ impl Launch {
         self
     }
 
-    /// Starts the process of a worker, whose output comes out of new `pipes`, or invites it.
+    /// Starts or invites the process of a worker. Adds the pipes of a started process's output to `pipes`.
     ///
     /// # Errors
-    /// The system refuses; `invite`'s own.
+    /// The process can't be started, or `invite` fails.
     pub(super) fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> Result<Process> {
         match &self.0 {
             How::Elsewhere(invite) => invite(invitation).map(|()| Process::Unknown),
@@ -89,7 +91,7 @@ impl Launch {
 }
 
 impl Program {
-    /// It reads nothing, and what it writes comes through pipes.
+    /// Starts the process with null standard input, and pipes for its output.
     fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> io::Result<Process> {
         let mut command = Command::new(&self.path);
         environment::OF_NODES.iter().for_each(|name| _ = command.env_remove(name));
@@ -102,7 +104,7 @@ impl Program {
             let worker = invitation.worker;
             Ok([Pipe::out(worker, out.into())?, Pipe::err(worker, err.into())?])
         };
-        // A child of which this fails is killed with the process.
+        // On failure, dropping `process` kills the child.
         let listened = listen(&mut child);
         let process = Process::child(child)?;
         listened.map(|new| {
@@ -116,7 +118,7 @@ impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             How::Elsewhere(_) => f.write_str("Launch::elsewhere"),
-            // Its variables may be secrets.
+            // The variables are left out: they may be secrets.
             How::Program(program) => f
                 .debug_struct("Launch")
                 .field("name", &program.name)

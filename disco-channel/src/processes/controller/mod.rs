@@ -1,4 +1,4 @@
-//! The controller's end.
+//! The controller's end of a lane to processes.
 
 mod lane;
 mod launch;

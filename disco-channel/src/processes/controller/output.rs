@@ -1,4 +1,4 @@
-//! What workers write to their standard output and error, passed on line by line.
+//! Forwards the standard output and error of workers, line by line.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use disco_core::WorkerId;
 use rustix::event::{PollFd, PollFlags};
 
-use crate::ending;
+use crate::join_timeout;
 use crate::reactor::{Waker, poll};
 
-/// The longest line that is passed on as one.
-const LINE: usize = 64 << 10;
-/// Chunks that are taken of one stream before the next.
-const ROUNDS: usize = 16;
-/// How long pipes may stay open after their workers have left: somebody else may hold them.
-const REST: Duration = Duration::from_millis(300);
+/// Longer lines are split.
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Reads from one stream before the next one has its turn.
+const MAX_READS_PER_TURN: usize = 16;
+/// How long pipes may stay open after all workers have left: another process may have inherited them.
+const PIPE_GRACE: Duration = Duration::from_millis(300);
 
-/// Takes a line without its end, of a worker's standard error if it says so.
+/// Gets a line of a worker without its newline; the flag tells whether it is of standard error.
 pub type Sink = Arc<dyn Fn(WorkerId, bool, &[u8]) + Send + Sync>;
 
 /// One stream of one worker.
@@ -28,7 +28,7 @@ pub(super) struct Pipe {
     from: OwnedFd,
     worker: WorkerId,
     is_err: bool,
-    /// The beginning of a line.
+    /// The start of a line whose end was not read yet.
     line: Vec<u8>,
     is_open: bool,
 }
@@ -49,11 +49,11 @@ impl Pipe {
         Ok(Self { from, worker, is_err, line: Vec::new(), is_open: true })
     }
 
-    /// Passes on whole lines, as far as there are any.
+    /// Forwards the complete lines that can be read now.
     fn pump(&mut self, sink: &Sink) {
         let mut chunk = [0; 8 << 10];
-        // Others write, too.
-        for _ in 0..ROUNDS {
+        // Bounded, so that other streams have their turn.
+        for _ in 0..MAX_READS_PER_TURN {
             match rustix::io::read(&self.from, &mut chunk) {
                 Ok(0) => return self.end(sink),
                 Ok(count) => self.take(&chunk[..count], sink),
@@ -72,13 +72,13 @@ impl Pipe {
     fn take(&mut self, bytes: &[u8], sink: &Sink) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(part);
-            if self.line.ends_with(b"\n") || self.line.len() >= LINE {
+            if self.line.ends_with(b"\n") || self.line.len() >= MAX_LINE_BYTES {
                 self.flush(sink);
             }
         }
     }
 
-    /// Passes on what there is as one line.
+    /// Forwards the buffered bytes as one line.
     fn flush(&mut self, sink: &Sink) {
         if self.line.is_empty() {
             return;
@@ -94,7 +94,8 @@ impl AsFd for Pipe {
     }
 }
 
-/// The thread that passes output on. It has its own, for whoever reads the program's output may be slow.
+/// The thread that forwards output. It is separate from the reactor, since the reader of the program's output may be
+/// slow.
 pub(super) struct Output {
     thread: Option<JoinHandle<()>>,
     waker: Arc<Waker>,
@@ -102,10 +103,10 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Passes on what comes out of `pipes` to `sink`, until all are closed.
+    /// Forwards lines from `pipes` to `sink` until all pipes are closed.
     ///
     /// # Errors
-    /// The system refuses a thread or a descriptor.
+    /// The thread or its waker can't be created.
     pub(super) fn start(pipes: Vec<Pipe>, sink: Sink) -> io::Result<Self> {
         let (waker, over) = (Arc::new(Waker::new()?), Arc::new(AtomicBool::new(false)));
         let thread = thread::Builder::new().name("disco-output".into()).spawn({
@@ -115,12 +116,12 @@ impl Output {
         Ok(Self { thread: Some(thread?), waker, over })
     }
 
-    /// All workers have left: passes on what is left.
+    /// Forwards the remaining lines after all workers have left, within a timeout.
     pub(super) fn finish(mut self) {
         self.end();
-        let joined = self.thread.take().and_then(|thread| ending::within(thread, 2 * REST));
+        let joined = self.thread.take().and_then(|thread| join_timeout::within(thread, 2 * PIPE_GRACE));
         if joined.is_none() {
-            tracing::warn!("nobody reads the output of this program, so that some of its workers' is lost");
+            tracing::warn!("the output of this program is not read, so some output of its workers is lost");
         }
     }
 }
@@ -142,15 +143,15 @@ fn pump(mut pipes: Vec<Pipe>, sink: &Sink, waker: &Waker, over: &AtomicBool) {
     let mut rest = None;
     while !pipes.is_empty() {
         let left = match rest {
-            None if over.load(Ordering::Acquire) => *rest.insert(Instant::now()) + REST,
+            None if over.load(Ordering::Acquire) => *rest.insert(Instant::now()) + PIPE_GRACE,
             None => Instant::now() + Duration::from_secs(3600),
-            Some(since) => since + REST,
+            Some(since) => since + PIPE_GRACE,
         };
         let Some(left) = left.checked_duration_since(Instant::now()) else { break };
         let mut polled: Vec<PollFd<'_>> = pipes.iter().map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
         polled.push(PollFd::new(waker, PollFlags::IN));
         poll(&mut polled, left);
-        waker.hear();
+        waker.reset();
         pipes.iter_mut().for_each(|pipe| pipe.pump(sink));
         pipes.retain(|pipe| pipe.is_open);
     }

@@ -1,4 +1,4 @@
-//! How worker processes connect: over a Unix socket without a file.
+//! The Unix socket listener of a lane to processes.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -16,10 +16,10 @@ use crate::reactor::{Accepted, Transport};
 use crate::reactor::{Connection, Waker};
 use crate::remote_lane::Ring;
 
-/// The largest packet of a process that has not proved what it is: names of functions take the most of it.
-const HELLO: usize = 1 << 20;
+/// The largest packet of a process that was not admitted yet; most of HELLO is names of worker functions.
+const MAX_HELLO_BYTES: usize = 1 << 20;
 
-/// The listener of a lane to processes, the lane's ring, and what passes the lines of workers on.
+/// The listener of a lane to processes, its ring, and the thread that forwards workers' output.
 pub(super) struct Unix {
     listener: Option<UnixListener>,
     waker: Arc<Waker>,
@@ -29,11 +29,11 @@ pub(super) struct Unix {
 }
 
 impl Unix {
-    /// Listens under a name that is free, which it returns. All users of the machine can see it; connections wake `waker`'s thread. Readers
-    /// of the ring sleep for at most `interval` on records that did not concern them.
+    /// Listens under a random abstract name, which it returns; other users of the machine can see it. Connections wake
+    /// the thread of `waker`. Every `interval`, readers that sleep on records of other readers are woken.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses the socket or random numbers.
     pub(super) fn listen(waker: Arc<Waker>, ring: Option<Arc<Ring>>, interval: Duration) -> io::Result<(Self, String)> {
         let name = format!("disco-{}", random::hex(&random::bytes::<16>()?));
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
@@ -41,7 +41,7 @@ impl Unix {
         Ok((Self { listener: Some(listener), waker, ring, interval, output: None }, name))
     }
 
-    /// Takes charge of what passes the lines of workers on.
+    /// Takes ownership of the thread that forwards workers' output.
     pub(super) fn pass_on(&mut self, output: Output) {
         self.output = Some(output);
     }
@@ -58,11 +58,11 @@ impl Transport for Unix {
         let peer = sockopt::socket_peercred(&stream);
         let (Ok(peer), Ok(connection)) = (peer, Connection::new(stream, self.waker.clone())) else { return Ok(None) };
         if peer.uid != rustix::process::geteuid() {
-            tracing::warn!(?peer, "another user's process was sent away");
+            tracing::warn!(?peer, "refused the process of another user");
             return Ok(None);
         }
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
-        Ok(Some(Accepted { connection, origin: Origin::Unix { pid }, bytes: 0, limit: HELLO }))
+        Ok(Some(Accepted { connection, origin: Origin::Unix { pid }, bytes: 0, limit: MAX_HELLO_BYTES }))
     }
 
     fn stop_accepting(&mut self) {

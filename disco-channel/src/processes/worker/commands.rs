@@ -1,4 +1,4 @@
-//! Where a worker's commands come from: the ring, the connection, or both.
+//! Receives a worker's commands from the ring, the connection, or both.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,24 +10,24 @@ use disco_core::{Error, Frame, Result, WorkerId};
 
 use crate::engine::credit::Taken;
 use crate::reactor::Connection;
-use crate::remote_lane::frames::{EVERYBODY, LARGE};
+use crate::remote_lane::frames::{ALL_READERS, LARGE_FLAG};
 use crate::shared_ring::{Memory, Reader};
 
-/// The worker's side of what the controller sends.
+/// The worker's source of frames, in order.
 pub(super) struct Commands {
     worker: WorkerId,
     connection: Arc<Connection>,
-    /// None: all frames come over the connection.
+    /// `None`: all frames come over the connection.
     ring: Option<Reader>,
-    /// Its place there.
+    /// Index of this reader in the ring.
     reader: u64,
     letterbox: Arc<Letterbox>,
     buffer: Vec<u8>,
-    /// Of those that came over the connection.
+    /// Credit of frames that came over the connection.
     taken: Taken,
 }
 
-/// Frames that came over the connection, and the end of all frames. The service thread fills it.
+/// Queue of frames that came over the connection, filled by the service thread, and the flag that ends reception.
 #[derive(Default)]
 pub(super) struct Letterbox {
     frames: Mutex<VecDeque<Large>>,
@@ -40,9 +40,9 @@ pub(super) struct Letterbox {
 pub(super) struct Large {
     pub(super) seq: u64,
     pub(super) bytes: Arc<[u8]>,
-    /// Memory with its large tensors.
+    /// Shared memory with its large tensors.
     pub(super) beside: Option<Arc<MappedSnapshot>>,
-    /// The large tensors, if they came ahead of it.
+    /// The large tensors, if they came ahead of the frame.
     pub(super) received: Option<Received>,
 }
 
@@ -56,7 +56,7 @@ impl Letterbox {
         self.came.notify_one();
     }
 
-    /// Ends reading, ahead of all frames that are still to be read.
+    /// Ends reception at once; frames that were not read yet are dropped.
     pub(super) fn close(&self) {
         {
             let _frames = self.lock();
@@ -99,15 +99,15 @@ impl Commands {
         Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), taken: Taken::default() }
     }
 
-    /// Whether there are no more frames: the controller is gone, or has signalled shutdown.
+    /// Whether reception has ended: the controller is lost, or has signalled shutdown.
     pub(super) fn is_closed(&self) -> bool {
         self.letterbox.is_closed()
     }
 
-    /// The next frame.
+    /// Waits for the next frame.
     ///
     /// # Errors
-    /// [`Error::Closed`]; bytes that are no frame.
+    /// [`Error::Closed`]; or the ring or the connection holds bytes that are not a frame.
     pub(super) fn next(&mut self) -> Result<Frame> {
         let worker = self.worker;
         let closed = || Error::Closed(worker.to_string());
@@ -122,7 +122,7 @@ impl Commands {
         }
         let beside_len = beside.as_ref().map_or(0, |memory| memory.byte_len());
         if self.taken.take(bytes.len() + beside_len + received.as_ref().map_or(0, Received::byte_len)) {
-            self.tell_of_room()?;
+            self.acknowledge()?;
         }
         Ok(match received {
             Some(received) => wire::decode_frame_after(seq, &bytes, received)?,
@@ -130,7 +130,7 @@ impl Commands {
         })
     }
 
-    /// Copies the ring's next record to the buffer.
+    /// Copies the ring's next record to the buffer. Returns where its frame is.
     fn take_record(&mut self) -> Result<Due> {
         let Some(ring) = &mut self.ring else { return Ok(Due::Connection(None)) };
         let taken = loop {
@@ -144,35 +144,35 @@ impl Commands {
             }
         };
         if taken.frees_half {
-            self.tell_of_room()?;
+            self.acknowledge()?;
         }
-        let seq = taken.tag & !LARGE;
+        let seq = taken.tag & !LARGE_FLAG;
         if seq == taken.tag {
             return Ok(Due::Buffer { seq, start: 0 });
         }
-        let Some(whom) = self.buffer.first_chunk().map(|whom| u64::from_ne_bytes(*whom)) else {
-            return Err(Error::protocol("garbage in the ring: a large frame for nobody"));
+        let Some(reader) = self.buffer.first_chunk().map(|reader| u64::from_ne_bytes(*reader)) else {
+            return Err(Error::protocol("garbage in the ring: the record of a large frame has no reader"));
         };
-        Ok(match whom == EVERYBODY || whom == self.reader {
+        Ok(match reader == ALL_READERS || reader == self.reader {
             true => Due::Connection(Some(seq)),
             false => Due::Buffer { seq, start: size_of::<u64>() },
         })
     }
 
-    fn tell_of_room(&mut self) -> Result<()> {
+    fn acknowledge(&mut self) -> Result<()> {
         let (frames, bytes) = self.taken.say();
         self.connection.send(Message::Room { frames, bytes }.encode()?, None)
     }
 }
 
-/// Where the next frame is.
+/// Source of the next frame.
 enum Due {
-    /// In the buffer, from a byte on.
+    /// The buffer, from byte `start`.
     Buffer {
         seq: u64,
         start: usize,
     },
-    /// The one of this number, if that is known.
+    /// The connection; the frame must have this number, if given.
     Connection(Option<u64>),
     Closed,
 }

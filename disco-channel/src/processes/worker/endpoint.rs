@@ -1,4 +1,4 @@
-//! The worker's end.
+//! The worker's endpoint.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use super::commands::Commands;
 use crate::engine::reply;
 use crate::reactor::Connection;
 
-/// The end of a worker that is a process of its own.
+/// The [`Endpoint`] of a worker that is a process.
 pub struct ProcessEndpoint {
     pub(super) worker: WorkerId,
     pub(super) connection: Arc<Connection>,
     pub(super) commands: Commands,
     pub(super) link: Arc<Link>,
-    /// Bytes of the value of a reply.
+    /// Largest value of one reply, in bytes.
     pub(super) value_limit: usize,
-    /// The controller maps memory of this worker.
+    /// Whether large tensors of replies go in shared memory.
     pub(super) shares_memory: bool,
 }
 
@@ -30,7 +30,7 @@ impl Endpoint for ProcessEndpoint {
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
-        // No more than one large reply is in memory, besides what the socket takes.
+        // Back-pressure: at most one large reply is in memory, besides the bytes in the socket.
         self.connection.wait_for_room(|| !self.commands.is_closed());
         let reply = reply::within(self.value_limit, self.worker, seq, reply);
         if self.shares_memory
@@ -64,14 +64,15 @@ mod tests {
     use super::super::commands::Letterbox;
     use super::super::link;
     use super::*;
-    use crate::engine::limits::PACKET;
+    use crate::engine::limits::MAX_PACKET_BYTES;
     use crate::reactor::{Incoming, Waker};
     use crate::remote_store::RemoteStore;
 
-    /// More than a socket takes, and than a connection lets wait before the next reply.
+    /// More bytes than a socket buffers, and more than a connection holds before the next reply waits.
     const LARGE: usize = 20 << 20;
 
-    /// A worker's end whose controller does not read, the controller's connection, and what closes the worker's commands.
+    /// An endpoint, the controller's connection, which does not read, and the letterbox, which closes the worker's
+    /// commands.
     fn endpoint() -> (ProcessEndpoint, Connection, Arc<Letterbox>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let connect = |stream| Connection::new(stream, Arc::new(Waker::new().unwrap())).unwrap();
@@ -85,7 +86,7 @@ mod tests {
         (endpoint, connect(theirs), letterbox)
     }
 
-    /// Replies often on a thread of its own.
+    /// Sends `count` large replies on a thread of its own.
     fn reply(mut endpoint: ProcessEndpoint, count: u64) -> thread::JoinHandle<Result<()>> {
         let value = Value::from(vec![7u8; LARGE]);
         let thread = thread::spawn(move || (0..count).try_for_each(|seq| endpoint.reply(seq, Ok(value.clone()))));
@@ -94,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_makes_no_further_reply_until_the_controller_reads_the_one_before() {
+    fn a_large_reply_waits_until_the_controller_reads_the_previous_one() {
         let (endpoint, controller, _letterbox) = endpoint();
         let connection = endpoint.connection.clone();
-        // More than a connection takes (1 GiB).
+        // Together more than a connection holds (1 GiB).
         let thread = reply(endpoint, 60);
         assert!(connection.backlog() < 2 * LARGE, "{} bytes wait", connection.backlog());
-        let (mut incoming, mut come) = (Incoming::new(PACKET), 0);
+        let (mut incoming, mut come) = (Incoming::new(MAX_PACKET_BYTES), 0);
         while come < 60 {
             _ = connection.flush();
             _ = incoming.fill(&controller).unwrap();
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_whose_reply_waits_goes_on_when_its_commands_are_closed() {
+    fn a_waiting_reply_goes_on_when_the_worker_s_commands_are_closed() {
         let (endpoint, _controller, letterbox) = endpoint();
         let thread = reply(endpoint, 2);
         assert!(!thread.is_finished());

@@ -1,4 +1,4 @@
-//! A worker's way to its controller and peers, beside the commands.
+//! The [`Link`] of a worker process: its store, descriptors and notices, over the connection.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use disco_core::{Error, Link, Result, WorkerId};
 use crate::reactor::Connection;
 use crate::remote_store::{ANSWER_LIMIT, RemoteStore};
 
-/// The link of a worker that is a process of its own.
+/// Makes the link of a worker process.
 pub(super) fn over(
     store: &Arc<RemoteStore>,
     worker: WorkerId,
@@ -27,7 +27,7 @@ pub(super) fn over(
         let packet = wire::encode_notice(&notice);
         let told = packet.and_then(|packet| connection.send(Message::Notice(packet.into()).encode()?, None));
         if let Err(error) = told {
-            tracing::warn!(%notice, %error, "the controller can't be told");
+            tracing::warn!(%notice, %error, "a notice can't be sent to the controller");
         }
     });
     match arena {
@@ -36,20 +36,20 @@ pub(super) fn over(
     }
 }
 
-/// Descriptors that go to peers by way of the controller.
+/// Shares descriptors with peers through the controller.
 #[derive(Debug)]
 struct RemoteDescriptors {
     worker: WorkerId,
     connection: Arc<Connection>,
     store: Arc<RemoteStore>,
-    /// How many this worker has shared.
+    /// Number of descriptors that this worker has shared.
     shared: AtomicU32,
 }
 
 impl Descriptors for RemoteDescriptors {
     fn share(&self, fd: OwnedFd) -> Result<SharedFd> {
         let name = SharedFd::of(self.worker, self.shared.fetch_add(1, Ordering::Relaxed));
-        // Its name may reach a peer by other ways than the controller's: it is known before.
+        // Waits for the answer: the name may reach a peer by another way, and must be known to the controller by then.
         self.store.ask(Some(fd), "share", ANSWER_LIMIT, |id| Message::Share { id, name: name.to_bits() })?;
         Ok(name)
     }
@@ -57,13 +57,13 @@ impl Descriptors for RemoteDescriptors {
     fn unshare(&self, fd: SharedFd) {
         let sent = Message::Unshare(fd.to_bits()).encode().and_then(|packet| self.connection.send(packet, None));
         if let Err(error) = sent {
-            tracing::debug!(%error, ?fd, "can't be taken back");
+            tracing::debug!(%error, ?fd, "the controller can't be told that a descriptor is no longer shared");
         }
     }
 
     fn receive(&self, fd: SharedFd, deadline: Duration) -> Result<OwnedFd> {
         let question = |id| Message::Receive { id, name: fd.to_bits() };
         let (_, came) = self.store.ask(None, "receive", deadline, question)?;
-        came.ok_or_else(|| Error::protocol(format!("{fd:?} did not come along")))
+        came.ok_or_else(|| Error::protocol(format!("the controller's answer has no descriptor for {fd:?}")))
     }
 }

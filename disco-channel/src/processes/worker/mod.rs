@@ -1,4 +1,4 @@
-//! The worker's end, and the life of its process.
+//! The worker's end of a lane to processes: joining, serving and ending.
 
 mod commands;
 mod endpoint;
@@ -23,7 +23,7 @@ use rustix::net::sockopt;
 use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
 use self::service::Service;
-use crate::engine::limits::{PACKET, packet_limit};
+use crate::engine::limits::{MAX_PACKET_BYTES, packet_limit};
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::{Member, lost};
 use crate::processes::invitation::Invitation;
@@ -32,13 +32,13 @@ use crate::reactor::{Connection, Incoming, Waker};
 use crate::remote_store::RemoteStore;
 use crate::shared_ring::{Memory, Reader};
 
-/// How long what was sent last may take to go.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Timeout for sending the last messages before the process goes on.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves as a worker: joins the controller, and calls `run` with its end of the lane.
+/// Serves as a worker: joins the controller, and calls `run` with the worker's end of the lane.
 ///
 /// # Errors
-/// The controller is not there or refuses; or `run`'s own, of which the controller is told.
+/// The controller does not listen or refuses this process; or the error of `run`, which is also reported to the controller.
 pub fn serve<F>(invitation: &Invitation, run: F) -> Result<()>
 where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
@@ -47,7 +47,7 @@ where
     let waker =
         Arc::new(Waker::new().map_err(|error| Error::system(format!("{worker} can't make an eventfd"), error))?);
     let connection = Arc::new(connect(invitation, &waker)?);
-    let mut incoming = Incoming::new(PACKET);
+    let mut incoming = Incoming::new(MAX_PACKET_BYTES);
     let welcome = introduce(invitation, &connection, &mut incoming, &waker)?;
     let limit = packet_limit(welcome.config.value_limit);
     incoming.set_limit(limit);
@@ -79,20 +79,20 @@ where
         thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || _ = driver.run());
     started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
     let result = run(worker, welcome.config, endpoint);
-    // The process may go on to something else.
+    // The process may outlive the session, so the service thread is told to end.
     served.store(true, Ordering::Release);
     waker.wake();
-    let farewell = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
-    // A controller that is gone does not care.
-    _ = farewell.encode().and_then(|packet| connection.send_last(packet));
-    connection.drain(FAREWELL);
+    let last = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
+    // Fails only if the connection is closed already.
+    _ = last.encode().and_then(|packet| connection.send_last(packet));
+    connection.drain(FLUSH_TIMEOUT);
     result
 }
 
 fn connect(invitation: &Invitation, waker: &Arc<Waker>) -> Result<Connection> {
     let connect = || {
         let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&invitation.socket)?)?;
-        // A name is free for all users once the controller is gone.
+        // Another user may have taken the abstract name after the controller ended.
         match sockopt::socket_peercred(&stream)?.uid == rustix::process::geteuid() {
             true => Connection::new(stream, waker.clone()),
             false => Err(io::Error::other("its socket is another user's")),
@@ -118,7 +118,7 @@ fn introduce(
     let mut joining = Joining::new(Message::Hello(hello), Instant::now());
     match member::join(&mut joining, connection, incoming, waker, || {})? {
         Ok(Message::Welcome(welcome)) => Ok(welcome),
-        Ok(other) => Err(Error::protocol(format!("the controller says {other:?} before welcome"))),
+        Ok(other) => Err(Error::protocol(format!("the controller sent {other:?} before WELCOME"))),
         Err(why) => Err(lost(why)),
     }
 }

@@ -1,4 +1,4 @@
-//! What goes on beside the commands, on a thread of its own, also while a function runs.
+//! The service thread's part of a worker process: handles aborts, answers and heartbeats while a worker function runs.
 
 use std::process;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::reactor::member::Host;
 use crate::reactor::{Connection, Incoming};
 use crate::remote_store::RemoteStore;
 
-/// What a worker's member works on.
+/// The [`Host`] of a worker's member engine.
 pub(super) struct Service {
     pub(super) connection: Arc<Connection>,
     pub(super) letterbox: Arc<Letterbox>,
     pub(super) link: Arc<Link>,
     pub(super) store: Arc<RemoteStore>,
-    /// The worker's thread has ended its work for this controller.
+    /// Whether the worker's thread has finished its work for this controller.
     pub(super) served: Arc<AtomicBool>,
 }
 
 impl Host for Service {
-    // The worker's own thread has more use of the processor.
+    // The processor is left to the worker's own thread.
     const STAYS_AWAKE: bool = false;
 
     fn next_event(&mut self, _: &Member) -> Option<Event> {
@@ -49,10 +49,12 @@ impl Host for Service {
                 letterbox.close();
             }
             Action::Kill => {
-                tracing::error!("killed, since the controller is gone and the worker's thread did not end");
+                tracing::error!(
+                    "the controller is lost and the worker's thread did not end in time: this process kills itself"
+                );
                 _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
             }
-            // A node's, and the driver's.
+            // Only nodes get the first two; the driver handles `End`.
             Action::Pass(_) | Action::AwaitWorkers | Action::End(_) => {}
         }
         Ok(Vec::new())
@@ -60,7 +62,8 @@ impl Host for Service {
 }
 
 impl Drop for Service {
-    /// A worker whose service thread panicked hears of no abort: it ends, and with it its controller's waiting.
+    /// Ends the process if the service thread panics: the worker could no longer be aborted, and the controller would
+    /// wait for it.
     fn drop(&mut self) {
         if thread::panicking() {
             process::abort();

@@ -1,4 +1,4 @@
-//! The receiving half.
+//! The receiving half of a connection.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -13,33 +13,34 @@ use disco_core::{Error, Result};
 use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::Connection;
-use crate::engine::limits::CHUNK;
+use crate::engine::limits::CHUNK_BYTES;
 
-/// Descriptors that may come with one chunk, and that may wait for their packets.
-const FDS: usize = 16;
+/// Descriptors that may come with one read, and that may wait for their packets.
+const MAX_FDS: usize = 16;
 
-/// Bytes that are no whole packet yet, and descriptors whose packets were not taken.
+/// Received bytes and descriptors that were not taken as messages yet.
 pub(crate) struct Incoming {
     buffer: Vec<u8>,
-    /// The part of the buffer that was not taken yet.
+    /// The range of the buffer that was not taken yet.
     unread: Range<usize>,
-    /// What has come of a large packet, and what is to come.
+    /// The parts of a large packet that have come.
     parts: Vec<u8>,
+    /// Bytes of the large packet that are still to come.
     left: u64,
-    /// Bytes of parts that have come so far.
+    /// Total bytes of parts received.
     moved: u64,
     fds: VecDeque<OwnedFd>,
-    /// Memory with the large tensors of the next frame or reply.
+    /// Shared memory with the large tensors of the next frame or reply.
     beside: Option<Arc<MappedSnapshot>>,
-    /// The largest packet taken.
+    /// The largest packet accepted.
     limit: usize,
     is_closed: bool,
-    /// A large reply in shared memory is next, and was not accepted.
+    /// The next message is a large reply in shared memory that was not accepted.
     is_held: bool,
 }
 
 impl Incoming {
-    /// Nothing so far. A packet may have `limit` bytes.
+    /// Starts empty. A packet may have `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         let (buffer, parts) = (Vec::new(), Vec::new());
         let fds = VecDeque::new();
@@ -57,51 +58,51 @@ impl Incoming {
         }
     }
 
-    /// The other end has proved who it is: larger packets are taken.
+    /// Sets the limit of a packet, once the other end is admitted.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Whether parts of a large packet have come, and others have not.
+    /// Whether a large packet has come in part.
     pub(crate) fn is_inside_large_packet(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// Bytes of large packets that have come so far.
+    /// Total bytes of large packets received.
     pub(crate) fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// The other end has closed, or is gone; what came before can still be taken.
+    /// Whether the connection was closed or has failed. Earlier messages can still be taken.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Takes in what is there now. Returns whether there may be more.
+    /// Reads from the socket. Returns whether there may be more to read.
     ///
     /// # Errors
-    /// More descriptors than packets that could want them.
+    /// More descriptors wait than packets may need.
     pub(crate) fn fill(&mut self, connection: &Connection) -> Result<bool> {
         self.make_room();
         let received = self.receive(connection);
-        if self.fds.len() > FDS {
-            return Err(Error::protocol(format!("{} descriptors that no packet speaks of", self.fds.len())));
+        if self.fds.len() > MAX_FDS {
+            return Err(Error::protocol(format!("{} descriptors came without packets that take them", self.fds.len())));
         }
         match received {
             Ok(0) => self.is_closed = true,
             Ok(received) => {
                 self.unread.end += received;
-                // It stops at each packet with a descriptor.
+                // A short read does not mean the end: it also stops at each descriptor.
                 return Ok(true);
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            // Reset: as good as closed.
+            // A reset counts as closed.
             Err(_) => self.is_closed = true,
         }
         Ok(false)
     }
 
-    /// Takes in bytes of nobody.
+    /// Adds bytes without a socket.
     #[cfg(fuzzing)]
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.buffer.truncate(self.unread.end);
@@ -109,21 +110,21 @@ impl Incoming {
         self.unread.end = self.buffer.len();
     }
 
-    /// A chunk of the buffer after what is unread.
+    /// Makes room for a chunk after the unread bytes.
     fn make_room(&mut self) {
-        if self.buffer.len() < self.unread.end + CHUNK {
+        if self.buffer.len() < self.unread.end + CHUNK_BYTES {
             if self.unread.start > 0 {
                 self.buffer.copy_within(self.unread.clone(), 0);
                 self.unread = 0..self.unread.len();
             }
-            self.buffer.resize(self.buffer.len().max(self.unread.end + CHUNK), 0);
+            self.buffer.resize(self.buffer.len().max(self.unread.end + CHUNK_BYTES), 0);
         }
     }
 
     fn receive(&mut self, connection: &Connection) -> rustix::io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut into = [IoSliceMut::new(&mut self.buffer[self.unread.end..][..CHUNK])];
+        let mut into = [IoSliceMut::new(&mut self.buffer[self.unread.end..][..CHUNK_BYTES])];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = net::recvmsg(connection.as_fd(), &mut into, &mut control, flags)?;
         for message in control.drain() {
@@ -134,20 +135,20 @@ impl Incoming {
         Ok(received.bytes)
     }
 
-    /// The next message, if all of it is there.
+    /// Takes the next complete message.
     ///
     /// # Errors
-    /// Bytes that are no message, or one that is too large.
+    /// The bytes are not a message, or the packet is too large.
     pub(crate) fn next(&mut self) -> Result<Option<Message>, WireError> {
         self.next_if(|| true)
     }
 
-    /// Whether [`Incoming::next_if`] has left a large reply unread. Nothing behind it is read before.
+    /// Whether [`Incoming::next_if`] has left a large reply unread, which blocks the messages behind it.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// [`Incoming::next`], but leaves a large reply in shared memory, and all messages behind it, unread unless `accepts_large`.
+    /// [`Incoming::next`], but stops before a large reply in shared memory unless `accepts_large`.
     ///
     /// # Errors
     /// As [`Incoming::next`].
@@ -158,7 +159,7 @@ impl Incoming {
             let bytes = &self.buffer[start..self.unread.end];
             let Some(prefix) = bytes.first_chunk::<{ Packet::PREFIX }>() else { return Ok(None) };
             let length = Packet::content_len(*prefix)?;
-            let limit = self.limit.min(CHUNK);
+            let limit = self.limit.min(CHUNK_BYTES);
             if length > limit {
                 return Err(WireError::TooLarge { bytes: length as u64, limit: limit as u64 });
             }
@@ -187,7 +188,7 @@ impl Incoming {
         }
     }
 
-    /// The memory with the large tensors of the frame taken last.
+    /// Takes the shared memory with the large tensors of the last frame.
     pub(crate) fn take_beside(&mut self) -> Option<Arc<MappedSnapshot>> {
         self.beside.take()
     }
@@ -197,7 +198,7 @@ impl Incoming {
         MappedSnapshot::open(&fd).map(Arc::new).map_err(|error| WireError::SharedTensor(error.to_string()))
     }
 
-    /// A part of a large packet has come, of which others are left. Returns its message once all is there.
+    /// Adds a part of a large packet. Returns the message once the packet is complete.
     fn put_together(&mut self, left: u64, part: &[u8]) -> Result<Option<Message>, WireError> {
         let whole = left.saturating_add((self.parts.len() + part.len()) as u64);
         let limit = (Packet::PREFIX + self.limit) as u64;
@@ -213,7 +214,7 @@ impl Incoming {
         if left > 0 {
             return Ok(None);
         }
-        // It does not take its room for ever.
+        // Frees the memory of the complete packet.
         let parts = std::mem::take(&mut self.parts);
         match Packet::split(&parts)? {
             (packet, []) => Message::decode(packet.with_beside(self.beside.clone())).map(Some),
@@ -226,6 +227,6 @@ impl Incoming {
     /// # Errors
     /// There is none.
     pub(crate) fn take_fd(&mut self) -> Result<OwnedFd> {
-        self.fds.pop_front().ok_or_else(|| Error::protocol("a packet speaks of a descriptor that did not come along"))
+        self.fds.pop_front().ok_or_else(|| Error::protocol("a packet came without its descriptor"))
     }
 }

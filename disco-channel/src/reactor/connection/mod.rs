@@ -1,8 +1,8 @@
-//! A connection that streams packets: Unix sockets to processes, over which descriptors go along, and TCP to nodes.
+//! A connection that streams packets: a Unix socket to a process, which also carries descriptors, or TCP to a node.
 //!
-//! What is sent goes at once as far as the socket takes it, and the rest whenever that is polled. Small packets go ahead of
-//! frames and of large ones, which travel in parts, so that an abort, an answer or a heartbeat waits for at most one part and
-//! for what is in the socket.
+//! Sending writes as much as the socket takes; the polling thread writes the rest. Large packets go in parts, and small
+//! packets overtake frames and parts, so an abort, an answer or a heartbeat waits for at most one part and the bytes in
+//! the socket.
 
 mod incoming;
 mod outbox;
@@ -13,7 +13,7 @@ mod tests;
 
 pub(crate) use incoming::Incoming;
 pub(crate) use outbox::Descriptor;
-pub(crate) use outgoing::{Connection, DESCRIPTOR_PAUSE};
+pub(crate) use outgoing::{Connection, DESCRIPTOR_RETRY_DELAY};
 
-/// What a part brings of a larger one.
-const PART: usize = 60 << 10;
+/// Bytes of a large packet in one part.
+const PART_BYTES: usize = 60 << 10;

@@ -1,4 +1,4 @@
-//! Packets that wait for the socket, and their order.
+//! The queues of packets that wait for the socket, and their order.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,73 +11,78 @@ use disco_core::Result;
 use disco_core::wire::{Message, Pieces, Transfer};
 use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::PART;
-use crate::engine::limits::CHUNK;
+use super::PART_BYTES;
+use crate::engine::limits::CHUNK_BYTES;
 
-/// How many packets go at once.
-pub(super) const SLICES: usize = 64;
+/// Packets in one system call.
+pub(super) const MAX_SLICES: usize = 64;
 
-/// What the socket did not take yet.
+/// Packets that the socket has not taken yet.
 #[derive(Default)]
 pub(super) struct Outbox {
-    /// Packets that go next, whatever comes meanwhile: about [`CHUNK`].
+    /// Packets that are sent next, in this order: about [`CHUNK_BYTES`].
     pub(super) line: VecDeque<Parcel>,
-    /// Packets that go as soon as those have.
+    /// Urgent packets, which are sent after `line`.
     pub(super) first: VecDeque<Parcel>,
-    /// Packets that go when there are no others, in parts if they are large.
+    /// Packets that are sent after all others, in parts if they are large.
     pub(super) last: VecDeque<Parcel>,
-    /// Tensors of frames that are still to come, which go in parts: one with each line.
+    /// Tensors of later frames, sent in parts: one part with each `line`, of each transfer in turn (round robin).
     pub(super) ahead: VecDeque<Ahead>,
+    /// Transfers of sent parcels, until the polling thread notifies them without the outbox's lock.
+    pub(super) sent: Vec<Arc<Transfer>>,
+    /// A transfer of `sent` wakes a future, or has no other owner.
+    pub(super) must_notify: bool,
     /// Bytes that wait, without those of `ahead`.
     pub(super) bytes: usize,
-    /// Bytes that may wait beyond what always may.
+    /// Bytes that may wait beyond `MAX_BACKLOG_BYTES`.
     pub(super) more: usize,
-    /// Something was refused: the other end has no longer got everything.
+    /// A packet was refused, so the other end has missed a message.
     pub(super) is_full: bool,
+    /// The connection is closed or has failed.
     pub(super) is_cut: bool,
-    /// Nothing is there but what may wait.
+    /// All waiting packets may be held.
     pub(super) holds: bool,
-    /// End of a [pause](super::DESCRIPTOR_PAUSE).
+    /// When to retry after [`DESCRIPTOR_RETRY_DELAY`](super::DESCRIPTOR_RETRY_DELAY).
     pub(super) paused: Option<Instant>,
 }
 
-/// Bytes of which some may be gone, and the descriptor that goes with the first of them.
+/// A packet, of which `sent` bytes were sent, and the descriptor that goes with its first byte.
 pub(super) struct Parcel {
     pub(super) bytes: Arc<[u8]>,
     /// A large packet, in place of `bytes`.
     pub(super) pieces: Option<Arc<Pieces>>,
     pub(super) sent: usize,
     pub(super) fd: Option<Descriptor>,
-    /// Of a large packet.
+    /// Whether this is a part of a large packet.
     pub(super) is_part: bool,
-    /// The transfer of a part ahead of frames, or the one in which the tensors of a frame went.
+    /// The transfer of a part sent ahead; or the transfer that has carried the frame's tensors.
     pub(super) transfer: Option<Arc<Transfer>>,
-    /// Bytes of the transfer that it brings, and how many are left then.
+    /// For a part of a transfer: its bytes, and the bytes left after it.
     pub(super) brings: Option<(usize, usize)>,
 }
 
-/// Tensors of a frame that is still to come, of which some parts may have gone.
+/// The tensors of a later frame, of which `sent` bytes were sent.
 pub(super) struct Ahead {
     pub(super) transfer: Arc<Transfer>,
     pub(super) content: Arc<Pieces>,
     pub(super) sent: usize,
 }
 
-/// A descriptor that goes along with a packet. Its owner may go on using it.
+/// A descriptor that is sent with a packet. Other owners may keep using it.
 pub(crate) type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
 impl Parcel {
-    /// A packet, and nothing else.
+    /// Makes a parcel of a packet alone.
     pub(super) fn of(bytes: Arc<[u8]>) -> Self {
         Self { bytes, pieces: None, sent: 0, fd: None, is_part: false, transfer: None, brings: None }
     }
 }
 
 impl Outbox {
-    /// Decides what goes next.
+    /// Fills `line` with the packets to send next.
     pub(super) fn line_up(&mut self) -> Result<()> {
         let mut bytes: usize = self.line.iter().map(|parcel| parcel.bytes.len()).sum();
-        while bytes < CHUNK && self.line.len() < SLICES {
+        while bytes < CHUNK_BYTES && self.line.len() < MAX_SLICES {
             let next = match self.first.pop_front() {
                 Some(parcel) => parcel,
                 None => match self.next_part()? {
@@ -88,23 +93,22 @@ impl Outbox {
             bytes += next.bytes.len();
             self.line.push_back(next);
         }
-        // A frame waits for at most one part; parts go on however many frames come. No part overtakes the message that an earlier
-        // transfer is withdrawn.
-        if self.first.is_empty() && self.line.iter().all(|parcel| parcel.brings.is_none()) {
+        // One part per line: a frame waits for at most one part, and parts make progress under any number of frames.
+        if self.line.iter().all(|parcel| parcel.brings.is_none()) {
             let part = self.next_ahead()?;
             self.line.extend(part);
         }
         Ok(())
     }
 
-    /// The next of those that go last, or a part of it.
+    /// Takes the next packet of `last`, or a part of it.
     fn next_part(&mut self) -> Result<Option<Parcel>> {
         let Some(parcel) = self.last.front_mut() else { return Ok(None) };
         let len = parcel.pieces.as_ref().map_or(parcel.bytes.len(), |pieces| pieces.byte_len());
-        if len <= CHUNK {
+        if len <= CHUNK_BYTES {
             return Ok(self.last.pop_front());
         }
-        let count = PART.min(len - parcel.sent);
+        let count = PART_BYTES.min(len - parcel.sent);
         let part: Arc<[u8]> = match &parcel.pieces {
             Some(pieces) => pieces.read(parcel.sent, count)?.into(),
             None => parcel.bytes[parcel.sent..][..count].into(),
@@ -112,7 +116,7 @@ impl Outbox {
         parcel.sent += count;
         let left = len - parcel.sent;
         let packet: Arc<[u8]> = Message::Part { left: left as u64, bytes: part }.encode()?.into();
-        // Its envelope is to be sent, too.
+        // Counts the header of the part.
         self.bytes += packet.len() - count;
         let mut transfer = None;
         if left == 0 {
@@ -121,15 +125,15 @@ impl Outbox {
         Ok(Some(Parcel { is_part: true, transfer, ..Parcel::of(packet) }))
     }
 
-    /// The next part of the tensors that go ahead of frames.
+    /// Takes the next part of the tensors that go ahead of frames.
     fn next_ahead(&mut self) -> Result<Option<Parcel>> {
-        let Some(ahead) = self.ahead.front_mut() else { return Ok(None) };
-        let (transfer, count) = (ahead.transfer.clone(), PART.min(ahead.content.byte_len() - ahead.sent));
+        let Some(mut ahead) = self.ahead.pop_front() else { return Ok(None) };
+        let (transfer, count) = (ahead.transfer.clone(), PART_BYTES.min(ahead.content.byte_len() - ahead.sent));
         let part = ahead.content.read(ahead.sent, count)?.into();
         ahead.sent += count;
         let left = ahead.content.byte_len() - ahead.sent;
-        if left == 0 {
-            self.ahead.pop_front();
+        if left > 0 {
+            self.ahead.push_back(ahead);
         }
         let packet = Message::Ahead { transfer: transfer.id(), left: left as u64, bytes: part }.encode()?;
         self.bytes += packet.len();
@@ -137,7 +141,7 @@ impl Outbox {
         Ok(Some(Parcel { is_part: true, transfer: Some(transfer), brings, ..Parcel::of(packet.into()) }))
     }
 
-    /// Passes the packets that are next to the socket, up to one that brings a descriptor.
+    /// Writes the packets of `line` to the socket, up to the next one with a descriptor.
     pub(super) fn pass_on(&self, socket: &OwnedFd) -> rustix::io::Result<usize> {
         let together = 1 + self.line.iter().skip(1).take_while(|parcel| parcel.fd.is_none()).count();
         let slices: Vec<IoSlice<'_>> =
@@ -151,12 +155,12 @@ impl Outbox {
         net::sendmsg(socket, &slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
-    /// The socket has taken so many bytes. Returns how many of them are those of large packets.
+    /// Removes `sent` bytes from `line`. Returns how many of them belong to large packets.
     pub(super) fn forget(&mut self, mut sent: usize) -> usize {
         self.bytes -= sent;
         let mut parts = 0;
         while let Some(parcel) = self.line.front_mut() {
-            // It goes with the first byte.
+            // The descriptor was sent with the first byte.
             parcel.fd = None;
             let taken = sent.min(parcel.bytes.len() - parcel.sent);
             parcel.sent += taken;
@@ -165,8 +169,13 @@ impl Outbox {
             if parcel.sent < parcel.bytes.len() {
                 break;
             }
-            if let Some(Parcel { transfer: Some(transfer), brings: Some((bytes, left)), .. }) = self.line.pop_front() {
-                transfer.note_sent(bytes, left == 0);
+            if let Some(Parcel { transfer: Some(transfer), brings, .. }) = self.line.pop_front() {
+                let (bytes, left) = brings.unwrap_or_default();
+                if brings.is_some() {
+                    transfer.note_sent(bytes, left == 0);
+                }
+                self.must_notify |= left == 0 || Arc::strong_count(&transfer) == 1;
+                self.sent.push(transfer);
             }
             if sent == 0 {
                 break;

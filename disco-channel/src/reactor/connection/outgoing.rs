@@ -1,4 +1,4 @@
-//! The sending half, usable from any thread, and the socket.
+//! The sending half of a connection, usable from any thread, and the socket.
 
 use std::fmt;
 use std::io;
@@ -14,60 +14,60 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, Shutdown};
 
-use super::outbox::{Ahead, Descriptor, Outbox, Parcel, SLICES};
-use crate::engine::limits::CHUNK;
+use super::outbox::{Ahead, Descriptor, MAX_SLICES, Outbox, Parcel};
+use crate::engine::limits::CHUNK_BYTES;
 use crate::reactor::Waker;
 use crate::reactor::poller::{poll, poll_one};
 
-/// Bytes that may wait to be sent, at least. More means that the other end does not read.
-const BACKLOG: usize = 1 << 30;
-/// What may wait beside a large packet of each worker.
-const SLACK: usize = 64 << 20;
-/// Bytes that may wait while another large packet is made. A sender that can wait does so until no more are left.
-const DRAINED: usize = 16 << 20;
-/// How often a sender that waits looks whether it still should.
-const LOOK: Duration = Duration::from_millis(50);
-/// Bytes that go in one call. A thread that serves several connections attends to the others then.
-const BURST: usize = 4 << 20;
-/// Pause after the system has refused a descriptor, as this user has as many on their way as files may be open (`RLIMIT_NOFILE`). The
-/// socket says nothing when that changes.
-pub(crate) const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(5);
+/// Least limit of unsent bytes. Above the limit, the other end counts as not reading.
+const MAX_BACKLOG_BYTES: usize = 1 << 30;
+/// Unsent bytes allowed besides one large packet of each worker.
+const BACKLOG_SLACK_BYTES: usize = 64 << 20;
+/// Unsent bytes up to which another large packet is encoded (back-pressure).
+const DRAINED_BYTES: usize = 16 << 20;
+/// How often a waiting sender checks whether it still has to wait.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes that are written in one call, so that a thread with several connections serves all of them.
+const MAX_BURST_BYTES: usize = 4 << 20;
+/// Delay after the system has refused to send a descriptor, because this user has `RLIMIT_NOFILE` descriptors in
+/// flight. No socket event reports when that changes.
+pub(crate) const DESCRIPTOR_RETRY_DELAY: Duration = Duration::from_millis(5);
 
-/// One end of a connected socket that streams bytes: what it sends, and the socket. Never waits.
+/// One end of a connected stream socket, with the packets that wait to be sent. Sending never blocks.
 pub(crate) struct Connection {
     socket: OwnedFd,
     outbox: Mutex<Outbox>,
-    /// Bytes of large packets that have gone and come.
+    /// Bytes of large packets sent and received.
     moved: [AtomicU64; 2],
-    /// Whoever polls the socket, and has to flush what it did not take.
+    /// Wakes the polling thread, which flushes the bytes that the socket did not take.
     waker: Arc<Waker>,
 }
 
 impl Connection {
-    /// Takes a connected socket.
+    /// Makes a connection of a connected socket, which becomes non-blocking.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The socket can't be made non-blocking.
     pub(crate) fn new(socket: impl Into<OwnedFd>, waker: Arc<Waker>) -> io::Result<Self> {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self { socket, outbox: Mutex::default(), moved: Default::default(), waker })
     }
 
-    /// So many workers send by it, each of which may have a packet of `limit` bytes under way.
+    /// Raises the limit of unsent bytes to one packet of `limit` bytes for each of `workers`.
     pub(crate) fn serve(&self, workers: usize, limit: usize) {
-        let bytes = workers.saturating_mul(limit).saturating_add(SLACK);
-        self.outbox().more = bytes.saturating_sub(BACKLOG);
+        let bytes = workers.saturating_mul(limit).saturating_add(BACKLOG_SLACK_BYTES);
+        self.outbox().more = bytes.saturating_sub(MAX_BACKLOG_BYTES);
     }
 
-    /// Sends a packet and a descriptor, ahead of frames and of what is left of large packets. Large ones queue behind these
-    /// themselves. What does not go at once is left to the one who polls.
+    /// Sends a packet, with a descriptor if given, ahead of frames and of parts of large packets. A large packet queues
+    /// behind all others. The polling thread sends the bytes that the socket does not take now.
     ///
     /// # Errors
-    /// The other end is gone, or does not read.
+    /// The connection is closed, or the other end does not read.
     pub(crate) fn send(&self, packet: impl Into<Arc<[u8]>>, fd: Option<Descriptor>) -> Result<()> {
         let bytes = packet.into();
-        let is_urgent = bytes.len() <= CHUNK;
+        let is_urgent = bytes.len() <= CHUNK_BYTES;
         let mut outbox = self.put(bytes, fd, is_urgent)?;
         self.go(&mut outbox)
     }
@@ -81,25 +81,25 @@ impl Connection {
         self.go(&mut outbox)
     }
 
-    /// Sends a large packet behind all others, which is read part by part when it goes.
+    /// Sends a large packet behind all others. Its pieces are read when each part is sent.
     ///
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn send_pieces(&self, pieces: Arc<Pieces>) -> Result<()> {
         let mut outbox = self.outbox();
         let bytes = pieces.byte_len();
-        debug_assert!(bytes > CHUNK, "it goes in parts");
+        debug_assert!(bytes > CHUNK_BYTES, "a packet sent in pieces is large");
         self.check_backlog(&mut outbox, bytes)?;
         outbox.bytes += bytes;
         outbox.last.push_back(Parcel { pieces: Some(pieces), ..Parcel::of(Arc::default()) });
         self.go(&mut outbox)
     }
 
-    /// Sends tensors in parts ahead of their frame. Other packets overtake them: one part at most goes before a packet, and a part goes
-    /// with about [`CHUNK`] bytes of others.
+    /// Sends tensors in parts ahead of their frame. Other packets overtake the parts: one part is sent with about
+    /// [`CHUNK_BYTES`] bytes of other packets.
     ///
     /// # Errors
-    /// The other end is gone.
+    /// The connection is closed.
     pub(crate) fn send_ahead(&self, transfer: Arc<Transfer>, content: Arc<Pieces>) -> Result<()> {
         let mut outbox = self.outbox();
         transfer.begin();
@@ -107,7 +107,7 @@ impl Connection {
         self.go(&mut outbox)
     }
 
-    /// Sends a frame behind all others, whose tensors were [sent ahead](Self::send_ahead).
+    /// Sends a frame whose tensors were [sent ahead](Self::send_ahead) behind all other packets.
     ///
     /// # Errors
     /// As [`Connection::send`].
@@ -119,7 +119,7 @@ impl Connection {
         self.go(&mut outbox)
     }
 
-    /// Sends no more parts of a transfer that was to be [sent ahead](Self::send_ahead), and says so if some have gone.
+    /// Stops [sending a transfer ahead](Self::send_ahead), and tells the other end if parts were sent.
     ///
     /// # Errors
     /// As [`Connection::send`].
@@ -133,24 +133,25 @@ impl Connection {
         };
         if has_begun {
             outbox.bytes += packet.len();
-            outbox.first.push_back(Parcel::of(packet.into()));
+            // In `line`, so that no part of a later transfer overtakes it.
+            outbox.line.push_back(Parcel::of(packet.into()));
         }
         self.go(&mut outbox)
     }
 
-    /// [`Connection::send`] of a packet that may be large, without another copy of it.
+    /// [`Connection::send`] for a packet that may be large, without copying it.
     ///
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn send_owned(&self, packet: Vec<u8>) -> Result<()> {
-        match packet.len() <= CHUNK {
+        match packet.len() <= CHUNK_BYTES {
             true => self.send(packet, None),
             false => self.send_pieces(Arc::new(Pieces::whole(packet))),
         }
     }
 
-    /// Sends two packets behind all others, the first one with a descriptor. No other packet goes between the two if both together
-    /// have at most [`CHUNK`] bytes.
+    /// Sends two packets behind all others, the first one with a descriptor. No other packet goes between the two if
+    /// both together have at most [`CHUNK_BYTES`] bytes.
     ///
     /// # Errors
     /// As [`Connection::send`].
@@ -161,17 +162,18 @@ impl Connection {
         packet: impl Into<Arc<[u8]>> + AsRef<[u8]>,
     ) -> Result<()> {
         let first = first.as_ref();
-        if first.len() + packet.as_ref().len() > CHUNK {
+        if first.len() + packet.as_ref().len() > CHUNK_BYTES {
             drop(self.put(first.into(), Some(fd), false)?);
             return self.send_last(packet);
         }
-        // One parcel, so that a packet that goes first can't overtake only the second one.
+        // One parcel, so that an urgent packet can't come between the two.
         let both = [first, packet.as_ref()].concat();
         let mut outbox = self.put(both.into(), Some(fd), false)?;
         self.go(&mut outbox)
     }
 
-    /// As [`Connection::send_last`], but the packet may wait until something else is sent, or until the one who polls [flushes](Self::flush).
+    /// As [`Connection::send_last`], but the packet may wait until another one is sent, or until a
+    /// [flush](Self::flush).
     ///
     /// # Errors
     /// As [`Connection::send`].
@@ -180,7 +182,7 @@ impl Connection {
         let size = bytes.len();
         let mut outbox = self.put(bytes, None, false)?;
         outbox.holds |= outbox.bytes == size;
-        match outbox.last.len() < SLICES {
+        match outbox.last.len() < MAX_SLICES {
             true => Ok(()),
             false => self.go(&mut outbox),
         }
@@ -196,9 +198,9 @@ impl Connection {
         Ok(outbox)
     }
 
-    /// Fails if so many more bytes may not wait.
+    /// Fails if `bytes` more would exceed the limit of unsent bytes.
     fn check_backlog(&self, outbox: &mut Outbox, bytes: usize) -> Result<()> {
-        if outbox.bytes.saturating_add(bytes) <= BACKLOG + outbox.more {
+        if outbox.bytes.saturating_add(bytes) <= MAX_BACKLOG_BYTES + outbox.more {
             return Ok(());
         }
         outbox.is_full = true;
@@ -207,26 +209,36 @@ impl Connection {
     }
 
     fn go(&self, outbox: &mut Outbox) -> Result<()> {
-        if !self.pump(outbox)? {
+        let is_empty = self.pump(outbox)?;
+        if !is_empty || outbox.must_notify {
             self.waker.wake();
         }
         Ok(())
     }
 
-    /// Goes on sending. Returns whether nothing is left.
+    /// Wakes the futures that wait for sent transfers. The caller must hold no lock, since wakers run arbitrary code.
+    pub(crate) fn notify_sent(&self) {
+        let mut outbox = self.outbox();
+        outbox.must_notify = false;
+        let sent = std::mem::take(&mut outbox.sent);
+        drop(outbox);
+        sent.iter().for_each(|transfer| transfer.notify());
+    }
+
+    /// Continues sending. Returns whether no bytes are left.
     ///
     /// # Errors
-    /// The other end is gone.
+    /// The connection is closed.
     pub(crate) fn flush(&self) -> Result<bool> {
         self.pump(&mut self.outbox())
     }
 
-    /// Whether something was refused.
+    /// Whether a packet was refused.
     pub(crate) fn is_full(&self) -> bool {
         self.outbox().is_full
     }
 
-    /// Sends what is left to be sent, for at most `limit`.
+    /// Blocks until all packets are sent, for at most `limit`.
     pub(crate) fn drain(&self, limit: Duration) {
         let start = Instant::now();
         while let (Ok(false), Some(left)) = (self.flush(), limit.checked_sub(start.elapsed())) {
@@ -234,11 +246,11 @@ impl Connection {
         }
     }
 
-    /// Sends what is left, and that nothing follows; then waits until the other end has closed, so that nothing of it is lost. All
-    /// for at most `limit` each.
+    /// Sends all packets, shuts the sending half down, and waits until the other end has closed, so that no packet is
+    /// lost. Each of the two waits takes at most `limit`. Then closes the connection.
     pub(crate) fn finish(&self, limit: Duration) {
         self.drain(limit);
-        // It fails only if that was done already.
+        // Fails only if it was shut down before.
         _ = net::shutdown(&self.socket, Shutdown::Write);
         let start = Instant::now();
         while let Some(left) = limit.checked_sub(start.elapsed()) {
@@ -251,59 +263,59 @@ impl Connection {
         self.close();
     }
 
-    /// Whether so little waits that a large packet may follow, or nothing is sent any more.
+    /// Whether few enough bytes are unsent for another large packet, or the connection is closed.
     pub(crate) fn has_room(&self) -> bool {
         let outbox = self.outbox();
-        outbox.is_cut || outbox.bytes <= DRAINED
+        outbox.is_cut || outbox.bytes <= DRAINED_BYTES
     }
 
-    /// Sends what waits until there [is room](Self::has_room), or for as long as the caller wants to wait.
+    /// Blocks and sends until [`Self::has_room`], or until `is_wanted` is false.
     pub(crate) fn wait_for_room(&self, is_wanted: impl Fn() -> bool) {
         while !self.has_room() && is_wanted() && self.flush().is_ok_and(|is_empty| !is_empty) {
-            self.wait_to_send(LOOK);
+            self.wait_to_send(POLL_INTERVAL);
         }
     }
 
-    /// Waits until the socket takes more, perhaps, or for `limit`.
+    /// Waits until the socket may take more bytes, at most for `limit`.
     fn wait_to_send(&self, limit: Duration) {
         match self.is_paused() {
-            true => thread::sleep(DESCRIPTOR_PAUSE.min(limit)),
+            true => thread::sleep(DESCRIPTOR_RETRY_DELAY.min(limit)),
             false => drop(poll_one(self, PollFlags::OUT, limit)),
         }
     }
 
-    /// Takes bytes that are no packets; none if the other end has closed.
+    /// Reads raw bytes of the handshake; 0 if the other end has closed.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if there are none; the other end is gone.
+    /// [`io::ErrorKind::WouldBlock`] if there are none; or the connection has failed.
     pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         let (_, received) = net::recv(&self.socket, into, RecvFlags::DONTWAIT)?;
         Ok(received)
     }
 
-    /// Whether it takes nothing any more.
+    /// Whether the connection is closed or has failed.
     pub(crate) fn is_cut(&self) -> bool {
         self.outbox().is_cut
     }
 
-    /// Bytes that wait to be sent.
+    /// Unsent bytes.
     pub(crate) fn backlog(&self) -> usize {
         self.outbox().bytes
     }
 
-    /// Closes it for both ends.
+    /// Closes the connection in both directions.
     pub(crate) fn close(&self) {
         self.outbox().is_cut = true;
-        // It fails only if that was done already.
+        // Fails only if it was shut down before.
         _ = net::shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Bytes of large packets that the socket has taken, and that have come.
+    /// Bytes of large packets sent and received.
     pub(crate) fn moved(&self) -> u64 {
         self.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).sum()
     }
 
-    /// So many bytes of large packets have come so far.
+    /// Records the total bytes of large packets received.
     pub(crate) fn note_received(&self, bytes: u64) {
         self.moved[1].store(bytes, Ordering::Relaxed);
     }
@@ -314,14 +326,14 @@ impl Connection {
         poll(&mut polled, Duration::ZERO) && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// Whether something waits for the socket to take it.
+    /// Whether packets wait until the socket is writable.
     pub(crate) fn is_behind(&self) -> bool {
         let outbox = self.outbox();
         outbox.bytes > 0 && !outbox.holds && outbox.paused.is_none()
     }
 
-    /// Whether the next packet waits until the system accepts its descriptor, so that it is to be [flushed](Self::flush) after a
-    /// [pause](DESCRIPTOR_PAUSE).
+    /// Whether the next packet waits until the system accepts its descriptor. It has to be [flushed](Self::flush) after
+    /// [`DESCRIPTOR_RETRY_DELAY`].
     pub(crate) fn is_paused(&self) -> bool {
         self.outbox().paused.is_some()
     }
@@ -338,7 +350,7 @@ impl Connection {
             if outbox.line.is_empty() {
                 return Ok(true);
             }
-            if burst >= BURST {
+            if burst >= MAX_BURST_BYTES {
                 return Ok(false);
             }
             match outbox.pass_on(&self.socket) {
@@ -349,7 +361,7 @@ impl Connection {
                 }
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::TOOMANYREFS) => {
-                    outbox.paused = Instant::now().checked_add(DESCRIPTOR_PAUSE);
+                    outbox.paused = Instant::now().checked_add(DESCRIPTOR_RETRY_DELAY);
                     return Ok(false);
                 }
                 Err(Errno::INTR) => {}

@@ -1,4 +1,4 @@
-//! Both halves over a pair of sockets.
+//! Tests of both halves of a connection over a socket pair.
 
 use std::env;
 use std::io::ErrorKind;
@@ -14,8 +14,8 @@ use rustix::net::{self, SendFlags};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use super::{Connection, Incoming, PART};
-use crate::engine::limits::{CHUNK, PACKET};
+use super::{Connection, Incoming, PART_BYTES};
+use crate::engine::limits::{CHUNK_BYTES, MAX_PACKET_BYTES};
 use crate::reactor::Waker;
 
 fn pair() -> (Connection, Connection) {
@@ -31,7 +31,7 @@ fn bye(text: &str) -> Vec<u8> {
 #[test]
 fn packets_come_whole_and_in_order_however_they_are_cut() {
     let (a, b) = pair();
-    let long = "x".repeat(3 * CHUNK);
+    let long = "x".repeat(3 * CHUNK_BYTES);
     let texts = ["", "short", &long, "last"];
     for text in texts {
         a.send_last(bye(text)).unwrap();
@@ -52,7 +52,7 @@ fn packets_come_whole_and_in_order_however_they_are_cut() {
 }
 
 #[test]
-fn what_the_other_end_does_not_take_waits() {
+fn bytes_that_the_socket_does_not_take_are_queued() {
     let (a, b) = pair();
     let big: Arc<[u8]> = bye(&"x".repeat(1 << 20)).into();
     a.send(big.clone(), None).unwrap();
@@ -85,12 +85,12 @@ fn a_descriptor_comes_with_its_packet() {
 }
 
 #[test]
-fn no_packet_goes_between_a_packet_with_a_descriptor_and_the_packet_behind_it() {
+fn no_packet_comes_between_a_packet_with_a_descriptor_and_its_successor() {
     let (a, b) = pair();
     let fd = Arc::new(UnixStream::pair().unwrap().0);
     // The socket is full, so that 64 packets are chosen to go next before the urgent packet is sent.
     let (mut filled, mut read) = (0, 0);
-    while let Ok(sent) = net::send(a.as_fd(), &[0; CHUNK], SendFlags::DONTWAIT) {
+    while let Ok(sent) = net::send(a.as_fd(), &[0; CHUNK_BYTES], SendFlags::DONTWAIT) {
         filled += sent;
     }
     (1..64).for_each(|_| a.hold_last(bye("small")).unwrap());
@@ -113,7 +113,7 @@ fn no_packet_goes_between_a_packet_with_a_descriptor_and_the_packet_behind_it() 
 }
 
 #[test]
-fn a_packet_above_the_limit_is_refused_before_it_comes() {
+fn a_packet_above_the_limit_is_refused_before_its_content_comes() {
     let (a, b) = pair();
     a.send(u64::MAX.to_le_bytes().to_vec(), None).unwrap();
     let mut incoming = Incoming::new(100);
@@ -128,7 +128,7 @@ fn a_packet_above_the_limit_is_refused_before_it_comes() {
 #[test]
 fn a_large_reply_in_shared_memory_stays_unread_until_it_is_accepted() {
     let (a, b) = pair();
-    let tensor = Tensor::from_vec(vec![7u8; CHUNK + 1], [CHUNK + 1]).unwrap();
+    let tensor = Tensor::from_vec(vec![7u8; CHUNK_BYTES + 1], [CHUNK_BYTES + 1]).unwrap();
     let (first, snapshot, second) = Message::encode_beside(1, &Ok(tensor.into())).unwrap();
     a.send(bye("small"), None).unwrap();
     a.send_last_behind(first, snapshot, second).unwrap();
@@ -163,12 +163,12 @@ fn only_bytes_of_large_packets_count_as_moved() {
     a.send(bye("small"), None).unwrap();
     come(1);
     assert_eq!([a.moved(), b.moved()], [0, 0]);
-    let large = bye(&"x".repeat(3 * CHUNK));
+    let large = bye(&"x".repeat(3 * CHUNK_BYTES));
     a.send_last(large.clone()).unwrap();
     a.send(bye("small"), None).unwrap();
     come(2);
     assert_eq!(b.moved(), large.len() as u64);
-    let envelopes = large.len().div_ceil(PART) * (bye("").len() + 64);
+    let envelopes = large.len().div_ceil(PART_BYTES) * (bye("").len() + 64);
     assert!((large.len()..large.len() + envelopes).contains(&(a.moved() as usize)), "{}", a.moved());
 }
 
@@ -191,7 +191,7 @@ fn small_packets_overtake_large_ones() {
 }
 
 #[test]
-fn parts_that_do_not_follow_each_other_are_refused() {
+fn a_part_out_of_order_is_refused() {
     let (a, b) = pair();
     let mut incoming = Incoming::new(1 << 20);
     let mut refused = |left: u64, size: usize| {
@@ -206,7 +206,7 @@ fn parts_that_do_not_follow_each_other_are_refused() {
 }
 
 #[test]
-fn what_may_wait_goes_with_what_follows() {
+fn a_held_packet_is_sent_with_the_next_packet() {
     let (a, b) = pair();
     let mut incoming = Incoming::new(1 << 20);
     let mut came = || {
@@ -232,30 +232,30 @@ fn what_may_wait_goes_with_what_follows() {
 }
 
 #[test]
-fn the_largest_packets_of_all_workers_may_wait_at_once() {
-    // Nobody reads; they share their bytes.
-    let packet: Arc<[u8]> = vec![0; PACKET / 4].into();
+fn the_backlog_holds_the_largest_packet_of_each_worker() {
+    // The other end does not read; the packets share their memory.
+    let packet: Arc<[u8]> = vec![0; MAX_PACKET_BYTES / 4].into();
     let waiting = |workers| {
         let (a, _b) = pair();
-        a.serve(workers, PACKET);
+        a.serve(workers, MAX_PACKET_BYTES);
         (0..100).take_while(|_| a.send_last(packet.clone()).is_ok()).count()
     };
     assert_eq!([0, 1, 8].map(waiting), [16, 16, 33]);
 }
 
 #[test]
-fn descriptors_that_the_system_refuses_go_once_others_have_arrived() {
+fn refused_descriptors_are_sent_after_others_have_arrived() {
     const CHILD: &str = "TEST_FEW_FILES";
     const NAME: &str = "reactor::connection::tests::descriptors_that_the_system_refuses_go_once_others_have_arrived";
     if env::var_os(CHILD).is_none() {
-        // The limit is one of a process.
+        // The limit is set for the process.
         let child = Command::new(env::current_exe().unwrap()).args(["--exact", NAME]).env(CHILD, "1").output().unwrap();
         assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
         return;
     }
     let (files, nothing) = (64, CapabilitySet::empty());
     setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum: Some(files) }).unwrap();
-    // Privileged users have no limit of descriptors under way.
+    // Privileged users have no limit of descriptors in flight.
     let none = CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing };
     set_capabilities(None, none).unwrap();
     let (a, b) = pair();
@@ -304,7 +304,7 @@ fn one_flush_sends_a_part_of_what_an_always_ready_reader_takes() {
     reader.join().unwrap();
 }
 
-/// A transfer of 8 MiB, and what it consists of.
+/// A transfer of 8 MiB, and its content.
 fn transfer(id: u64) -> (Arc<Transfer>, Arc<Pieces>) {
     let tensor = Value::from(Tensor::zeros(DType::U8, [8 << 20]).unwrap());
     let content = Pieces::of_tensors([&tensor]).unwrap().unwrap();
@@ -335,7 +335,74 @@ fn frames_overtake_a_transfer() {
 }
 
 #[test]
-fn a_transfer_that_is_withdrawn_goes_no_further() {
+fn a_transfer_makes_progress_under_a_constant_load_of_urgent_packets() {
+    let (a, b) = pair();
+    let (transfer, content) = transfer(7);
+    a.send_ahead(transfer.clone(), content).unwrap();
+    let (mut incoming, mut left) = (Incoming::new(1 << 20), u64::MAX);
+    let urgent: Arc<[u8]> = bye(&"x".repeat(10 << 10)).into();
+    let mut rounds = 0;
+    while left > 0 {
+        rounds += 1;
+        assert!(rounds < 10_000, "{left} bytes are left");
+        while a.backlog() < 1 << 20 {
+            a.send(urgent.clone(), None).unwrap();
+        }
+        incoming.fill(&b).unwrap();
+        a.flush().unwrap();
+        while let Some(message) = incoming.next().unwrap() {
+            if let Message::Ahead { left: then, .. } = message {
+                left = then;
+            }
+        }
+    }
+}
+
+#[test]
+fn transfers_take_turns() {
+    let (a, b) = pair();
+    let transfers = [7, 8, 9].map(transfer);
+    for (transfer, content) in &transfers {
+        a.send_ahead(transfer.clone(), content.clone()).unwrap();
+    }
+    let (mut incoming, mut left) = (Incoming::new(1 << 20), [8 << 20; 3]);
+    while left.iter().any(|left| *left > 0) {
+        incoming.fill(&b).unwrap();
+        a.flush().unwrap();
+        while let Some(message) = incoming.next().unwrap() {
+            let Message::Ahead { transfer, left: then, .. } = message else { panic!("{message}") };
+            left[transfer as usize - 7] = then;
+        }
+        // Parts that were in the socket before the second transfer began come first.
+        let (least, most) = (left.iter().min().unwrap(), left.iter().max().unwrap());
+        assert!(*most == 8 << 20 || most - least < 4 << 20, "{left:?}");
+    }
+}
+
+#[test]
+fn the_last_owner_of_a_transfer_is_dropped_without_the_lock_of_the_connection() {
+    let (a, b) = pair();
+    let (transfer, content) = transfer(7);
+    a.send_ahead(transfer.clone(), content).unwrap();
+    let mut incoming = Incoming::new(1 << 20);
+    while !transfer.is_sent() {
+        incoming.fill(&b).unwrap();
+        while incoming.next().unwrap().is_some() {}
+        a.flush().unwrap();
+    }
+    let alive = Arc::downgrade(&transfer);
+    a.send_last_after(bye("frame"), transfer).unwrap();
+    while a.is_behind() {
+        incoming.fill(&b).unwrap();
+        a.flush().unwrap();
+    }
+    assert!(alive.strong_count() > 0, "it wakes futures when it is dropped");
+    a.notify_sent();
+    assert_eq!(alive.strong_count(), 0);
+}
+
+#[test]
+fn a_withdrawn_transfer_sends_no_more_parts() {
     let (a, b) = pair();
     let (begun, waiting) = (transfer(7), transfer(8));
     for (transfer, content) in [&begun, &waiting] {

@@ -49,5 +49,5 @@ pub extern "C" fn cuCtxGetDevice(at: Option<&mut DeviceId>) -> Code {
 /// `CUresult cuCtxSynchronize(void)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Code {
-    Code::of(device::enter("cuCtxSynchronize").and_then(|device| device.synchronize()))
+    Code::of(device::begin_call("cuCtxSynchronize").and_then(|device| device.synchronize()))
 }

@@ -60,7 +60,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     stream: Stream,
 ) -> Code {
     let to = Host(to);
-    Code::of(device::enter("cuMemcpyDtoHAsync_v2").and_then(|device| {
+    Code::of(device::begin_call("cuMemcpyDtoHAsync_v2").and_then(|device| {
         let on = stream::find(stream, device)?;
         to.permit(&on, bytes)?;
         give(&on, bytes, || download(to, from, bytes))?;
@@ -69,7 +69,8 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     }))
 }
 
-/// `CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)`: on the default stream, and not waited for.
+/// `CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)`: on the default stream, and not waited
+/// for.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) -> Code {
     Code::of(enqueue("cuMemcpyDtoD_v2", Some(ptr::null_mut()), bytes, || across(to, from, bytes)))
@@ -88,7 +89,7 @@ fn enqueue(
     bytes: usize,
     work: impl FnOnce() -> Result<Work, Code>,
 ) -> Result<(), Code> {
-    let device = device::enter(function)?;
+    let device = device::begin_call(function)?;
     let on = stream::find(stream.unwrap_or(ptr::null_mut()), device)?;
     give(&on, bytes, work)?;
     if stream.is_none() { on.finish() } else { Ok(()) }

@@ -11,13 +11,13 @@ use crate::cuda::{device, event, stream};
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(at: Option<&mut Event>, flags: c_uint) -> Code {
     let Some(at) = at.filter(|_| flags <= 3) else { return Code::INVALID_VALUE };
-    Code::of(device::enter("cuEventCreate").map(|device| *at = event::create(device)))
+    Code::of(device::begin_call("cuEventCreate").map(|device| *at = event::create(device)))
 }
 
 /// `CUresult cuEventRecord(CUevent, CUstream)`: both of one device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: Event, stream: Stream) -> Code {
-    Code::of(device::enter("cuEventRecord").and_then(|device| {
+    Code::of(device::begin_call("cuEventRecord").and_then(|device| {
         let stream = stream::find(stream, device)?;
         event::find(event)?.record(&stream)
     }))
@@ -26,13 +26,13 @@ pub extern "C" fn cuEventRecord(event: Event, stream: Stream) -> Code {
 /// `CUresult cuEventQuery(CUevent)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: Event) -> Code {
-    Code::of(device::enter("cuEventQuery").and_then(|_| event::find(event)?.query()))
+    Code::of(device::begin_call("cuEventQuery").and_then(|_| event::find(event)?.query()))
 }
 
 /// `CUresult cuEventSynchronize(CUevent)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: Event) -> Code {
-    Code::of(device::enter("cuEventSynchronize").and_then(|_| event::find(event)?.synchronize()))
+    Code::of(device::begin_call("cuEventSynchronize").and_then(|_| event::find(event)?.synchronize()))
 }
 
 /// `CUresult cuEventDestroy_v2(CUevent)`: does not wait. The event is gone even if its device has failed.

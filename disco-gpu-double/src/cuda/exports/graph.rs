@@ -13,13 +13,13 @@ use crate::cuda::{device, graph, stream};
 /// `CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode)`: of any stream but the default one.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code {
-    Code::of(device::enter("cuStreamBeginCapture_v2").and_then(|_| begin(stream, mode)))
+    Code::of(device::begin_call("cuStreamBeginCapture_v2").and_then(|_| begin(stream, mode)))
 }
 
 /// `CUresult cuStreamEndCapture(CUstream, CUgraph *graph)`: null where the capture was invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamEndCapture(stream: Stream, at: Option<&mut Graph>) -> Code {
-    Code::of(device::enter_failed("cuStreamEndCapture").and_then(|_| end(stream, at)))
+    Code::of(device::begin_release_call("cuStreamEndCapture").and_then(|_| end(stream, at)))
 }
 
 /// `CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`: 0 no, 1 yes, 2 the capture was invalidated.
@@ -37,14 +37,14 @@ pub extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) ->
 /// `CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`: with none.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphInstantiateWithFlags(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Code {
-    let device = device::enter("cuGraphInstantiateWithFlags");
+    let device = device::begin_call("cuGraphInstantiateWithFlags");
     Code::of(device.and_then(|_| instantiate(at, graph, flags)))
 }
 
 /// `CUresult cuGraphUpload(CUgraphExec, CUstream)`: checks its arguments only.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphUpload(exec: GraphExec, stream: Stream) -> Code {
-    Code::of(device::enter("cuGraphUpload").and_then(|device| {
+    Code::of(device::begin_call("cuGraphUpload").and_then(|device| {
         stream::find(stream, device)?;
         graph::find(exec).map(drop)
     }))
@@ -53,11 +53,12 @@ pub extern "C" fn cuGraphUpload(exec: GraphExec, stream: Stream) -> Code {
 /// `CUresult cuGraphLaunch(CUgraphExec, CUstream)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphLaunch(exec: GraphExec, stream: Stream) -> Code {
-    let device = device::enter("cuGraphLaunch");
+    let device = device::begin_call("cuGraphLaunch");
     Code::of(device.and_then(|device| graph::launch(exec, &*stream::find(stream, device)?)))
 }
 
-/// `CUresult cuGraphExecDestroy(CUgraphExec)`: does not wait; running launches complete. Succeeds on a device that has failed.
+/// `CUresult cuGraphExecDestroy(CUgraphExec)`: does not wait; running launches complete. Succeeds on a device that has
+/// failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphExecDestroy(exec: GraphExec) -> Code {
     Code::of(graph::destroy_exec(exec))

@@ -11,21 +11,21 @@ use crate::cuda::{device, ipc};
 /// `CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr)`: of the allocation that the pointer is in.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuIpcGetMemHandle(handle: Option<&mut IpcHandle>, pointer: DevicePointer) -> Code {
-    Code::of(device::enter("cuIpcGetMemHandle").and_then(|_| put(handle, ipc::export(pointer)?)))
+    Code::of(device::begin_call("cuIpcGetMemHandle").and_then(|_| put(handle, ipc::export(pointer)?)))
 }
 
-/// `CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle, unsigned int flags)`: where the allocation begins. It is the
-/// same, and counted, for as long as the context has it open.
+/// `CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle, unsigned int flags)`: where the allocation
+/// begins. It is the same, and counted, for as long as the context has it open.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuIpcOpenMemHandle_v2(at: Option<&mut DevicePointer>, handle: IpcHandle, flags: c_uint) -> Code {
     let Some(at) = at else { return Code::INVALID_VALUE };
-    let device = device::enter("cuIpcOpenMemHandle_v2");
+    let device = device::begin_call("cuIpcOpenMemHandle_v2");
     Code::of(device.and_then(|device| ipc::open(&handle, flags, device)).map(|(pointer, _)| *at = pointer))
 }
 
 /// `CUresult cuIpcCloseMemHandle(CUdeviceptr)`: it is closed even if the device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuIpcCloseMemHandle(pointer: DevicePointer) -> Code {
-    let device = device::enter_failed("cuIpcCloseMemHandle");
+    let device = device::begin_release_call("cuIpcCloseMemHandle");
     Code::of(device.and_then(|device| ipc::close(pointer).and_then(|()| device.check())))
 }

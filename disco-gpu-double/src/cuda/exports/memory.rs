@@ -13,11 +13,12 @@ use crate::settings;
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(at: Option<&mut DevicePointer>, bytes: usize) -> Code {
     let Some(at) = at else { return Code::INVALID_VALUE };
-    let device = device::enter("cuMemAlloc_v2");
+    let device = device::begin_call("cuMemAlloc_v2");
     Code::of(device.and_then(|device| memory::allocate(device, bytes)).map(|pointer| *at = pointer))
 }
 
-/// `CUresult cuMemFree_v2(CUdeviceptr)`: waits for the work of the device and of its peers. It is free even if its device has failed.
+/// `CUresult cuMemFree_v2(CUdeviceptr)`: waits for the work of the device and of its peers. It is free even if its
+/// device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> Code {
     let permitted = || capture::permit("cuMemFree_v2");
@@ -28,7 +29,7 @@ pub extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(at: Option<&mut *mut c_void>, bytes: usize, _: c_uint) -> Code {
     let Some(at) = at else { return Code::INVALID_VALUE };
-    let device = device::enter("cuMemHostAlloc");
+    let device = device::begin_call("cuMemHostAlloc");
     Code::of(device.and_then(|_| pinned::allocate(bytes)).map(|pointer| *at = pointer))
 }
 
@@ -47,7 +48,7 @@ pub extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Option<&mut usize>, total: Option<&mut usize>) -> Code {
     let (Some(free), Some(total)) = (free, total) else { return Code::INVALID_VALUE };
-    Code::of(device::enter("cuMemGetInfo_v2").map(|device| {
+    Code::of(device::begin_call("cuMemGetInfo_v2").map(|device| {
         *free = memory::unused(device);
         *total = settings::read().memory();
     }))
@@ -66,7 +67,7 @@ pub extern "C" fn cuMemsetD8Async(pointer: DevicePointer, byte: c_uchar, count: 
 }
 
 fn fill(function: &str, pointer: DevicePointer, byte: u8, count: usize, stream: Stream) -> Result<(), Code> {
-    let device = device::enter(function)?;
+    let device = device::begin_call(function)?;
     let stream = stream::find(stream, device)?;
     copy::give(&stream, count, || copy::fill(pointer, byte, count))
 }

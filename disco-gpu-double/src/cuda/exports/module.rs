@@ -22,7 +22,7 @@ const RESIDENT: c_int = 2;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(at: Option<&mut Module>, image: *const c_void) -> Code {
     let Some(at) = at.filter(|_| !image.is_null()) else { return Code::INVALID_VALUE };
-    Code::of(device::enter("cuModuleLoadData").and_then(|device| {
+    Code::of(device::begin_call("cuModuleLoadData").and_then(|device| {
         // SAFETY: no byte is read after one that is not as it should be, which a zero is not.
         let is_byte = |(i, byte): (usize, &u8)| unsafe { image.cast::<u8>().wrapping_add(i).read() } == *byte;
         if !ELF.iter().enumerate().all(is_byte) {
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn cuModuleLoadData(at: Option<&mut Module>, image: *const
 /// `CUresult cuModuleUnload(CUmodule)`: it is unloaded even if the device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: Module) -> Code {
-    let device = device::enter_failed("cuModuleUnload");
+    let device = device::begin_release_call("cuModuleUnload");
     Code::of(device.and_then(|device| module::unload(module).and_then(|()| device.check())))
 }
 
@@ -51,11 +51,11 @@ pub unsafe extern "C" fn cuModuleGetFunction(at: Option<&mut Function>, module: 
     }
     // SAFETY: the caller's word.
     let name = unsafe { CStr::from_ptr(name) };
-    Code::of(device::enter("cuModuleGetFunction").and_then(|_| put(at, module::function(module, name)?)))
+    Code::of(device::begin_call("cuModuleGetFunction").and_then(|_| put(at, module::function(module, name)?)))
 }
 
-/// `CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction, int blockSize, size_t dynamicSMemSize)`: none of
-/// more threads than the kernel can have.
+/// `CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction, int blockSize, size_t
+/// dynamicSMemSize)`: none of more threads than the kernel can have.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: Option<&mut c_int>,
@@ -68,12 +68,13 @@ pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         Ok(threads) if threads > 0 => 0,
         _ => return Code::INVALID_VALUE,
     };
-    let device = device::enter("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    let device = device::begin_call("cuOccupancyMaxActiveBlocksPerMultiprocessor");
     Code::of(device.and_then(|_| module::kernel(function)).and_then(|_| put(blocks, resident)))
 }
 
-/// `CUresult cuLaunchKernel(CUfunction, unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes,
-/// CUstream, void **kernelParams, void **extra)`: a row of blocks, each a row of threads, all of the function's device.
+/// `CUresult cuLaunchKernel(CUfunction, unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+/// sharedMemBytes, CUstream, void **kernelParams, void **extra)`: a row of blocks, each a row of threads, all of the
+/// function's device.
 ///
 /// # Safety
 /// The first of `params` is where the kernel's parameter is.
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     }
     // SAFETY: the caller's word.
     let params = unsafe { params.cast::<Params>().read_unaligned() };
-    Code::of(device::enter("cuLaunchKernel").and_then(|device| {
+    Code::of(device::begin_call("cuLaunchKernel").and_then(|device| {
         let (kernel, home) = module::kernel(function)?;
         let stream = stream::find(stream, device)?;
         if [home.ordinal, stream.device().ordinal] != [device.ordinal; 2] {

@@ -24,7 +24,7 @@ pub extern "C" fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> Code {
     if flags != 0 {
         return Code::INVALID_VALUE;
     }
-    Code::of(device::enter("cuCtxEnablePeerAccess").and_then(|device| {
+    Code::of(device::begin_call("cuCtxEnablePeerAccess").and_then(|device| {
         let peer = device::of_context(peer)?.ok_or(Code::INVALID_CONTEXT)?;
         peer::enable(device, peer)
     }))
@@ -33,7 +33,7 @@ pub extern "C" fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> Code {
 /// `CUresult cuCtxDisablePeerAccess(CUcontext peer)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxDisablePeerAccess(peer: Context) -> Code {
-    Code::of(device::enter("cuCtxDisablePeerAccess").and_then(|device| {
+    Code::of(device::begin_call("cuCtxDisablePeerAccess").and_then(|device| {
         let peer = device::of_context(peer)?.ok_or(Code::INVALID_CONTEXT)?;
         peer::disable(device, peer)
     }))

@@ -19,7 +19,7 @@ const USED: c_int = 7;
 /// `CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *)`: of memory that can't be shared by handles.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolCreate(at: Option<&mut Pool>, props: Option<&PoolProps>) -> Code {
-    Code::of(device::enter("cuMemPoolCreate").and_then(|_| create(at, props)))
+    Code::of(device::begin_call("cuMemPoolCreate").and_then(|_| create(at, props)))
 }
 
 /// `CUresult cuMemPoolDestroy(CUmemoryPool)`: waits for nothing.
@@ -38,7 +38,8 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(handle: Pool, attribute: c_int, v
     Code::of(unsafe { set(handle, attribute, value) })
 }
 
-/// `CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`: the threshold, bytes reserved, and bytes used.
+/// `CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`: the threshold, bytes reserved, and
+/// bytes used.
 ///
 /// # Safety
 /// The value has 64 bits.
@@ -55,7 +56,7 @@ pub unsafe extern "C" fn cuMemPoolGetAttribute(handle: Pool, attribute: c_int, v
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolSetAccess(handle: Pool, all: *const Access, count: usize) -> Code {
     // SAFETY: the caller's word.
-    Code::of(device::enter("cuMemPoolSetAccess").and_then(|_| unsafe { open(handle, all, count) }))
+    Code::of(device::begin_call("cuMemPoolSetAccess").and_then(|_| unsafe { open(handle, all, count) }))
 }
 
 /// `CUresult cuMemPoolTrimTo(CUmemoryPool, size_t keep)`
@@ -72,7 +73,7 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
     handle: Pool,
     on: Stream,
 ) -> Code {
-    Code::of(device::enter("cuMemAllocFromPoolAsync").and_then(|device| {
+    Code::of(device::begin_call("cuMemAllocFromPoolAsync").and_then(|device| {
         // The driver would add an allocation node to the graph; the double has no such nodes.
         stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
@@ -83,14 +84,15 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
 /// `CUresult cuMemAllocAsync(CUdeviceptr *, size_t bytes, CUstream)`: of the own pool of the stream's device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(at: Option<&mut DevicePointer>, bytes: usize, on: Stream) -> Code {
-    Code::of(device::enter("cuMemAllocAsync").and_then(|device| {
+    Code::of(device::begin_call("cuMemAllocAsync").and_then(|device| {
         let (at, device) = (at.ok_or(Code::INVALID_VALUE)?, stream::find(on, device)?.device());
         *at = memory::allocate_from(device, bytes, pool::of_device(device))?;
         Ok(())
     }))
 }
 
-/// `CUresult cuMemFreeAsync(CUdeviceptr, CUstream)`: of memory of a pool, when the stream comes to it. Waits for nothing.
+/// `CUresult cuMemFreeAsync(CUdeviceptr, CUstream)`: of memory of a pool, when the stream comes to it. Waits for
+/// nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(pointer: DevicePointer, on: Stream) -> Code {
     Code::of(device::current().and_then(|device| {

@@ -16,16 +16,16 @@ const PRIORITIES: [c_int; 2] = [0, -5];
 pub extern "C" fn cuStreamCreate(at: Option<&mut Stream>, flags: c_uint) -> Code {
     let Some(at) = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0) else { return Code::INVALID_VALUE };
     let queues = settings::read().cuda_queues();
-    Code::of(device::enter("cuStreamCreate").map(|device| *at = stream::create(device, flags == 0, queues)))
+    Code::of(device::begin_call("cuStreamCreate").map(|device| *at = stream::create(device, flags == 0, queues)))
 }
 
-/// `CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)`: lower numbers are greater priorities, and
-/// those outside of the range count as its nearest. A priority says nothing about the order of work, but above the default the stream
-/// shares its hardware queue with no other.
+/// `CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)`: lower numbers are greater
+/// priorities, and those outside of the range count as its nearest. A priority says nothing about the order of work,
+/// but above the default the stream shares its hardware queue with no other.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_uint, priority: c_int) -> Code {
     let Some(at) = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0) else { return Code::INVALID_VALUE };
-    Code::of(device::enter("cuStreamCreateWithPriority").map(|device| {
+    Code::of(device::begin_call("cuStreamCreateWithPriority").map(|device| {
         *at = stream::create_with(device, flags == 0, priority, settings::read().cuda_queues());
     }))
 }
@@ -33,7 +33,7 @@ pub extern "C" fn cuStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_u
 /// `CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)`: either pointer may be null.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetStreamPriorityRange(least: Option<&mut c_int>, greatest: Option<&mut c_int>) -> Code {
-    Code::of(device::enter("cuCtxGetStreamPriorityRange").map(|_| {
+    Code::of(device::begin_call("cuCtxGetStreamPriorityRange").map(|_| {
         let places = [least, greatest].into_iter().zip(stream::priorities(PRIORITIES));
         places.for_each(|(at, priority)| at.into_iter().for_each(|at| *at = priority));
     }))
@@ -48,13 +48,13 @@ pub extern "C" fn cuStreamDestroy_v2(stream: Stream) -> Code {
 /// `CUresult cuStreamQuery(CUstream)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: Stream) -> Code {
-    Code::of(device::enter("cuStreamQuery").and_then(|device| stream::find(stream, device)?.query()))
+    Code::of(device::begin_call("cuStreamQuery").and_then(|device| stream::find(stream, device)?.query()))
 }
 
 /// `CUresult cuStreamSynchronize(CUstream)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: Stream) -> Code {
-    Code::of(device::enter("cuStreamSynchronize").and_then(|device| stream::find(stream, device)?.finish()))
+    Code::of(device::begin_call("cuStreamSynchronize").and_then(|device| stream::find(stream, device)?.finish()))
 }
 
 /// `CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int flags)`
@@ -63,7 +63,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: Stream, event: abi::Event, flags: c_
     if flags > 1 {
         return Code::INVALID_VALUE;
     }
-    Code::of(device::enter("cuStreamWaitEvent").and_then(|device| {
+    Code::of(device::begin_call("cuStreamWaitEvent").and_then(|device| {
         let stream = stream::find(stream, device)?;
         event::find(event)?.hold_up(&stream)
     }))

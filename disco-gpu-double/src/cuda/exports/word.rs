@@ -7,19 +7,19 @@ use std::ffi::c_uint;
 use crate::cuda::abi::{Code, DevicePointer, Stream};
 use crate::cuda::{device, stream, word};
 
-/// `CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr, cuuint32_t value, unsigned int flags)`: with or without a barrier before
-/// it, of which there always is one.
+/// `CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr, cuuint32_t value, unsigned int flags)`: with or without a
+/// barrier before it, of which there always is one.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWriteValue32_v2(stream: Stream, pointer: DevicePointer, value: u32, flags: c_uint) -> Code {
     if flags > 1 {
         return Code::INVALID_VALUE;
     }
-    let device = device::enter("cuStreamWriteValue32_v2");
+    let device = device::begin_call("cuStreamWriteValue32_v2");
     Code::of(device.and_then(|device| word::write(&*stream::find(stream, device)?, pointer, value)))
 }
 
-/// `CUresult cuStreamWaitValue32_v2(CUstream, CUdeviceptr, cuuint32_t value, unsigned int flags)`: `CU_STREAM_WAIT_VALUE_GEQ`, which
-/// knows that numbers start again from 0, `EQ` and `AND`; not `NOR`.
+/// `CUresult cuStreamWaitValue32_v2(CUstream, CUdeviceptr, cuuint32_t value, unsigned int flags)`:
+/// `CU_STREAM_WAIT_VALUE_GEQ`, which knows that numbers start again from 0, `EQ` and `AND`; not `NOR`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitValue32_v2(stream: Stream, pointer: DevicePointer, value: u32, flags: c_uint) -> Code {
     let is_there: fn(u32, u32) -> bool = match flags {
@@ -29,7 +29,7 @@ pub extern "C" fn cuStreamWaitValue32_v2(stream: Stream, pointer: DevicePointer,
         3 => return Code::NOT_SUPPORTED,
         _ => return Code::INVALID_VALUE,
     };
-    let device = device::enter("cuStreamWaitValue32_v2");
+    let device = device::begin_call("cuStreamWaitValue32_v2");
     let is_there = move |word| is_there(word, value);
     Code::of(device.and_then(|device| word::wait(&*stream::find(stream, device)?, pointer, is_there)))
 }

@@ -1,4 +1,5 @@
-//! How blocks of the same number meet over devices and processes, and how that ends where a peer does not come: `handshake.cuh`.
+//! Handshakes between blocks of the same index on different devices and processes, with timeout and abort:
+//! `handshake.cuh`.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -9,7 +10,7 @@ use super::params::{MAX_BLOCKS, MAX_WORLD};
 use crate::cuda::memory::Span;
 use crate::sync::Pauses;
 
-/// Which handshake of a kernel.
+/// The position of a handshake in a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Barrier {
     Leading = 1,
@@ -24,41 +25,41 @@ enum Cause {
     Aborted = 2,
 }
 
-/// Looks at flags until the clock and whether all is called off are looked at.
-const LOOKS: usize = 64;
+/// Number of polls of the flags between checks of the timeout and the abort flag.
+const POLLS_PER_CHECK: usize = 64;
 
-/// What a rank has for each launch after the other: a line for each block's and peer's flag, then for each the number of handshakes
-/// that were completed, then a line for why the first that failed did.
-pub(super) struct State(Span);
+/// A rank's state, which persists over launches: a line per block and peer with its flag, then the numbers of completed
+/// handshakes per block and peer, then a line with the status of the first failure.
+pub(super) struct HandshakeState(Span);
 
 /// A block's part in the handshakes of one launch.
 pub(super) struct Handshake<'l> {
     launch: &'l Launch,
     block: usize,
-    /// How many were made with each rank.
+    /// Number of handshakes with each rank.
     counts: [u32; MAX_WORLD],
     has_failed: bool,
 }
 
-impl State {
+impl HandshakeState {
     const LINE: usize = 128;
-    /// Where counts are, and the status, in words.
+    /// Offsets of the counts and of the status, in words.
     const COUNTS: usize = Self::LINE / 4 * MAX_BLOCKS * MAX_WORLD;
     const STATUS: usize = Self::COUNTS + MAX_BLOCKS * MAX_WORLD;
-    /// What it is of.
+    /// Size in bytes.
     pub(super) const BYTES: usize = 4 * Self::STATUS + Self::LINE;
 
-    /// A span of as many bytes. None: it begins inside of a line.
+    /// Wraps a span of [`Self::BYTES`] bytes. `None` if it is not aligned to a line.
     pub(super) fn new(span: Span) -> Option<Self> {
         span.address().is_multiple_of(Self::LINE).then_some(Self(span))
     }
 
-    /// Its memory.
+    /// The memory of the state.
     pub(super) fn span(&self) -> &Span {
         &self.0
     }
 
-    /// The number of the last handshake that a peer has come to.
+    /// The number of the last handshake that a peer has reached.
     fn flag(&self, block: usize, peer: usize) -> &AtomicU32 {
         &self.0.words()[Self::LINE / 4 * (block * MAX_WORLD + peer)]
     }
@@ -73,7 +74,7 @@ impl State {
 }
 
 impl<'l> Handshake<'l> {
-    /// Goes on where the last launch has ended.
+    /// Continues with the counts of the last launch.
     pub(super) fn begin(launch: &'l Launch, block: usize) -> Self {
         let mut counts = [0; MAX_WORLD];
         for (peer, count) in counts.iter_mut().enumerate() {
@@ -82,7 +83,7 @@ impl<'l> Handshake<'l> {
         Self { launch, block, counts, has_failed: launch.own.status().load(Relaxed) != 0 }
     }
 
-    /// Meets the ranks in `mask`; this one's bit says nothing. Says whether all have come.
+    /// Synchronizes with the ranks in `mask`, whose bit of this rank is ignored. Returns whether all have arrived.
     pub(super) fn meet(&mut self, barrier: Barrier, mask: u32) -> bool {
         if self.has_failed {
             return false;
@@ -97,7 +98,7 @@ impl<'l> Handshake<'l> {
         !self.has_failed
     }
 
-    /// The last handshake of a launch: what is counted is kept.
+    /// Runs the last handshake of a launch, and stores the counts.
     pub(super) fn leave(mut self, barrier: Barrier, mask: u32) {
         if self.meet(barrier, mask) {
             for &peer in self.launch.states.keys() {
@@ -106,14 +107,14 @@ impl<'l> Handshake<'l> {
         }
     }
 
-    /// Waits until all have come. Says whether they have.
+    /// Waits until all peers have arrived; returns whether they have.
     fn wait(&self, barrier: Barrier, mut peers: Vec<usize>) -> bool {
         let own = &self.launch.own;
-        let patience = Duration::from_nanos(self.launch.params.patience);
+        let timeout = Duration::from_nanos(self.launch.params.patience);
         let (mut start, mut pauses) = (None, Pauses::default());
         loop {
-            for _ in 0..LOOKS {
-                // Numbers start again from 0, and nobody is more than one ahead.
+            for _ in 0..POLLS_PER_CHECK {
+                // Numbers wrap, and no rank is more than one ahead.
                 let is_before = |seen: u32, count: u32| (seen.wrapping_sub(count) as i32) < 0;
                 peers.retain(|&peer| is_before(own.flag(self.block, peer).load(Acquire), self.counts[peer]));
                 if peers.is_empty() {
@@ -126,14 +127,14 @@ impl<'l> Handshake<'l> {
             if self.launch.abort.atomic().load(Relaxed) != 0 {
                 return self.fail(Cause::Aborted, barrier, peers[0]);
             }
-            if start.get_or_insert_with(Instant::now).elapsed() > patience {
+            if start.get_or_insert_with(Instant::now).elapsed() > timeout {
                 return self.fail(Cause::Deadline, barrier, peers[0]);
             }
             pauses.pause();
         }
     }
 
-    /// The first that fails is reported.
+    /// Reports the first failure.
     fn fail(&self, cause: Cause, barrier: Barrier, peer: usize) -> bool {
         let status = (cause as u32) << 24 | (barrier as u32) << 16 | (peer as u32) << 8 | self.block as u32;
         if self.launch.own.status().compare_exchange(0, status, Relaxed, Relaxed).is_ok() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::handshake::State;
+use super::handshake::HandshakeState;
 use super::params::{MAX_WORLD, Params, VECTOR};
 use super::{Grid, Kernel};
 use crate::cuda::abi::Code;
@@ -16,9 +16,9 @@ pub(super) struct Launch {
     pub(super) grid: Grid,
     pub(super) params: Params,
     /// This rank's state.
-    pub(super) own: State,
+    pub(super) own: HandshakeState,
     /// Of each rank that is met.
-    pub(super) states: BTreeMap<usize, State>,
+    pub(super) states: BTreeMap<usize, HandshakeState>,
     /// Shared buffers of this rank, and each that is met.
     pub(super) data: BTreeMap<usize, Span>,
     /// None: of nothing.
@@ -42,8 +42,8 @@ impl Launch {
         let shared = |address: u64, bytes| vectors(address, bytes).filter(|span| span.reach(device).is_ok());
         let own = |address| vectors(address, own_bytes).filter(|span| span.is_of(device));
         let state = |rank: usize| {
-            let span = Span::find(params.state[rank] as usize, State::BYTES)?;
-            span.reach(device).ok().and_then(|()| State::new(span))
+            let span = Span::find(params.state[rank] as usize, HandshakeState::BYTES)?;
+            span.reach(device).ok().and_then(|()| HandshakeState::new(span))
         };
         let word = |address: u64| Word::find(address).filter(|word| word.reach(device).is_ok());
         let has_data = shared_bytes > 0;
@@ -67,7 +67,7 @@ impl Launch {
 
     /// Whether none of it was freed since.
     pub(super) fn check(&self) -> Result<(), Code> {
-        let states = self.states.values().chain([&self.own]).map(State::span);
+        let states = self.states.values().chain([&self.own]).map(HandshakeState::span);
         states.chain(self.data.values()).chain(&self.input).chain(&self.output).try_for_each(Span::check)?;
         [&self.abort, &self.report].into_iter().try_for_each(Word::check)
     }

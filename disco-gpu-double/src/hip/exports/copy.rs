@@ -11,8 +11,8 @@ use crate::cuda::stream;
 use crate::hip::abi::{Code, CopyKind, Stream};
 use crate::hip::{current, last};
 
-/// `hipError_t hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKind, hipStream_t)`: one side at least is
-/// a device's, and both are what the kind says.
+/// `hipError_t hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKind, hipStream_t)`: one side at least
+/// is a device's, and both are what the kind says.
 ///
 /// # Safety
 /// What is the host's has as many bytes, until the stream has come to it where they are pinned.
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn hipMemcpyAsync(
 }
 
 fn copy(to: *mut c_void, from: *mut c_void, bytes: usize, kind: CopyKind, stream: Stream) -> Result<(), Code> {
-    let device = current::enter("hipMemcpyAsync")?;
+    let device = current::begin_call("hipMemcpyAsync")?;
     let on = stream::find(stream, device)?;
     if !(CopyKind::HOST_TO_DEVICE.0..=CopyKind::DEFAULT.0).contains(&kind.0) {
         return Err(Code::INVALID_MEMCPY_DIRECTION);

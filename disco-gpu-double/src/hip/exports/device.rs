@@ -84,5 +84,5 @@ pub unsafe extern "C" fn hipDeviceGetPCIBusId(id: *mut c_char, len: c_int, devic
 /// `hipError_t hipDeviceSynchronize(void)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceSynchronize() -> Code {
-    last::note(current::enter("hipDeviceSynchronize").and_then(|device| Ok(device.synchronize()?)))
+    last::note(current::begin_call("hipDeviceSynchronize").and_then(|device| Ok(device.synchronize()?)))
 }

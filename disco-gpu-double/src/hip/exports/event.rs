@@ -8,8 +8,9 @@ use crate::cuda::{event, stream};
 use crate::hip::abi::{Code, Event, Stream};
 use crate::hip::{current, last};
 
-/// What an event may be made with: `hipEventBlockingSync`, `hipEventDisableTiming`, and the three that say how far its fence
-/// goes (`hipEventDisableSystemFence`, `hipEventReleaseToDevice`, `hipEventReleaseToSystem`), which mean nothing here.
+/// What an event may be made with: `hipEventBlockingSync`, `hipEventDisableTiming`, and the three that say how far its
+/// fence goes (`hipEventDisableSystemFence`, `hipEventReleaseToDevice`, `hipEventReleaseToSystem`), which mean nothing
+/// here.
 const FLAGS: c_uint = 0xe000_0003;
 
 /// `hipError_t hipEventCreateWithFlags(hipEvent_t *event, unsigned flags)`
@@ -17,7 +18,7 @@ const FLAGS: c_uint = 0xe000_0003;
 pub extern "C" fn hipEventCreateWithFlags(at: Option<&mut Event>, flags: c_uint) -> Code {
     let at = at.filter(|_| flags & !FLAGS == 0).ok_or(Code::INVALID_VALUE);
     last::note(at.and_then(|at| {
-        *at = event::create(current::enter("hipEventCreateWithFlags")?);
+        *at = event::create(current::begin_call("hipEventCreateWithFlags")?);
         Ok(())
     }))
 }
@@ -25,7 +26,7 @@ pub extern "C" fn hipEventCreateWithFlags(at: Option<&mut Event>, flags: c_uint)
 /// `hipError_t hipEventRecord(hipEvent_t, hipStream_t)`: both of one device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventRecord(event: Event, stream: Stream) -> Code {
-    last::note(current::enter("hipEventRecord").and_then(|device| {
+    last::note(current::begin_call("hipEventRecord").and_then(|device| {
         let stream = stream::find(stream, device)?;
         Ok(event::find(event)?.record(&stream)?)
     }))
@@ -37,7 +38,7 @@ pub extern "C" fn hipStreamWaitEvent(stream: Stream, event: Event, flags: c_uint
     if flags != 0 {
         return last::note(Err(Code::INVALID_VALUE));
     }
-    last::note(current::enter("hipStreamWaitEvent").and_then(|device| {
+    last::note(current::begin_call("hipStreamWaitEvent").and_then(|device| {
         let stream = stream::find(stream, device)?;
         Ok(event::find(event)?.hold_up(&stream)?)
     }))
@@ -46,13 +47,13 @@ pub extern "C" fn hipStreamWaitEvent(stream: Stream, event: Event, flags: c_uint
 /// `hipError_t hipEventQuery(hipEvent_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventQuery(event: Event) -> Code {
-    last::note(current::enter("hipEventQuery").and_then(|_| Ok(event::find(event)?.query()?)))
+    last::note(current::begin_call("hipEventQuery").and_then(|_| Ok(event::find(event)?.query()?)))
 }
 
 /// `hipError_t hipEventSynchronize(hipEvent_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventSynchronize(event: Event) -> Code {
-    last::note(current::enter("hipEventSynchronize").and_then(|_| Ok(event::find(event)?.synchronize()?)))
+    last::note(current::begin_call("hipEventSynchronize").and_then(|_| Ok(event::find(event)?.synchronize()?)))
 }
 
 /// `hipError_t hipEventDestroy(hipEvent_t)`: does not wait. The event is gone even if its device has failed.

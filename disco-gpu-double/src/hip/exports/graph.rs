@@ -14,16 +14,17 @@ use crate::hip::{current, last};
 /// `hipError_t hipStreamBeginCapture(hipStream_t, hipStreamCaptureMode)`: of any stream but the default one.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamBeginCapture(stream: Stream, mode: c_int) -> Code {
-    last::note(current::enter("hipStreamBeginCapture").and_then(|_| Ok(begin(stream, mode)?)))
+    last::note(current::begin_call("hipStreamBeginCapture").and_then(|_| Ok(begin(stream, mode)?)))
 }
 
 /// `hipError_t hipStreamEndCapture(hipStream_t, hipGraph_t *graph)`: null where the capture was invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamEndCapture(stream: Stream, at: Option<&mut Graph>) -> Code {
-    last::note(current::enter_failed("hipStreamEndCapture").and_then(|_| Ok(end(stream, at)?)))
+    last::note(current::begin_release_call("hipStreamEndCapture").and_then(|_| Ok(end(stream, at)?)))
 }
 
-/// `hipError_t hipStreamIsCapturing(hipStream_t, hipStreamCaptureStatus *)`: 0 no, 1 yes, 2 the capture was invalidated.
+/// `hipError_t hipStreamIsCapturing(hipStream_t, hipStreamCaptureStatus *)`: 0 no, 1 yes, 2 the capture was
+/// invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamIsCapturing(stream: Stream, status: Option<&mut c_int>) -> Code {
     last::note(current::current().and_then(|_| put(status, status_of(stream)?)))
@@ -38,14 +39,14 @@ pub extern "C" fn hipThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) -
 /// `hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t *, hipGraph_t, unsigned long long flags)`: with none.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGraphInstantiateWithFlags(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Code {
-    let device = current::enter("hipGraphInstantiateWithFlags");
+    let device = current::begin_call("hipGraphInstantiateWithFlags");
     last::note(device.and_then(|_| Ok(instantiate(at, graph, flags)?)))
 }
 
 /// `hipError_t hipGraphLaunch(hipGraphExec_t, hipStream_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGraphLaunch(exec: GraphExec, stream: Stream) -> Code {
-    let device = current::enter("hipGraphLaunch");
+    let device = current::begin_call("hipGraphLaunch");
     last::note(device.and_then(|device| Ok(graph::launch(exec, &*stream::find(stream, device)?)?)))
 }
 

@@ -12,19 +12,19 @@ use crate::cuda::memory::Span;
 use crate::hip::abi::{Code, IpcHandle};
 use crate::hip::{current, last};
 
-/// `hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *)`: of the allocation that the pointer is in, and how far in it that
-/// is.
+/// `hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *)`: of the allocation that the pointer is in, and
+/// how far in it that is.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipIpcGetMemHandle(handle: Option<&mut IpcHandle>, pointer: *mut c_void) -> Code {
     let handle_of = |_| put(handle, ipc::export(pointer.addr() as DevicePointer)?);
-    last::note(current::enter("hipIpcGetMemHandle").and_then(handle_of))
+    last::note(current::begin_call("hipIpcGetMemHandle").and_then(handle_of))
 }
 
-/// `hipError_t hipIpcOpenMemHandle(void **pointer, hipIpcMemHandle_t, unsigned int flags)`: as far in the allocation as the pointer that
-/// the handle was made of.
+/// `hipError_t hipIpcOpenMemHandle(void **pointer, hipIpcMemHandle_t, unsigned int flags)`: as far in the allocation as
+/// the pointer that the handle was made of.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipIpcOpenMemHandle(at: Option<&mut *mut c_void>, handle: IpcHandle, flags: c_uint) -> Code {
-    last::note(current::enter("hipIpcOpenMemHandle").and_then(|device| {
+    last::note(current::begin_call("hipIpcOpenMemHandle").and_then(|device| {
         let at = at.ok_or(Code::INVALID_VALUE)?;
         let (pointer, inside) = ipc::open(&handle, flags, device)?;
         *at = ptr::with_exposed_provenance_mut((pointer + inside) as usize);
@@ -35,7 +35,7 @@ pub extern "C" fn hipIpcOpenMemHandle(at: Option<&mut *mut c_void>, handle: IpcH
 /// `hipError_t hipIpcCloseMemHandle(void *)`: it is closed even if the device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipIpcCloseMemHandle(pointer: *mut c_void) -> Code {
-    last::note(current::enter_failed("hipIpcCloseMemHandle").and_then(|device| {
+    last::note(current::begin_release_call("hipIpcCloseMemHandle").and_then(|device| {
         let span = Span::of(pointer.addr() as DevicePointer, 0)?;
         ipc::close(span.base() as DevicePointer)?;
         Ok(device.check()?)

@@ -21,7 +21,8 @@ pub extern "C" fn hipMalloc(at: Option<&mut *mut c_void>, bytes: usize) -> Code 
 }
 
 /// `hipError_t hipExtMallocWithFlags(void **pointer, size_t bytes, unsigned int flags)`: `hipDeviceMallocDefault`,
-/// `hipDeviceMallocFinegrained`, `hipDeviceMallocUncached` (which is the same here) and `hipMallocSignalMemory`: 8 bytes, which are 1.
+/// `hipDeviceMallocFinegrained`, `hipDeviceMallocUncached` (which is the same here) and `hipMallocSignalMemory`: 8
+/// bytes, which are 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipExtMallocWithFlags(at: Option<&mut *mut c_void>, bytes: usize, flags: c_uint) -> Code {
     let kind = match flags {
@@ -39,7 +40,8 @@ pub extern "C" fn hipExtMallocWithFlags(at: Option<&mut *mut c_void>, bytes: usi
     }))
 }
 
-/// `hipError_t hipFree(void *)`: waits for the work of the device and of its peers. It is free even if its device has failed.
+/// `hipError_t hipFree(void *)`: waits for the work of the device and of its peers. It is free even if its device has
+/// failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipFree(pointer: *mut c_void) -> Code {
     last::note(current::current().and_then(|_| {
@@ -71,7 +73,7 @@ pub extern "C" fn hipHostFree(pointer: *mut c_void) -> Code {
 /// `hipError_t hipMemsetAsync(void *to, int byte, size_t count, hipStream_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipMemsetAsync(to: *mut c_void, byte: c_int, count: usize, stream: Stream) -> Code {
-    last::note(current::enter("hipMemsetAsync").and_then(|device| {
+    last::note(current::begin_call("hipMemsetAsync").and_then(|device| {
         let stream = stream::find(stream, device)?;
         // The value is of one byte, as in `memset`.
         Ok(copy::give(&stream, count, || copy::fill(to.addr() as DevicePointer, byte as u8, count))?)
@@ -85,7 +87,7 @@ fn allocate(
     allocate: impl FnOnce(&'static Device) -> Result<*mut c_void, Code>,
 ) -> Result<(), Code> {
     let at = at.ok_or(Code::INVALID_VALUE)?;
-    let device = current::enter(function)?;
+    let device = current::begin_call(function)?;
     *at = if bytes == 0 { ptr::null_mut() } else { allocate(device)? };
     Ok(())
 }

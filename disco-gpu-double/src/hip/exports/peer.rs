@@ -22,7 +22,7 @@ pub extern "C" fn hipDeviceCanAccessPeer(can: Option<&mut c_int>, device: c_int,
 /// `hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags)`: of this thread's device to the peer's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code {
-    last::note(current::enter("hipDeviceEnablePeerAccess").and_then(|device| {
+    last::note(current::begin_call("hipDeviceEnablePeerAccess").and_then(|device| {
         let peer = current::find(peer)?;
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
@@ -34,7 +34,7 @@ pub extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code 
 /// `hipError_t hipDeviceDisablePeerAccess(int peer)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> Code {
-    last::note(current::enter("hipDeviceDisablePeerAccess").and_then(|device| {
+    last::note(current::begin_call("hipDeviceDisablePeerAccess").and_then(|device| {
         let peer = current::find(peer)?;
         Ok(peer::disable(device, peer)?)
     }))

@@ -15,7 +15,7 @@ use crate::hip::{current, last};
 /// `hipError_t hipMemPoolCreate(hipMemPool_t *pool, const hipMemPoolProps *)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipMemPoolCreate(at: Option<&mut Pool>, props: Option<&PoolProps>) -> Code {
-    last::note(current::enter("hipMemPoolCreate").and_then(|_| Ok(create(at, props)?)))
+    last::note(current::begin_call("hipMemPoolCreate").and_then(|_| Ok(create(at, props)?)))
 }
 
 /// `hipError_t hipMemPoolDestroy(hipMemPool_t)`: waits for nothing.
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn hipMemPoolGetAttribute(handle: Pool, attribute: c_int, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemPoolSetAccess(handle: Pool, all: *const Access, count: usize) -> Code {
     // SAFETY: the caller's word.
-    last::note(current::enter("hipMemPoolSetAccess").and_then(|_| Ok(unsafe { open(handle, all, count) }?)))
+    last::note(current::begin_call("hipMemPoolSetAccess").and_then(|_| Ok(unsafe { open(handle, all, count) }?)))
 }
 
 /// `hipError_t hipMemPoolTrimTo(hipMemPool_t, size_t keep)`
@@ -63,7 +63,7 @@ pub extern "C" fn hipMemPoolTrimTo(handle: Pool, keep: usize) -> Code {
 /// `hipError_t hipMallocFromPoolAsync(void **, size_t bytes, hipMemPool_t, hipStream_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipMallocFromPoolAsync(at: Option<&mut *mut c_void>, bytes: usize, handle: Pool, on: Stream) -> Code {
-    last::note(current::enter("hipMallocFromPoolAsync").and_then(|device| {
+    last::note(current::begin_call("hipMallocFromPoolAsync").and_then(|device| {
         stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
         let address = memory::allocate_from(pool.device(), bytes, pool)?;

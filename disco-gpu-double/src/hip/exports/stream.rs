@@ -17,7 +17,7 @@ const PRIORITIES: [c_int; 2] = [1, -1];
 pub extern "C" fn hipStreamCreateWithFlags(at: Option<&mut Stream>, flags: c_uint) -> Code {
     let at = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0).ok_or(Code::INVALID_VALUE);
     last::note(at.and_then(|at| {
-        let device = current::enter("hipStreamCreateWithFlags")?;
+        let device = current::begin_call("hipStreamCreateWithFlags")?;
         *at = stream::create(device, flags == 0, settings::read().hip_queues());
         Ok(())
     }))
@@ -29,7 +29,7 @@ pub extern "C" fn hipStreamCreateWithFlags(at: Option<&mut Stream>, flags: c_uin
 pub extern "C" fn hipStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_uint, priority: c_int) -> Code {
     let at = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0).ok_or(Code::INVALID_VALUE);
     last::note(at.and_then(|at| {
-        let device = current::enter("hipStreamCreateWithPriority")?;
+        let device = current::begin_call("hipStreamCreateWithPriority")?;
         *at = stream::create_with(device, flags == 0, priority, settings::read().hip_queues());
         Ok(())
     }))
@@ -38,7 +38,7 @@ pub extern "C" fn hipStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_
 /// `hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest)`: either pointer may be null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceGetStreamPriorityRange(least: Option<&mut c_int>, greatest: Option<&mut c_int>) -> Code {
-    last::note(current::enter("hipDeviceGetStreamPriorityRange").map(|_| {
+    last::note(current::begin_call("hipDeviceGetStreamPriorityRange").map(|_| {
         let places = [least, greatest].into_iter().zip(stream::priorities(PRIORITIES));
         places.for_each(|(at, priority)| at.into_iter().for_each(|at| *at = priority));
     }))
@@ -56,11 +56,13 @@ pub extern "C" fn hipStreamDestroy(stream: Stream) -> Code {
 /// `hipError_t hipStreamQuery(hipStream_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamQuery(stream: Stream) -> Code {
-    last::note(current::enter("hipStreamQuery").and_then(|device| Ok(stream::find(stream, device)?.query()?)))
+    last::note(current::begin_call("hipStreamQuery").and_then(|device| Ok(stream::find(stream, device)?.query()?)))
 }
 
 /// `hipError_t hipStreamSynchronize(hipStream_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamSynchronize(stream: Stream) -> Code {
-    last::note(current::enter("hipStreamSynchronize").and_then(|device| Ok(stream::find(stream, device)?.finish()?)))
+    last::note(
+        current::begin_call("hipStreamSynchronize").and_then(|device| Ok(stream::find(stream, device)?.finish()?)),
+    )
 }

@@ -11,11 +11,11 @@ use crate::hip::abi::{Code, Stream};
 use crate::hip::{current, last};
 use crate::settings;
 
-/// `hipError_t hipStreamWriteValue32(hipStream_t, void *, uint32_t value, unsigned int flags)`: not to coarse-grained memory of another
-/// device, where a wait may never see it.
+/// `hipError_t hipStreamWriteValue32(hipStream_t, void *, uint32_t value, unsigned int flags)`: not to coarse-grained
+/// memory of another device, where a wait may never see it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamWriteValue32(stream: Stream, pointer: *mut c_void, value: u32, flags: c_uint) -> Code {
-    last::note(current::enter("hipStreamWriteValue32").and_then(|device| {
+    last::note(current::begin_call("hipStreamWriteValue32").and_then(|device| {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -28,9 +28,10 @@ pub extern "C" fn hipStreamWriteValue32(stream: Stream, pointer: *mut c_void, va
     }))
 }
 
-/// `hipError_t hipStreamWaitValue32(hipStream_t, void *, uint32_t value, unsigned int flags, uint32_t mask)`: `hipStreamWaitValueGte`,
-/// `Eq`, `And` and `Nor`, of the bits in the mask. Unlike CUDA's, the first knows nothing of numbers that start again from 0: HIP's
-/// kernel for it (`__amd_streamOpsWait`) compares numbers without a sign. With `GPU_STREAMOPS_CP_WAIT`, only in signal memory.
+/// `hipError_t hipStreamWaitValue32(hipStream_t, void *, uint32_t value, unsigned int flags, uint32_t mask)`:
+/// `hipStreamWaitValueGte`, `Eq`, `And` and `Nor`, of the bits in the mask. Unlike CUDA's, the first knows nothing of
+/// numbers that start again from 0: HIP's kernel for it (`__amd_streamOpsWait`) compares numbers without a sign. With
+/// `GPU_STREAMOPS_CP_WAIT`, only in signal memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamWaitValue32(
     stream: Stream,
@@ -39,7 +40,7 @@ pub extern "C" fn hipStreamWaitValue32(
     flags: c_uint,
     mask: u32,
 ) -> Code {
-    last::note(current::enter("hipStreamWaitValue32").and_then(|device| {
+    last::note(current::begin_call("hipStreamWaitValue32").and_then(|device| {
         let is_there: fn(u32, u32) -> bool = match flags {
             0 => |word, value| word >= value,
             1 => |word, value| word == value,

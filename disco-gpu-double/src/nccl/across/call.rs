@@ -1,13 +1,13 @@
 //! One call of a communication function, as a rank's process sends it to the host.
 
 use super::wire::{Reader, Writer};
-use crate::cuda::arena::Place;
+use crate::cuda::arena::BlockLocator;
 use crate::cuda::location::Location;
 use crate::nccl::abi::{DataType, RedOp};
 use crate::nccl::call::{Call, Kind};
 use crate::nccl::reduce::{Operation, Scalar, Source};
 
-/// A kind is sent as its place in this list.
+/// A kind is sent as its index in this list.
 const KINDS: [Kind; 10] = [
     Kind::AllReduce,
     Kind::Reduce,
@@ -109,12 +109,12 @@ impl SentCall {
 
 /// Appends a location, or that there is none.
 fn write_location(location: Option<&Location>, to: &mut Writer) {
-    let Some(Location { process, device, place, inside, bytes }) = location else {
+    let Some(Location { process, device, locator, inside, bytes }) = location else {
         to.word(0_u64);
         return;
     };
     to.word(1_u64).word(*process).word(*device).word(*inside).word(*bytes);
-    to.word(place.file).word(place.offset).word(place.bytes).word(place.stamp);
+    to.word(locator.file).word(locator.offset).word(locator.bytes).word(locator.stamp);
 }
 
 fn read_location(from: &mut Reader<'_>) -> Option<Option<Location>> {
@@ -124,6 +124,6 @@ fn read_location(from: &mut Reader<'_>) -> Option<Option<Location>> {
     let (process, device) = (from.word()?.try_into().ok()?, from.word()?.try_into().ok()?);
     let (inside, bytes) = (from.word()?, from.word()?);
     let file = from.word()?.try_into().ok()?;
-    let place = Place { file, offset: from.word()?, bytes: from.word()?, stamp: from.word()? };
-    Some(Some(Location { process, device, place, inside, bytes }))
+    let locator = BlockLocator { file, offset: from.word()?, bytes: from.word()?, stamp: from.word()? };
+    Some(Some(Location { process, device, locator, inside, bytes }))
 }

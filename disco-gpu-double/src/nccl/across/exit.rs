@@ -1,5 +1,5 @@
-//! A host that ends waits until the ranks of other processes have ended their communicators: what they have not been told yet would
-//! be lost with it.
+//! Exit of a host process: it waits until ranks of other processes have ended their communicators, so that they get all
+//! replies.
 
 #![allow(unsafe_code, reason = "a function of the C library")]
 
@@ -11,14 +11,14 @@ use super::link::Link;
 use crate::nccl::comm;
 use crate::sync::{lock, wait_for};
 
-/// How long the process waits. A rank that has not ended its communicator then is one that hangs, or does not end it at all.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Maximum time that the process waits at exit. A rank that takes longer hangs or never ends its communicator.
+const EXIT_GRACE: Duration = Duration::from_secs(5);
 
-/// Connections that are open.
+/// Number of open connections.
 static OPEN: Mutex<usize> = Mutex::new(0);
 static CLOSED: Condvar = Condvar::new();
 
-/// A connection, for as long as it is open.
+/// Counts a connection while it is open.
 pub(crate) struct Open(());
 
 unsafe extern "C" {
@@ -26,12 +26,12 @@ unsafe extern "C" {
 }
 
 impl Open {
-    /// One more.
+    /// Counts a new connection.
     pub(crate) fn new() -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            // SAFETY: the function stays for as long as the process does, and does not unwind.
-            // Where there is no room for it, the process does not wait.
+            // SAFETY: the function is never unloaded before exit and does not unwind.
+            // If registering fails, the process does not wait.
             _ = unsafe { atexit(wait) };
         });
         *lock(&OPEN) += 1;
@@ -49,11 +49,11 @@ impl Drop for Open {
 extern "C" fn wait() {
     // Two processes that are hosts of each other's ranks do not wait for each other.
     for comm in comm::all() {
-        comm.seat_if_any().and_then(|seat| seat.clique.link()).into_iter().for_each(Link::shut_down);
+        comm.membership_if_any().and_then(|membership| membership.clique.link()).into_iter().for_each(Link::shut_down);
     }
     let start = Instant::now();
     let mut open = lock(&OPEN);
-    while *open > 0 && start.elapsed() < LIMIT {
-        open = wait_for(&CLOSED, open, LIMIT.saturating_sub(start.elapsed()));
+    while *open > 0 && start.elapsed() < EXIT_GRACE {
+        open = wait_for(&CLOSED, open, EXIT_GRACE.saturating_sub(start.elapsed()));
     }
 }

@@ -25,8 +25,8 @@ static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 /// Until a connection that was not accepted is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Accepts connections from now on, for as long as the process lives. Where the system has no socket for that, other processes are
-/// refused, and threads of this one are ranks all the same.
+/// Accepts connections from now on, for as long as the process lives. Where the system has no socket for that, other
+/// processes are refused, and threads of this one are ranks all the same.
 pub(crate) fn listen(address: &SocketAddr) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -67,8 +67,8 @@ fn admit(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<Uniq
         Request::Child { token } => {
             let comm = claim(token)?;
             sender.send(&Reply::Placed(Ok(())).write());
-            let seat = comm.seat_if_any()?;
-            let (clique, rank) = (Arc::clone(&seat.clique), seat.rank);
+            let membership = comm.membership_if_any()?;
+            let (clique, rank) = (Arc::clone(&membership.clique), membership.rank);
             Some((Proxy::new(comm, clique, rank, sender), None))
         }
         _ => None,
@@ -79,7 +79,7 @@ fn next(stream: &UnixStream) -> Option<Request> {
     Request::read(&wire::read(stream).ok()?)
 }
 
-/// A communicator for a rank of another process: it has a seat, and no handle.
+/// A communicator for a rank of another process: it has a membership, and no handle.
 fn member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>, Failure> {
     let no_device = |code: crate::cuda::abi::Code| {
         let why = format!("the process that has made the unique id has no device {device}: CUDA error {}", code.0);
@@ -97,10 +97,10 @@ fn member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>,
 
 /// Keeps what a split has made for a rank of another process until that connects.
 pub(crate) fn offer(comm: &Arc<Comm>) -> Option<Child> {
-    let seat = comm.seat_if_any()?;
+    let membership = comm.membership_if_any()?;
     let token = NEXT_TOKEN.fetch_add(1, Relaxed);
     lock(&CHILDREN).insert(token, Arc::clone(comm));
-    Some(Child { token, rank: seat.rank, ranks: seat.clique.ranks(), hosted: hosted(&seat.clique) })
+    Some(Child { token, rank: membership.rank, ranks: membership.clique.ranks(), hosted: hosted(&membership.clique) })
 }
 
 /// What was kept under a token. None: it was claimed before.
@@ -110,6 +110,7 @@ pub(crate) fn claim(token: u64) -> Option<Arc<Comm>> {
 
 /// Whether this process has ranks of a communicator: those have handles.
 pub(crate) fn hosted(clique: &Arc<Clique>) -> Hosted {
-    let is_of = |comm: &Arc<Comm>| comm.seat_if_any().is_some_and(|seat| Arc::ptr_eq(&seat.clique, clique));
+    let is_of =
+        |comm: &Arc<Comm>| comm.membership_if_any().is_some_and(|membership| Arc::ptr_eq(&membership.clique, clique));
     Hosted { has_ranks: comm::all().iter().any(is_of) }
 }

@@ -122,8 +122,8 @@ fn take(clique: &Clique, reply: Reply) {
     }
 }
 
-/// The host has ended. If it has ranks of the communicator, they are lost as those of any process are; if not, this rank has an error,
-/// since ranks of NCCL's would not need it.
+/// The host has ended. If it has ranks of the communicator, they are lost as those of any process are; if not, this
+/// rank has an error, since ranks of NCCL's would not need it.
 fn lose(clique: &Clique) {
     let has_ranks = clique.change(|state| {
         state.answers.is_lost = true;
@@ -143,7 +143,7 @@ impl Link {
         self.id == other.id
     }
 
-    /// Meets the other ranks.
+    /// Waits for the other ranks.
     pub(crate) fn join(&self, comm: &Arc<Comm>, clique: &Clique, rank: usize) -> Outcome<()> {
         clique.change(|state| state.members[rank] = Some(Arc::downgrade(comm)));
         self.sender.send(&Request::Join { rank, device: comm.device.ordinal }.write());
@@ -154,7 +154,7 @@ impl Link {
         joined?.map(|_| ())
     }
 
-    /// Asks for connections.
+    /// Requests connections.
     pub(crate) fn ask(&self, connections: &[Connection]) {
         self.sender.send(&Request::Connect { connections: connections.to_vec() }.write());
     }
@@ -184,7 +184,7 @@ impl Link {
         clique.wait_no_longer(ANSWER_LIMIT, |state| state.answers.is_stopped || state.answers.is_lost);
     }
 
-    /// This rank's part in a split: the child has its seat afterwards, if it is to have one.
+    /// This rank's part in a split: the child has its membership afterwards, if it is to have one.
     pub(crate) fn split(
         &self,
         parent: &Comm,

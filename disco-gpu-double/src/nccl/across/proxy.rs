@@ -1,4 +1,5 @@
-//! A rank of another process, in the host: threads that do for its communicator what the rank's own would do in one process.
+//! A rank of another process, in the host: threads that do for its communicator what the rank's own would do in one
+//! process.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,8 +13,8 @@ use super::message::{Child, Reply, Request};
 use super::wire::Sender;
 use crate::nccl::abi::{Code, SPLIT_NO_COLOR, UniqueId};
 use crate::nccl::background::Failure;
-use crate::nccl::clique::{Clique, State};
-use crate::nccl::comm::{Comm, Seat};
+use crate::nccl::clique::{Clique, CliqueState};
+use crate::nccl::comm::{Comm, Membership};
 use crate::nccl::connection::{self, Connection};
 use crate::nccl::lifecycle;
 use crate::nccl::split::{self, Asked};
@@ -51,7 +52,7 @@ struct Told {
 }
 
 impl Proxy {
-    /// Of a rank that has a seat.
+    /// Of a rank that has a membership.
     pub(crate) fn new(comm: Arc<Comm>, clique: Arc<Clique>, rank: usize, sender: Sender) -> Arc<Self> {
         let (has_gone, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self { comm, clique, rank, sender, has_gone, is_over, children: Mutex::default() })
@@ -186,7 +187,7 @@ impl Proxy {
 /// A rank aborts a communicator, or its process has ended.
 fn abort(comm: &Comm) {
     comm.set_aborted();
-    if let Some(Seat { clique, rank }) = comm.seat_if_any() {
+    if let Some(Membership { clique, rank }) = comm.membership_if_any() {
         clique.change(|state| {
             state.aborted_at.get_or_insert_with(Instant::now);
             state.has_finalized[*rank] = true;
@@ -196,7 +197,7 @@ fn abort(comm: &Comm) {
 
 impl Told {
     /// What is new.
-    fn news(&mut self, state: &State) -> Vec<Reply> {
+    fn news(&mut self, state: &CliqueState) -> Vec<Reply> {
         let mut news = Vec::new();
         if let Some(failure) = state.failure().filter(|_| !self.of_failure) {
             self.of_failure = true;

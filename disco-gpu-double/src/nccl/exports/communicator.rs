@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use super::{null, put};
 use crate::cuda::memory::Span;
 use crate::nccl::abi::{Code, CommHandle, UniqueId};
-use crate::nccl::comm::{self, Comm, Seat};
+use crate::nccl::comm::{self, Comm, Membership};
 use crate::nccl::config::{self, Config};
 use crate::nccl::{lifecycle, split, text};
 use crate::sync::lock;
@@ -82,7 +82,7 @@ pub extern "C" fn ncclCommGetAsyncError(comm: CommHandle, error: Option<&mut Cod
 /// `ncclCommCount(ncclComm_t, int *count)`
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommCount(comm: CommHandle, count: Option<&mut c_int>) -> Code {
-    ask(comm, count, |_, seat| seat.clique.ranks())
+    ask(comm, count, |_, membership| membership.clique.ranks())
 }
 
 /// `ncclCommCuDevice(ncclComm_t, int *device)`
@@ -94,7 +94,7 @@ pub extern "C" fn ncclCommCuDevice(comm: CommHandle, device: Option<&mut c_int>)
 /// `ncclCommUserRank(ncclComm_t, int *rank)`
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommUserRank(comm: CommHandle, rank: Option<&mut c_int>) -> Code {
-    ask(comm, rank, |_, seat| seat.rank)
+    ask(comm, rank, |_, membership| membership.rank)
 }
 
 /// `ncclCommRegister(ncclComm_t, void *buff, size_t size, void **handle)`: a handle, and nothing else.
@@ -106,7 +106,7 @@ pub extern "C" fn ncclCommRegister(
     handle: Option<&mut *mut c_void>,
 ) -> Code {
     Code::of(comm::find(comm).and_then(|comm| {
-        let _turn = comm.enter()?;
+        let _turn = comm.begin_call()?;
         if Span::find(buffer.addr(), size).is_none() {
             return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommRegister: it is not in one allocation"));
         }
@@ -122,7 +122,7 @@ pub extern "C" fn ncclCommRegister(
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommDeregister(comm: CommHandle, handle: *mut c_void) -> Code {
     Code::of(comm::find(comm).and_then(|comm| {
-        let _turn = comm.enter()?;
+        let _turn = comm.begin_call()?;
         if handle.is_null() || lock(&comm.registered).remove(&handle.addr()) {
             return Ok(());
         }
@@ -130,9 +130,9 @@ pub extern "C" fn ncclCommDeregister(comm: CommHandle, handle: *mut c_void) -> C
     }))
 }
 
-fn ask(comm: CommHandle, at: Option<&mut c_int>, answer: impl FnOnce(&Comm, &Seat) -> usize) -> Code {
+fn ask(comm: CommHandle, at: Option<&mut c_int>, answer: impl FnOnce(&Comm, &Membership) -> usize) -> Code {
     Code::of(comm::find(comm).and_then(|comm| {
-        let _turn = comm.enter()?;
-        put(at, answer(&comm, comm.seat()?) as c_int)
+        let _turn = comm.begin_call()?;
+        put(at, answer(&comm, comm.membership()?) as c_int)
     }))
 }

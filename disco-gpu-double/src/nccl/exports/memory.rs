@@ -16,7 +16,7 @@ use crate::nccl::text;
 pub extern "C" fn ncclMemAlloc(at: Option<&mut *mut c_void>, size: usize) -> Code {
     let allocated = || -> Result<(), Code> {
         let at = at.ok_or_else(null)?;
-        let address = memory::allocate(device::enter("ncclMemAlloc")?, size)?;
+        let address = memory::allocate(device::begin_call("ncclMemAlloc")?, size)?;
         *at = ptr::with_exposed_provenance_mut(address as usize);
         Ok(())
     };

@@ -38,16 +38,16 @@ fn communicate(args: Args, comm: CommHandle, stream: Stream) -> Code {
 /// Checks a call, and takes it. What is to go wrong with it anyhow does, whatever else is.
 fn submit(args: Args, comm: CommHandle, stream: Stream, wanted: Option<Action>) -> Result<(), Code> {
     let comm = comm::find(comm)?;
-    let turn = comm.enter()?;
-    let seat = comm.seat()?;
+    let turn = comm.begin_call()?;
+    let membership = comm.membership()?;
     if comm.is_finalized() {
         return Err(text::refuse(Code::INVALID_USAGE, "the communicator was finalized"));
     }
-    let fault = background::fault(args.kind.function(), seat.rank)?;
+    let fault = background::fault(args.kind.function(), membership.rank)?;
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let Some(call) = Call::check(args, &comm, seat, wanted.or(fault))? else { return Ok(()) };
+    let Some(call) = Call::check(args, &comm, membership, wanted.or(fault))? else { return Ok(()) };
     let stream = stream::find(stream, comm.device).map_err(|_| {
         text::refuse(Code::INVALID_ARGUMENT, format!("{}: there is no such stream", args.kind.function()))
     })?;

@@ -30,7 +30,7 @@ pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
 ) -> Code {
     let create = || {
         let comm = comm::find(comm)?;
-        let _turn = comm.enter()?;
+        let _turn = comm.begin_call()?;
         let op = op.ok_or_else(null)?;
         let refuse = |why: &str| text::refuse(Code::INVALID_ARGUMENT, format!("ncclRedOpCreatePreMulSum: {why}"));
         let size = dtype.size().ok_or_else(|| refuse("there is no such data type"))?;
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclRedOpDestroy(op: RedOp, comm: CommHandle) -> Code {
     Code::of(comm::find(comm).and_then(|comm| {
-        let _turn = comm.enter()?;
+        let _turn = comm.begin_call()?;
         let removed = lock(&comm.scalars).remove(&op.0);
         let none = || text::refuse(Code::INVALID_ARGUMENT, format!("ncclRedOpDestroy: there is no operator {}", op.0));
         removed.map(drop).ok_or_else(none)

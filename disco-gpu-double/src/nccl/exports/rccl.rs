@@ -27,7 +27,8 @@ pub extern "C" fn ncclAllToAll(
 }
 
 /// `ncclAllToAllv(sendbuff, const size_t sendcounts[], const size_t sdispls[], recvbuff, const size_t recvcounts[],
-/// const size_t rdispls[], datatype, comm, stream)`: a group of a send to each rank and a receive from each, of nothing too.
+/// const size_t rdispls[], datatype, comm, stream)`: a group of a send to each rank and a receive from each, of nothing
+/// too.
 ///
 /// # Safety
 /// Each array has a number for each rank of the communicator.
@@ -64,13 +65,13 @@ const FUNCTION: &str = "ncclAllToAllv";
 /// Each array has a number for each rank of the communicator.
 unsafe fn exchange(sides: [Side; 2], dtype: DataType, comm: CommHandle, stream: Stream) -> Result<(), Code> {
     let found = comms::find(comm)?;
-    drop(found.enter()?);
-    let seat = found.seat()?;
-    let fault = background::fault(FUNCTION, seat.rank)?;
+    drop(found.begin_call()?);
+    let membership = found.membership()?;
+    let fault = background::fault(FUNCTION, membership.rank)?;
     if fault == Some(Action::Block) {
         return background::block(&found);
     }
-    let ranks = seat.clique.ranks();
+    let ranks = membership.clique.ranks();
     let mut calls = Vec::with_capacity(2 * ranks);
     for side in &sides {
         // SAFETY: the caller's word.

@@ -1,4 +1,5 @@
-//! Admission: a connection belongs to no peer until it has proved which one. Time and number of such connections are limited.
+//! Admission: a connection belongs to no peer until it has proved which one. Time and number of such connections are
+//! limited.
 
 mod nodes;
 mod pending;

@@ -1,4 +1,5 @@
-//! Admission of nodes: a node proves that it knows the session's token, runs the same program and asks for a place that is free.
+//! Admission of nodes. A node is admitted if it proves that it has the session's token, has the same worker functions,
+//! and asks for a free place.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,59 +8,63 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World, function};
 
-use super::pending::{LIMIT, Pending};
+use super::pending::{MAX_PENDING, Pending};
 use super::refused::{Refused, Standing};
 use crate::engine::Liveness;
 use crate::engine::controller::event::{Action, Conn, Order};
 use crate::engine::controller::outbox::Outbox;
-use crate::handshake::{ALIVE, ANSWER, HANDSHAKE, Host, INTRODUCTION, Judgement, Nonce, Request, may_begin};
+use crate::handshake::{
+    ALIVE_INTERVAL, ANSWER_BYTES, ControllerHandshake, HANDSHAKE_TIMEOUT, Judgement, MAX_INTRODUCTION_BYTES, Nonce,
+    Request, may_begin,
+};
 use crate::token::Token;
 
-/// Pause after the system has failed to accept a connection.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Connections that are given up then, so that fewer descriptors are open.
-const GIVEN_UP: usize = 64;
+/// Delay after the system has failed to accept a connection.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Pending connections that are closed then, to free descriptors.
+const EVICTED_ON_FAILURE: usize = 64;
 
-/// What nodes have to match.
+/// The requirements for nodes.
 #[derive(Debug)]
 pub(crate) struct NodeTerms {
-    /// What nodes prove to have.
+    /// The secret that nodes and controller prove to each other.
     pub(crate) token: Token,
     pub(crate) world: World,
     /// Number of nodes.
     pub(crate) nodes: usize,
-    /// What nodes are called; without a name, by their number.
+    /// Names of nodes in messages; a node without a name is called by its number.
     pub(crate) names: Vec<String>,
     pub(crate) per_node: usize,
-    /// How long each end may be silent.
+    /// Silence timeout of each end.
     pub(crate) silence: Duration,
 }
 
-/// Connections that may be nodes, and nodes that wait for the others.
+/// Connections that may be nodes, and nodes that wait for other nodes to join.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     terms: NodeTerms,
-    pending: Pending<Stranger>,
+    pending: Pending<Candidate>,
     joined: Vec<Joined>,
     refused: Refused,
     /// When the system failed to accept a connection.
     paused: Option<Instant>,
-    /// When all nodes had come. They get their places when the connections have been read once more, as a node may be gone already.
+    /// When the last node joined. Places are assigned after all connections were read once more, since a node may have
+    /// left already.
     complete: Option<Instant>,
 }
 
 /// A connection that may be a node's.
 #[derive(Debug)]
-struct Stranger {
+struct Candidate {
     address: SocketAddr,
     phase: Phase,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// It is to prove that it has the token.
-    Proof { host: Host, answer: Vec<u8> },
-    /// It has, and is to introduce itself.
+    /// It has to prove that it has the token.
+    Proof { host: ControllerHandshake, answer: Vec<u8> },
+    /// It has the token, and has to send JOIN.
     Introduction(Request),
 }
 
@@ -80,22 +85,22 @@ impl Nodes {
     }
 
     pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
-        if self.pending.count(|_| true) >= LIMIT {
-            self.give_up_oldest(out);
+        if self.pending.count(|_| true) >= MAX_PENDING {
+            self.evict_oldest(out);
         }
-        if self.pending.count(|_| true) >= LIMIT {
-            tracing::debug!(%address, "too many");
+        if self.pending.count(|_| true) >= MAX_PENDING {
+            tracing::debug!(%address, "closed, since too many connections are pending");
             return out.act(Action::Close(conn));
         }
-        let host = Host::new(nonce);
+        let host = ControllerHandshake::new(nonce);
         out.write(conn, &host.greeting()[..], Order::Urgent);
-        self.pending.push(conn, now, Stranger { address, phase: Phase::Proof { host, answer: Vec::new() } });
+        self.pending.push(conn, now, Candidate { address, phase: Phase::Proof { host, answer: Vec::new() } });
     }
 
-    /// The system fails to accept connections: gives up the oldest, since fewer connections may help.
+    /// Handles a failure to accept, which may be for want of descriptors: closes the oldest pending connections.
     pub(crate) fn pause(&mut self, why: io::Error, now: Instant, out: &mut Outbox) {
         self.paused = Some(now);
-        (0..GIVEN_UP).for_each(|_| self.give_up_oldest(out));
+        (0..EVICTED_ON_FAILURE).for_each(|_| self.evict_oldest(out));
         let error = Error::system("the lane can't accept connections", why);
         self.refused.add("the system", &error, Standing::Proved, now);
     }
@@ -106,71 +111,71 @@ impl Nodes {
     }
 
     pub(crate) fn bytes(&mut self, conn: Conn, bytes: &[u8], now: Instant, out: &mut Outbox) {
-        let Some(Stranger { address, phase: Phase::Proof { host, answer } }) = self.pending.find(conn) else { return };
+        let Some(Candidate { address, phase: Phase::Proof { host, answer } }) = self.pending.find(conn) else { return };
         let address = *address;
         answer.extend_from_slice(bytes);
         if !may_begin(answer) {
-            let error = Error::protocol("it speaks another language");
-            return self.send_away(conn, address, &error, Standing::Stranger, now, out);
+            let error = Error::protocol("it does not speak the Disco protocol");
+            return self.reject(conn, address, &error, Standing::Unidentified, now, out);
         }
-        let Ok(answer) = <&[u8; ANSWER]>::try_from(&answer[..]) else { return };
+        let Ok(answer) = <&[u8; ANSWER_BYTES]>::try_from(&answer[..]) else { return };
         let Judgement { request, verdict } = host.judge(&self.terms.token, &self.terms.world, answer);
-        let standing = if verdict.is_some() { Standing::Unproved } else { Standing::Stranger };
+        let standing = if verdict.is_some() { Standing::Unproved } else { Standing::Unidentified };
         if let Some(verdict) = verdict {
             out.write(conn, &verdict[..], Order::Urgent);
         }
         match request {
-            Err(error) => self.send_away(conn, address, &error, standing, now, out),
+            Err(error) => self.reject(conn, address, &error, standing, now, out),
             Ok(request) => {
                 self.pending.find(conn).into_iter().for_each(|it| it.phase = Phase::Introduction(request));
-                out.act(Action::Listen(conn, INTRODUCTION));
+                out.act(Action::Listen(conn, MAX_INTRODUCTION_BYTES));
             }
         }
     }
 
-    /// A message came.
+    /// Handles a message.
     pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) {
         if let Some(index) = self.joined.iter().position(|joined| joined.conn == conn) {
             match message {
                 Message::Alive => self.joined[index].liveness.heard(now),
-                // It may come again.
+                // The node may join again.
                 _ => self.forget(conn, out),
             }
             return;
         }
         match (message, self.pending.find(conn)) {
-            (Message::Join(join), Some(Stranger { address, phase: Phase::Introduction(request) })) => {
+            (Message::Join(join), Some(Candidate { address, phase: Phase::Introduction(request) })) => {
                 let (address, request) = (*address, *request);
                 self.pending.remove(conn);
-                let liveness = Liveness::new(ALIVE / 2, self.terms.silence.max(ALIVE * 5), now);
+                let liveness = Liveness::new(ALIVE_INTERVAL / 2, self.terms.silence.max(ALIVE_INTERVAL * 5), now);
                 self.take(Joined { conn, join, address, request, liveness }, now, out);
                 self.complete = self.is_complete().then_some(now);
             }
-            (message, Some(stranger)) => {
+            (message, Some(candidate)) => {
                 let (address, error) =
-                    (stranger.address, Error::protocol(format!("it says {message} instead of join")));
-                self.send_away(conn, address, &error, Standing::Proved, now, out);
+                    (candidate.address, Error::protocol(format!("it sent {message} instead of JOIN")));
+                self.reject(conn, address, &error, Standing::Proved, now, out);
             }
             (_, None) => {}
         }
     }
 
-    /// The connection is of no use any more.
+    /// Drops a connection that has failed.
     pub(crate) fn lose(&mut self, conn: Conn, why: &Error, now: Instant, out: &mut Outbox) {
         match self.pending.find(conn) {
-            Some(Stranger { address, phase }) => {
+            Some(Candidate { address, phase }) => {
                 let (address, standing) = (*address, phase.standing());
-                self.send_away(conn, address, why, standing, now, out);
+                self.reject(conn, address, why, standing, now, out);
             }
             None => self.forget(conn, out),
         }
     }
 
-    /// What depends on time. Some: all nodes are here, in the order of their places.
-    pub(crate) fn look(&mut self, now: Instant, out: &mut Outbox) -> Option<Vec<Joined>> {
-        self.paused = self.paused.filter(|paused| now.saturating_duration_since(*paused) < PAUSE);
-        while let Some((conn, Stranger { address, phase })) = self.pending.expire(now) {
-            let error = Error::refused(format!("it has not introduced itself for {HANDSHAKE:?}"));
+    /// Handles timeouts and heartbeats. Returns the nodes in the order of their places once all have joined.
+    pub(crate) fn on_timer(&mut self, now: Instant, out: &mut Outbox) -> Option<Vec<Joined>> {
+        self.paused = self.paused.filter(|paused| now.saturating_duration_since(*paused) < ACCEPT_RETRY_DELAY);
+        while let Some((conn, Candidate { address, phase })) = self.pending.expire(now) {
+            let error = Error::refused(format!("it did not complete the handshake within {HANDSHAKE_TIMEOUT:?}"));
             out.act(Action::Close(conn));
             self.refused.add(&address.to_string(), &error, phase.standing(), now);
         }
@@ -189,18 +194,18 @@ impl Nodes {
         self.joined.len() == self.terms.nodes
     }
 
-    /// Nodes could not be heard until now.
+    /// Restarts the silence timeouts: this end could not read until now.
     pub(crate) fn excuse(&mut self, now: Instant) {
         self.joined.iter_mut().for_each(|joined| joined.liveness.excuse(now));
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let joined = self.joined.iter().filter_map(|joined| joined.liveness.next_timeout());
-        let paused = self.paused.and_then(|paused| paused.checked_add(PAUSE));
+        let paused = self.paused.and_then(|paused| paused.checked_add(ACCEPT_RETRY_DELAY));
         joined.chain(self.pending.next_timeout()).chain(paused).chain(self.complete).min()
     }
 
-    /// Ends: nodes are told why, if they are not needed.
+    /// Ends admission. Nodes that have joined are told `why`.
     pub(crate) fn end(mut self, why: Option<&Error>, out: &mut Outbox) {
         self.pending.drain().for_each(|conn| out.act(Action::Close(conn)));
         for Joined { conn, .. } in self.joined {
@@ -211,7 +216,7 @@ impl Nodes {
         }
     }
 
-    /// Which nodes have not come.
+    /// Describes the nodes that have not joined, and the connections that were refused.
     pub(crate) fn missing(&self) -> String {
         let taken: Vec<u32> = self.joined.iter().filter_map(|joined| joined.request.node).collect();
         let free = (0..self.terms.nodes).filter(|index| !taken.contains(&(*index as u32 + 1)));
@@ -219,11 +224,11 @@ impl Nodes {
         let missing = self.terms.nodes.saturating_sub(self.joined.len());
         let mut text = match missing == free.len() {
             true => format!("{} did not join", free.join(", ")),
-            // Others did not say which they are.
+            // Some of the joined nodes did not ask for a number.
             false => format!("{missing} of {} did not join", free.join(", ")),
         };
         if !self.refused.is_empty() {
-            text += &format!("; sent away: {}", self.refused);
+            text += &format!("; refused: {}", self.refused);
         }
         text
     }
@@ -237,7 +242,7 @@ impl Nodes {
         }
     }
 
-    /// Takes a node that has introduced itself, or refuses it and goes on waiting for others.
+    /// Admits a node that has sent JOIN, or refuses it.
     fn take(&mut self, joined: Joined, now: Instant, out: &mut Outbox) {
         let name = format!("{} at {}", joined.join.name, joined.address);
         match self.check(&joined, now, out) {
@@ -246,7 +251,7 @@ impl Nodes {
                 self.refused.add(&name, &error, Standing::Proved, now);
             }
             Ok(()) => {
-                tracing::info!(node = name, "has come");
+                tracing::info!(node = name, "joined");
                 self.joined.push(joined);
             }
         }
@@ -260,36 +265,36 @@ impl Nodes {
         let NodeTerms { per_node, nodes, .. } = self.terms;
         if let Some(theirs) = joined.request.per_node.filter(|theirs| *theirs as usize != per_node) {
             return Err(Error::refused(format!(
-                "it was told to have {theirs} workers, and nodes here have {per_node}"
+                "it was started with {theirs} workers, and nodes of this session have {per_node}"
             )));
         }
         function::compare(&joined.join.functions)?;
         if joined.request.node.is_some() {
-            // A node that froze and came back finds its place free.
+            // A node that froze and joins again may take the place of its own silent connection.
             let is_other = |it: &Joined| it.request.node != joined.request.node;
-            self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE * 2);
+            self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE_INTERVAL * 2);
         }
         let taken = |id| self.joined.iter().find(|other| other.request.node == Some(id));
         let refused = match joined.request.node {
             Some(id) if !(1..=nodes as u32).contains(&id) => {
-                Some(format!("nodes here are 1 to {nodes}, and it is {id}"))
+                Some(format!("nodes of this session are 1 to {nodes}, and it is {id}"))
             }
-            _ if self.is_complete() => Some("all nodes are here".to_owned()),
-            Some(id) => taken(id).map(|other| format!("node {id} is here already: {}", other.join.name)),
+            _ if self.is_complete() => Some("all nodes have joined".to_owned()),
+            Some(id) => taken(id).map(|other| format!("node {id} has joined already: {}", other.join.name)),
             None => None,
         };
         refused.map_or(Ok(()), |why| Err(Error::Refused(why)))
     }
 
-    /// All nodes, each in its place. Nodes without a number get the free places in the order of their names, so that the order in which
-    /// nodes join matters little.
+    /// All nodes, each in its place. Nodes without a number get the free places in the order of their names, so that
+    /// the order in which nodes join matters little.
     fn places(&mut self) -> Vec<Joined> {
         let mut joined = std::mem::take(&mut self.joined);
         joined.sort_by(|a, b| (&a.join.name, a.address).cmp(&(&b.join.name, b.address)));
         let (named, others): (Vec<_>, Vec<_>) = joined.into_iter().partition(|joined| joined.request.node.is_some());
         let mut places: Vec<Option<Joined>> = (0..self.terms.nodes).map(|_| None).collect();
         for joined in named {
-            // Checked when it came.
+            // `check` has verified the number.
             if let Some(place) = joined.request.node.and_then(|id| places.get_mut(id as usize - 1)) {
                 *place = Some(joined);
             }
@@ -298,14 +303,15 @@ impl Nodes {
         places.into_iter().filter_map(|place| place.or_else(|| others.next())).collect()
     }
 
-    /// Gives up the oldest connection without a proof: nodes prove themselves at once, so it is the least likely to be a node's.
-    fn give_up_oldest(&mut self, out: &mut Outbox) {
-        if let Some((conn, _)) = self.pending.take_oldest(|it| it.phase.standing() == Standing::Stranger) {
+    /// Closes the oldest connection without a proof: nodes send theirs at once, so it is the least likely to be a
+    /// node's.
+    fn evict_oldest(&mut self, out: &mut Outbox) {
+        if let Some((conn, _)) = self.pending.take_oldest(|it| it.phase.standing() == Standing::Unidentified) {
             out.act(Action::Close(conn));
         }
     }
 
-    fn send_away(
+    fn reject(
         &mut self,
         conn: Conn,
         address: SocketAddr,
@@ -337,7 +343,7 @@ impl Nodes {
 impl Phase {
     fn standing(&self) -> Standing {
         match self {
-            Phase::Proof { .. } => Standing::Stranger,
+            Phase::Proof { .. } => Standing::Unidentified,
             Phase::Introduction(_) => Standing::Proved,
         }
     }

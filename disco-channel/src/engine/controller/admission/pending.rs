@@ -1,15 +1,15 @@
-//! Connections that have not been let in yet, each for a limited time.
+//! Connections that were not admitted yet, each for a limited time.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::engine::controller::event::Conn;
-use crate::handshake::HANDSHAKE;
+use crate::handshake::HANDSHAKE_TIMEOUT;
 
-/// Connections that may wait at a time.
-pub(super) const LIMIT: usize = 256;
+/// Maximum number of pending connections.
+pub(super) const MAX_PENDING: usize = 256;
 
-/// Connections, the oldest first, and what is known of each.
+/// Pending connections with their data, oldest first.
 #[derive(Debug)]
 pub(super) struct Pending<T>(VecDeque<(Conn, Instant, T)>);
 
@@ -31,7 +31,7 @@ impl<T> Pending<T> {
         self.0.remove(index).map(|(.., what)| what)
     }
 
-    /// Takes the oldest connection of which this holds.
+    /// Removes the oldest connection that matches.
     pub(super) fn take_oldest(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<(Conn, T)> {
         let index = self.0.iter().position(|(.., what)| is_meant(what))?;
         self.0.remove(index).map(|(conn, _, what)| (conn, what))
@@ -41,9 +41,10 @@ impl<T> Pending<T> {
         self.0.iter().filter(|(.., what)| is_meant(what)).count()
     }
 
-    /// Takes a connection whose time is up.
+    /// Removes a connection whose handshake has timed out.
     pub(super) fn expire(&mut self, now: Instant) -> Option<(Conn, T)> {
-        let is_late = self.0.front().is_some_and(|(_, since, _)| now.saturating_duration_since(*since) >= HANDSHAKE);
+        let is_late =
+            self.0.front().is_some_and(|(_, since, _)| now.saturating_duration_since(*since) >= HANDSHAKE_TIMEOUT);
         if !is_late {
             return None;
         }
@@ -51,10 +52,10 @@ impl<T> Pending<T> {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.0.front().and_then(|(_, since, _)| since.checked_add(HANDSHAKE))
+        self.0.front().and_then(|(_, since, _)| since.checked_add(HANDSHAKE_TIMEOUT))
     }
 
-    /// Takes all connections.
+    /// Removes all connections.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Conn> {
         self.0.drain(..).map(|(conn, ..)| conn)
     }

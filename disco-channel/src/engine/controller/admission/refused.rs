@@ -1,48 +1,50 @@
-//! Who was sent away, and what is said of it: anybody may come, as often as they like.
+//! Refused connections, for messages and logs. Bounded, since anyone may connect at any rate.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use disco_core::Error;
 
-/// How many are told of when nodes are missing, and how many of these may be without the token.
-const TOLD: usize = 16;
-const TOLD_WITHOUT_TOKEN: usize = 3;
-/// How often those are logged who have not proved that they have the token.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Refusals that an error lists.
+const MAX_REASONS: usize = 16;
+/// Refusals of connections without the token among these.
+const MAX_REASONS_WITHOUT_TOKEN: usize = 3;
+/// Least interval between log lines on connections that have not proved that they have the token.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Those who were sent away.
+/// The refused connections.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
-    /// Some of them, and why.
+    /// The refusals that an error lists, with their reasons.
     told: Vec<(String, Standing)>,
-    /// How many are not told of.
+    /// Number of refusals that are not listed.
     untold: usize,
-    /// When one who has proved nothing was logged last, and how many were not since.
+    /// When an unauthenticated connection was logged last.
     logged: Option<Instant>,
+    /// Unauthenticated connections that were not logged since.
     others: usize,
 }
 
-/// How far one has come.
+/// How far a connection came in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
-    /// It did not speak as a node.
-    Stranger,
-    /// It did, and has not proved that it has the token.
+    /// It sent no answer of the Disco protocol.
+    Unidentified,
+    /// It sent an answer without a valid proof.
     Unproved,
-    /// It has the token.
+    /// It has proved that it has the token.
     Proved,
 }
 
 impl Refused {
-    /// Another one.
+    /// Adds a refused connection.
     pub(super) fn add(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
         let text = format!("{name}: {error}");
         if self.told.iter().any(|(told, _)| *told == text) {
             return;
         }
         self.log(name, error, standing, now);
-        // One that comes again, from another port.
+        // The same host may retry from another port.
         let host = |name: &str| name.rsplit_once(':').map(|(host, _)| host.to_owned());
         let is_again = |told: &String| {
             told.strip_suffix(&format!(": {error}"))
@@ -60,26 +62,27 @@ impl Refused {
 
     fn log(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
         match standing {
-            Standing::Proved => tracing::warn!(from = name, %error, "sent away"),
-            Standing::Stranger => tracing::debug!(from = name, %error, "sent away"),
+            Standing::Proved => tracing::warn!(from = name, %error, "a connection was refused"),
+            Standing::Unidentified => tracing::debug!(from = name, %error, "a connection was refused"),
             Standing::Unproved if self.is_quiet(now) => self.others += 1,
             Standing::Unproved => {
                 let others = std::mem::take(&mut self.others);
-                tracing::warn!(from = name, %error, others, "sent away");
+                tracing::warn!(from = name, %error, others, "a connection was refused");
                 self.logged = Some(now);
             }
         }
     }
 
     fn is_quiet(&self, now: Instant) -> bool {
-        self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < PAUSE)
+        self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_INTERVAL)
     }
 
-    /// One takes the place of another who has not come as far. Only of those with the token, the oldest makes room for the next.
+    /// Lists a refusal. In a full list it replaces one whose connection came less far; a connection with the token
+    /// replaces the oldest.
     fn keep(&mut self, text: String, standing: Standing) {
         let without_token = self.told.iter().filter(|(_, told)| *told < Standing::Proved);
-        let is_full = standing < Standing::Proved && without_token.clone().count() == TOLD_WITHOUT_TOKEN;
-        if is_full || self.told.len() == TOLD {
+        let is_full = standing < Standing::Proved && without_token.clone().count() == MAX_REASONS_WITHOUT_TOKEN;
+        if is_full || self.told.len() == MAX_REASONS {
             self.untold += 1;
             let least = without_token.map(|(_, told)| *told).min();
             let place = match least.filter(|least| *least < standing) {
@@ -109,7 +112,7 @@ impl fmt::Display for Refused {
 mod tests {
     use super::*;
 
-    /// What is told of those who came.
+    /// The text after these refusals.
     fn told(came: &[(&str, Standing)]) -> String {
         let (mut refused, now) = (Refused::default(), Instant::now());
         came.iter().for_each(|(name, standing)| refused.add(name, &Error::invalid("no"), *standing, now));
@@ -117,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_not_the_token_takes_no_place_of_one_who_has() {
-        let [stranger, unproved, proved] = [Standing::Stranger, Standing::Unproved, Standing::Proved];
-        let mut came = vec![("a", proved), ("b", unproved), ("c", stranger)];
+    fn a_connection_without_the_token_does_not_replace_one_with_it() {
+        let [unidentified, unproved, proved] = [Standing::Unidentified, Standing::Unproved, Standing::Proved];
+        let mut came = vec![("a", proved), ("b", unproved), ("c", unidentified)];
         assert_eq!(told(&came), "a: no; b: no; c: no");
-        came.extend([("d", unproved), ("e", unproved), ("f", stranger)]);
+        came.extend([("d", unproved), ("e", unproved), ("f", unidentified)]);
         assert_eq!(told(&came), "a: no; b: no; d: no; e: no; and 2 more");
         came.extend([("g", proved), ("h", proved), ("i", unproved)]);
         assert_eq!(told(&came), "a: no; b: no; d: no; e: no; g: no; h: no; and 3 more");
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_without_the_token_one_that_comes_again_is_told_of_once() {
+    fn retries_of_a_host_without_the_token_are_listed_once() {
         let [unproved, proved] = [Standing::Unproved, Standing::Proved];
         let came = [("10.0.0.1:7", unproved), ("10.0.0.1:8", unproved), ("10.0.0.2:8", unproved)];
         assert_eq!(told(&came), "10.0.0.1:7: no; 10.0.0.2:8: no");
@@ -143,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_flood_one_a_second_is_logged_and_the_rest_are_counted() {
+    fn a_flood_is_logged_once_a_second_and_the_rest_is_counted() {
         let (mut refused, now) = (Refused::default(), Instant::now());
         let names: Vec<String> = (0..100).map(|index| format!("127.0.0.1:{index}")).collect();
-        let error = Error::invalid("its token is another");
+        let error = Error::invalid("its token does not match");
         names.iter().for_each(|name| refused.add(name, &error, Standing::Unproved, now));
         assert_eq!(refused.others, 99);
-        refused.add("another", &error, Standing::Unproved, now + PAUSE);
+        refused.add("another", &error, Standing::Unproved, now + LOG_INTERVAL);
         assert_eq!(refused.others, 0);
     }
 }

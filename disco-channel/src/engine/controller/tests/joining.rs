@@ -1,4 +1,4 @@
-//! Time while nodes join.
+//! Timeouts and refusals while nodes join.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn a_node_that_froze_while_it_waited_joins_again() {
     bench.join(0, Some(1));
     bench.pass(1900 * MS);
     bench.join(1, Some(1));
-    assert_eq!(bench.heard(1), ["Bye"], "node 1 is here already");
+    assert_eq!(bench.heard(1), ["Bye"], "node 1 has joined already");
     bench.done();
     bench.pass(100 * MS);
     bench.join(2, Some(1));
@@ -29,10 +29,9 @@ fn a_node_that_does_not_match_the_session_is_refused_and_the_start_goes_on() {
     bench.done();
     bench.pass(31_000 * MS);
     let failed = bench.done().remove(0);
-    let small =
-        "small at 127.0.0.1:1000: it was told to have 7 workers, and nodes here have 2; old at 127.0.0.1:1001: ";
+    let small = "small at 127.0.0.1:1000: it was started with 7 workers, and nodes of this session have 2; old at 127.0.0.1:1001: ";
     assert!(
-        failed.starts_with(&format!("failed: start: no end after 30s: node 1 did not join; sent away: {small}")),
+        failed.starts_with(&format!("failed: start: no end after 30s: node 1 did not join; refused: {small}")),
         "{failed}"
     );
     assert!(failed.ends_with("; only it has: theirs.only"), "{failed}");
@@ -45,21 +44,21 @@ fn a_node_that_does_not_match_the_session_is_refused_and_the_start_goes_on() {
 }
 
 #[test]
-fn a_node_that_waits_need_not_speak_as_often_as_one_that_works() {
+fn idle_nodes_send_fewer_heartbeats_while_they_wait_for_others() {
     let mut bench = Bench::nodes_with(2, 1500 * MS);
     bench.join(0, Some(1));
     bench.pass(4900 * MS);
     assert!(!bench.is_closed(0));
     bench.join(1, None);
     assert_eq!([0, 1].map(|slot| bench.heard(slot).pop().unwrap()), ["Assign", "Assign"]);
-    // Its workers take their time to start: silence counts from the assignment.
+    // The silence timeout counts from the assignment while workers start.
     bench.pass(1400 * MS);
     (0..2).for_each(|slot| bench.say(slot, Message::Ready));
     assert_eq!(bench.done(), ["Started(Ok(()))"]);
 }
 
 #[test]
-fn strangers_that_say_nothing_or_too_little_are_sent_away_at_the_deadline() {
+fn connections_with_an_incomplete_handshake_are_refused_at_the_deadline() {
     let mut bench = Bench::nodes(1);
     bench.connect(0);
     bench.connect(1);
@@ -67,7 +66,7 @@ fn strangers_that_say_nothing_or_too_little_are_sent_away_at_the_deadline() {
     let magic = b"discnode\0\0\0\0\0\0\0\0\0\0";
     for byte in &magic[..5] {
         bench.pass(980 * MS);
-        // A byte now and then helps nobody.
+        // Single bytes do not extend the deadline.
         bench.on(Event::Bytes(conn(1), vec![*byte]));
     }
     assert!((0..3).all(|slot| !bench.is_closed(slot)), "they have 5 s");
@@ -78,13 +77,13 @@ fn strangers_that_say_nothing_or_too_little_are_sent_away_at_the_deadline() {
 }
 
 #[test]
-fn a_node_that_is_gone_when_the_last_one_joins_is_waited_for_again() {
+fn the_start_waits_again_for_a_node_that_left_when_the_last_one_joined() {
     let mut bench = Bench::nodes(2);
     bench.join(0, Some(1));
     bench.ask_to_join(1, Some(2));
     bench.ask_to_join(2, None);
-    assert_eq!(bench.heard(2), ["Bye"], "all nodes are here");
-    // Read behind the last JOIN, in the same pass.
+    assert_eq!(bench.heard(2), ["Bye"], "all nodes have joined");
+    // Handled after the last JOIN, in the same pass.
     bench.on(Event::Hung(conn(0), None));
     bench.pass(Duration::ZERO);
     assert!(bench.heard(1).is_empty(), "node 1 is missing");

@@ -1,5 +1,5 @@
-//! Who has come: vendors' libraries do not say whom they wait for, so ranks that wait for long tell each other through the
-//! session's store that they did come.
+//! Attendance of ranks at an operation. Vendor libraries don't report the ranks that they wait for, so a rank that
+//! waits long announces its arrival in the session's store.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::store::Store;
 
-/// How long others may take to say so, who have come just now.
-const GRACE: Duration = Duration::from_millis(300);
+/// Grace period for ranks that announce themselves late.
+const ANNOUNCE_GRACE: Duration = Duration::from_millis(300);
 
-/// The longest that a rank waits in silence, times four.
-const LONG: Duration = Duration::from_secs(4);
+/// The longest wait before a rank announces itself.
+const MAX_SILENCE: Duration = Duration::from_secs(1);
 
-/// In words, that these ranks have not come.
+/// The text of an error about ranks that have not arrived.
 pub fn absence(missing: &[Rank]) -> String {
     match missing {
         [] => "all have come, too late".to_owned(),
@@ -25,11 +25,11 @@ pub fn absence(missing: &[Rank]) -> String {
     }
 }
 
-/// What each rank shows, by rank, through a store: collective over all `size` ranks, of which this one is `rank`. `prefix` is alike on
-/// all ranks, unlike that of any other gathering.
+/// Gathers `value` of each rank through a store and returns the values in rank order. Collective over all `size` ranks;
+/// `rank` is the caller's. `prefix` is the same on all ranks and different for each call.
 ///
 /// # Errors
-/// [`Error::Deadline`] of `operation`, which names the ranks that have not come; those of the store.
+/// [`Error::Deadline`] of `operation` with the ranks that have not arrived; errors of the store.
 pub fn all_gather(
     store: &dyn Store,
     prefix: &str,
@@ -57,12 +57,12 @@ pub fn all_gather(
     Ok(all)
 }
 
-/// Whether a rank has waited for so long that its peers should know.
+/// Whether a rank that has waited for `waited` announces itself: after a quarter of `deadline`, at most 1 s.
 pub fn is_long(waited: Duration, deadline: Duration) -> bool {
-    waited > deadline.min(LONG) / 4
+    waited > (deadline / 4).min(MAX_SILENCE)
 }
 
-/// One rank's word to its peers that it waits, which any thread may say.
+/// Announces from any thread that a rank waits in an operation.
 #[derive(Clone, Debug)]
 pub struct Voice {
     store: Arc<dyn Store>,
@@ -70,55 +70,56 @@ pub struct Voice {
 }
 
 impl Voice {
-    /// Says that the rank waits in operation `number`.
+    /// Announces that the rank waits in operation `number`.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn tell(&self, number: u64) -> Result<()> {
         self.store.set(&self.key, &number.to_le_bytes())
     }
 }
 
-/// The ranks of one communicator, as far as they can be asked.
+/// The arrivals of the ranks of one communicator, kept in a store.
 #[derive(Debug)]
-pub struct Roll {
+pub struct Attendance {
     store: Arc<dyn Store>,
-    /// Alike on all ranks, unlike that of any other communicator.
+    /// Name of the communicator: the same on all ranks and unique in the store.
     name: String,
     rank: usize,
     size: usize,
     splits: u64,
-    /// The operation that this rank has last said that it waits in.
+    /// The operation that this rank announced last.
     told: Cell<Option<u64>>,
 }
 
-impl Roll {
-    /// That of rank `rank` of `size`.
+impl Attendance {
+    /// The attendance of a communicator of `size` ranks, seen by `rank`. `name` is the same on all ranks and unique in
+    /// `store`.
     pub fn new(store: Arc<dyn Store>, name: String, rank: usize, size: usize) -> Self {
         Self { store, name, rank, size, splits: 0, told: Cell::new(None) }
     }
 
-    /// What its keys in the store begin with.
+    /// The prefix of this communicator's keys in the store.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Another split, whether this rank will be in a child or not. Which one, alike on all ranks.
+    /// Counts a split and returns its number, which is the same on all ranks. Ranks that join no child call it too.
     pub fn split(&mut self) -> u64 {
         self.splits += 1;
         self.splits
     }
 
-    /// That of a communicator which this split has made, and of which this rank is another.
+    /// The attendance of the child with `color` of the last split, in which this rank is `rank` of `size`.
     pub fn child(&self, color: u32, rank: usize, size: usize) -> Self {
         Self::new(self.store.clone(), format!("{}, split {} color {color}", self.name, self.splits), rank, size)
     }
 
-    /// Whether to go on waiting in operation `number`, after so long: ranks that wait say so in good time for those that have waited
-    /// longer.
+    /// Checks a wait in operation `number`. A rank that waits long announces itself before the deadline, so that its
+    /// peers don't report it as missing.
     ///
     /// # Errors
-    /// [`Error::Deadline`], which names the ranks that have not come; those of the store.
+    /// [`Error::Deadline`] with the ranks that have not arrived, once `waited` exceeds `deadline`; errors of the store.
     pub fn go_on(
         &self,
         number: u64,
@@ -135,10 +136,10 @@ impl Roll {
         }
     }
 
-    /// Says, once, that this rank waits in operation `number`.
+    /// Announces, once per operation, that this rank waits in operation `number`.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn tell(&self, number: u64) -> Result<()> {
         if self.told.replace(Some(number)) == Some(number) {
             return Ok(());
@@ -146,12 +147,12 @@ impl Roll {
         self.voice().tell(number)
     }
 
-    /// The word of this rank, for another thread.
+    /// A handle with which another thread announces this rank.
     pub fn voice(&self) -> Voice {
         Voice { store: self.store.clone(), key: self.key(self.rank) }
     }
 
-    /// In words, who is not in operation `number`, which this rank has waited in for too long.
+    /// The text of a deadline error: the ranks that have not arrived at operation `number`.
     pub fn call(&self, number: u64) -> String {
         match self.missing(number).as_deref() {
             Err(error) => format!("who has not come can't be found out: {error}"),
@@ -170,10 +171,10 @@ impl Roll {
                     missing.remove(index);
                 }
             }
-            if missing.is_empty() || start.elapsed() > GRACE {
+            if missing.is_empty() || start.elapsed() > ANNOUNCE_GRACE {
                 return Ok(missing.into_iter().map(|rank| Rank::new(rank as u32)).collect());
             }
-            thread::sleep(GRACE / 10);
+            thread::sleep(ANNOUNCE_GRACE / 10);
         }
     }
 
@@ -188,22 +189,22 @@ mod tests {
     use crate::store::View;
 
     #[test]
-    fn ranks_that_have_said_so_are_there() {
+    fn ranks_that_announced_the_operation_are_present() {
         let store = Arc::new(View::default());
-        let roll = |rank| Roll::new(store.clone(), "a communicator".into(), rank, 3);
-        let (first, second) = (roll(0), roll(1));
-        // The number before the first operation is one, too.
+        let attendance = |rank| Attendance::new(store.clone(), "a communicator".into(), rank, 3);
+        let (first, second) = (attendance(0), attendance(1));
+        // Number 0, before the first operation, counts as an operation.
         second.tell(0).unwrap();
         assert_eq!(first.call(0), "rank 2 has not come");
-        // Whoever is behind is not there.
+        // A rank that announced an earlier operation counts as missing.
         assert_eq!(first.call(1), "rank 1, rank 2 have not come");
         second.tell(1).unwrap();
-        roll(2).tell(2).unwrap();
+        attendance(2).tell(2).unwrap();
         assert!(first.call(1).starts_with("all ranks have come"));
     }
 
     #[test]
-    fn what_all_show_is_seen_by_all_and_who_does_not_come_is_named() {
+    fn all_gather_returns_all_values_or_names_the_missing_ranks() {
         let store = Arc::new(View::default());
         let show = |rank: usize, prefix: &'static str, deadline: Duration| {
             let store = store.clone();
@@ -216,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn children_have_one_name_also_after_a_split_that_left_ranks_out() {
+    fn children_have_the_same_name_on_all_ranks_after_a_split_that_left_ranks_out() {
         let store = Arc::new(View::default());
-        let mut rolls = [0, 1].map(|rank| Roll::new(store.clone(), "a communicator".into(), rank, 2));
-        rolls.iter_mut().for_each(|roll| assert_eq!(roll.split(), 1));
-        _ = rolls[0].child(0, 0, 1);
-        rolls.iter_mut().for_each(|roll| assert_eq!(roll.split(), 2));
-        let [first, second] = [0, 1].map(|rank: usize| rolls[rank].child(7, rank, 2));
+        let mut all = [0, 1].map(|rank| Attendance::new(store.clone(), "a communicator".into(), rank, 2));
+        all.iter_mut().for_each(|attendance| assert_eq!(attendance.split(), 1));
+        _ = all[0].child(0, 0, 1);
+        all.iter_mut().for_each(|attendance| assert_eq!(attendance.split(), 2));
+        let [first, second] = [0, 1].map(|rank: usize| all[rank].child(7, rank, 2));
         assert_eq!(first.name(), second.name());
-        assert_ne!(first.name(), rolls[0].child(8, 0, 1).name());
+        assert_ne!(first.name(), all[0].child(8, 0, 1).name());
     }
 }

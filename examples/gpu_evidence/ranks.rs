@@ -1,4 +1,4 @@
-//! Ranks on device 0, each a thread.
+//! Ranks that share device 0, each on a thread of its own.
 
 use std::error::Error;
 use std::sync::{Arc, Barrier};
@@ -13,17 +13,17 @@ use disco::{DType, Device, DeviceApi as _, DeviceKind, Op, Queue, Reduction, Sto
 use disco_core::store::View;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-/// Measures something with so many ranks.
+/// A measurement, given the number of ranks.
 pub(crate) type Work = fn(usize) -> Result<Vec<Row>>;
 
-/// A limit that only what hangs reaches.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-/// How long a kernel waits for a peer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Limit of waits; only a hang reaches it.
+pub(crate) const HANG_LIMIT: Duration = Duration::from_secs(60);
+/// Limit of a kernel's wait for a peer.
+pub(crate) const KERNEL_WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of each rank's shared buffer.
 const BUFFER: usize = 10 << 20;
 
-/// A figure: its name and size, parted by a tab, and the seconds.
+/// A result: its name and size, separated by a tab, and the seconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -31,30 +31,31 @@ pub(crate) struct Row {
 }
 
 /// One rank.
-pub(crate) struct Seat {
+pub(crate) struct GpuRank {
     pub(crate) queue: Box<dyn Queue>,
-    pub(crate) rank: usize,
+    pub(crate) index: usize,
+    /// Number of ranks.
     pub(crate) size: usize,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtime: Arc<Runtime>,
-    line: Arc<Barrier>,
+    barrier: Arc<Barrier>,
 }
 
-/// Does something on so many ranks of device 0. The rows are those of the slowest rank. A rank that fails ends the process: its peers
-/// may wait for it.
-pub(crate) fn ranks(size: usize, work: fn(&mut Seat) -> Result<Vec<Row>>) -> Result<Vec<Row>> {
+/// Runs `work` on `size` ranks of device 0, and returns the rows of the slowest rank. A rank that fails ends the
+/// process, because its peers may wait for it.
+pub(crate) fn run(size: usize, work: fn(&mut GpuRank) -> Result<Vec<Row>>) -> Result<Vec<Row>> {
     let store: Arc<dyn Store> = Arc::new(View::default());
-    let line = Arc::new(Barrier::new(size));
-    let rank = |rank| {
-        let (store, line) = (store.clone(), line.clone());
+    let barrier = Arc::new(Barrier::new(size));
+    let spawn = |index| {
+        let (store, barrier) = (store.clone(), barrier.clone());
         thread::spawn(move || {
-            Seat::take((rank, size), store, line).and_then(|mut seat| work(&mut seat)).unwrap_or_else(|error| {
-                eprintln!("rank {rank} of {size}: {error}");
+            GpuRank::bind((index, size), store, barrier).and_then(|mut rank| work(&mut rank)).unwrap_or_else(|error| {
+                eprintln!("rank {index} of {size}: {error}");
                 process::exit(1);
             })
         })
     };
-    let threads: Vec<_> = (0..size).map(rank).collect();
+    let threads: Vec<_> = (0..size).map(spawn).collect();
     let mut slowest: Vec<Row> = Vec::new();
     for thread in threads {
         for (at, row) in thread.join().map_err(|_| "a rank panicked")?.into_iter().enumerate() {
@@ -67,28 +68,29 @@ pub(crate) fn ranks(size: usize, work: fn(&mut Seat) -> Result<Vec<Row>>) -> Res
     Ok(slowest)
 }
 
-impl Seat {
-    fn take((rank, size): (usize, usize), store: Arc<dyn Store>, line: Arc<Barrier>) -> Result<Self> {
+impl GpuRank {
+    fn bind((index, size): (usize, usize), store: Arc<dyn Store>, barrier: Arc<Barrier>) -> Result<Self> {
         let mut queue = Cuda.bind(Device::new(DeviceKind::Cuda, 0))?;
         let runtime = disco_ccl::Queue::of(&mut *queue, DeviceKind::Cuda)?.runtime().clone();
-        Ok(Self { queue, rank, size, store, runtime, line })
+        Ok(Self { queue, index, size, store, runtime, barrier })
     }
 
-    /// The memory that the ranks share, and the kernels over it, each of which waits `patience` for a peer.
-    pub(crate) fn start(&self, patience: Duration) -> Result<(Workspace, Box<dyn Kernels>)> {
-        let place = (self.rank, self.size);
-        let rendezvous = Rendezvous::new(self.store.clone(), "p2p".into(), place, LIMIT).sharing_devices();
+    /// Makes the shared memory of the ranks and the kernels over it. A kernel waits for a peer for at most
+    /// `wait_limit`.
+    pub(crate) fn start(&self, wait_limit: Duration) -> Result<(Workspace, Box<dyn Kernels>)> {
+        let place = (self.index, self.size);
+        let rendezvous = Rendezvous::new(self.store.clone(), "p2p".into(), place, HANG_LIMIT).sharing_devices();
         let met = match Workspace::meet(&self.runtime, &rendezvous, BUFFER, disco::nccl::p2p::mesh, |_| Vec::new())? {
             Found::Together(met) => met,
             Found::Apart(why) => return Err(format!("the ranks share no memory: {why}").into()),
         };
         let prepared = (VENDOR.kernels)(&self.runtime)?;
         let room = (prepared.resident(), met.sharing);
-        let kernels = prepared.start(&met.workspace, met.decision.topology, room, patience)?;
+        let kernels = prepared.start(&met.workspace, met.decision.topology, room, wait_limit)?;
         Ok((met.workspace, kernels))
     }
 
-    /// A tensor of 32-bit floats, full of a number.
+    /// A tensor of 32-bit floats that all have the same value.
     pub(crate) fn tensor(&mut self, bytes: usize, number: f32) -> Result<Tensor> {
         let len = bytes / 4;
         let tensor = Tensor::from_storage(self.queue.alloc(bytes)?, DType::F32, [len as i64])?;
@@ -97,12 +99,12 @@ impl Seat {
         Ok(tensor)
     }
 
-    /// The input of this rank's part in a sum, and the place of the result.
+    /// This rank's input of a sum, and a tensor for the result.
     pub(crate) fn operands(&mut self, bytes: usize) -> Result<(Tensor, Tensor)> {
-        Ok((self.tensor(bytes, 1.0 + self.rank as f32)?, self.tensor(bytes, 0.0)?))
+        Ok((self.tensor(bytes, 1.0 + self.index as f32)?, self.tensor(bytes, 0.0)?))
     }
 
-    /// Checks that a tensor is the sum of all ranks' inputs ([`Seat::operands`]).
+    /// Checks that a tensor is the sum of all ranks' inputs ([`GpuRank::operands`]).
     pub(crate) fn check_sum(&mut self, tensor: &Tensor) -> Result<()> {
         let host = Tensor::zeros(DType::F32, tensor.shape().clone())?;
         self.queue.copy_out(&host, tensor)?;
@@ -111,36 +113,36 @@ impl Seat {
         let wrong = host.to_vec::<f32>()?.into_iter().enumerate().find(|&(_, number)| number != expected);
         wrong.map_or(Ok(()), |(at, number)| {
             let bytes = tensor.elements() * 4;
-            Err(format!("the sum of {bytes} bytes has {number} at element {at}, and {expected} is right").into())
+            Err(format!("the sum of {bytes} bytes has {number} at element {at} instead of {expected}").into())
         })
     }
 
     /// Waits until this rank's stream is done.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        Ok(self.queue.synchronize(LIMIT)?)
+        Ok(self.queue.synchronize(HANG_LIMIT)?)
     }
 
     /// Waits until all ranks' streams are done.
     pub(crate) fn finish_all(&mut self, shared: &Workspace) -> Result<()> {
         shared.main().barrier()?;
         self.finish()?;
-        self.line();
+        self.wait_for_all();
         Ok(())
     }
 
-    /// Waits until all ranks have come.
-    pub(crate) fn line(&self) {
-        self.line.wait();
+    /// Waits until all ranks have made this call.
+    pub(crate) fn wait_for_all(&self) {
+        self.barrier.wait();
     }
 
-    /// Seconds from when all ranks are here until this rank's stream is done.
+    /// Seconds from the moment when all ranks have made this call until this rank's stream is done.
     pub(crate) fn time(&mut self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
-        self.line();
+        self.wait_for_all();
         let start = Instant::now();
         work()?;
         self.finish()?;
         let seconds = start.elapsed().as_secs_f64();
-        self.line();
+        self.wait_for_all();
         Ok(seconds)
     }
 }
@@ -152,7 +154,7 @@ pub(crate) fn sum(src: &Tensor, dst: &Tensor) -> Op {
 
 /// Launches a sum's kernel.
 pub(crate) fn launch(kernels: &dyn Kernels, op: &Op) -> Result<()> {
-    kernels.launch(op)?.map_err(|why| format!("no kernel is for this sum: {why}").into())
+    kernels.launch(op)?.map_err(|why| format!("there is no kernel for this sum: {why}").into())
 }
 
 pub(crate) fn row(name: impl Into<String>, bytes: usize, seconds: f64) -> Row {
@@ -164,17 +166,17 @@ pub(crate) fn median(mut times: Vec<f64>) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Whether this is a rehearsal, in which figures mean nothing.
+/// Whether this is a rehearsal: small sizes and counts, and meaningless figures.
 pub(crate) fn is_quick() -> bool {
     env::var_os("GPU_EVIDENCE_QUICK").is_some_and(|value| value == "1")
 }
 
-/// So many repetitions; two in a rehearsal.
+/// `count` repetitions; two in a rehearsal.
 pub(crate) fn times(count: usize) -> usize {
     if is_quick() { count.min(2) } else { count }
 }
 
-/// Those of the sizes that are measured: in a rehearsal the small ones.
+/// The sizes to measure: all, or only the small ones in a rehearsal.
 pub(crate) fn sizes<const N: usize>(all: [usize; N]) -> Vec<usize> {
     all.into_iter().filter(|&bytes| !is_quick() || bytes <= 64 << 10).collect()
 }

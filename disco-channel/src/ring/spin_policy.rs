@@ -1,22 +1,22 @@
-//! How long a reader stays awake for an item.
+//! How long a reader spins and yields before it sleeps.
 
 use super::sync::{hint, thread};
 
-/// Looks at the ring before a reader sleeps. Each look takes the writer's line away from it, so that a reader that looks
-/// all the time gets items one by one, at several times the price: it pauses in between, twice as long from look to look.
+/// Polling before sleep, with exponential back-off. Each poll takes the cache line from the writer, so a reader that
+/// polls without a pause would slow the writer down and get items one by one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    /// Pause instructions before the first look.
+pub(crate) struct SpinPolicy {
+    /// Pause instructions before the first poll; doubles with each poll.
     spins: u32,
-    /// Looks of one that keeps its processor.
+    /// Polls that spin.
     rounds: u32,
-    /// Looks of one that lets others run in between.
+    /// Polls after these, with a yield before each.
     yields: u32,
 }
 
-impl Patience {
-    /// Looks until `is_over` holds or it would be better to sleep. Returns whether it holds.
-    pub(crate) fn look(self, mut is_over: impl FnMut() -> bool) -> bool {
+impl SpinPolicy {
+    /// Polls `is_over`, spinning and then yielding. Returns whether it held; if not, the caller sleeps.
+    pub(crate) fn spin_until(self, mut is_over: impl FnMut() -> bool) -> bool {
         for round in 0..self.rounds {
             (0..self.spins << round).for_each(|_| hint::spin_loop());
             if is_over() {
@@ -31,9 +31,10 @@ impl Patience {
 }
 
 #[cfg(not(loom))]
-impl Patience {
-    /// What pays for so many readers on the processors that this process may use. Spinning is for a writer that runs at
-    /// the same time. Where every reader has a processor it lasts about as long as it takes to wake one that idles.
+impl SpinPolicy {
+    /// The policy for `readers` readers on the processors that this process may use. On one processor readers do not
+    /// spin, since the writer could not run meanwhile. If each reader has a processor, spinning lasts about as long as
+    /// the wake-up of an idle one.
     pub(crate) fn new(readers: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (first, rounds) = match processors {
@@ -46,7 +47,7 @@ impl Patience {
     }
 }
 
-/// Seconds that one pause instruction takes: 10 to 60 ns, depending on the processor.
+/// Duration of one pause instruction in seconds: 10 to 60 ns, depending on the processor.
 #[cfg(not(loom))]
 fn pause() -> f64 {
     const PAUSES: u32 = 64;
@@ -55,12 +56,12 @@ fn pause() -> f64 {
         (0..PAUSES).for_each(|_| std::hint::spin_loop());
         start.elapsed().as_secs_f64() / f64::from(PAUSES)
     };
-    // The shortest of several, for this thread may be interrupted.
+    // The minimum of several measurements, since this thread may be interrupted.
     (0..4).map(|_| measure()).fold(f64::INFINITY, f64::min).max(1e-9)
 }
 
 #[cfg(loom)]
-impl Patience {
+impl SpinPolicy {
     /// None: a model looks at each wait once.
     pub(crate) fn new(_: usize) -> Self {
         Self { spins: 0, rounds: 0, yields: 0 }

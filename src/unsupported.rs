@@ -1,4 +1,4 @@
-//! Systems without sessions of processes.
+//! Substitutes for [`init`] and [`init_test!`](crate::init_test) on systems without sessions of processes.
 
 /// Does nothing: on this system no process is started as a worker.
 pub fn init() {}

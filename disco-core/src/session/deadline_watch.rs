@@ -1,4 +1,4 @@
-//! Who has made no progress, and since when.
+//! Deadlines of waits for workers that make no progress.
 
 use std::time::{Duration, Instant};
 
@@ -8,27 +8,30 @@ use crate::data_plane::is_built_in;
 use crate::error::Error;
 use crate::id::WorkerId;
 
-/// Watches workers during one wait. Workers write no times: what counts is when this saw them move last.
+/// Watches the progress of workers during one wait. Workers report no times: a worker's idle time starts when the
+/// controller last saw its progress change.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct DeadlineWatch {
     since: Instant,
     warned: Instant,
-    seen: Vec<(WorkerId, Mark, Instant)>,
+    seen: Vec<(WorkerId, ProgressMark, Instant)>,
 }
 
-/// What changes when a worker makes progress.
-type Mark = (u64, u64, u64, Option<u32>);
+/// Counters of a worker, at least one of which changes when the worker makes progress.
+type ProgressMark = (u64, u64, u64, Option<u32>);
 
-impl Patience {
+impl DeadlineWatch {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self { since: now, warned: now, seen: Vec::new() }
     }
 
-    /// Time since `worker` moved, or since the wait began.
+    /// Time since `worker` last made progress, or since the wait began.
     pub(super) fn idle(&mut self, worker: WorkerId, progress: &Progress) -> Duration {
         let op = progress.ops.last().map(|op| op.number);
-        let mark = (progress.received, progress.finished, progress.moved, op);
+        // Workers of a node share a connection, so its bytes are no progress of a worker that is inside a function.
+        let moved = if progress.inside.is_none() { progress.moved } else { 0 };
+        let mark = (progress.received, progress.finished, moved, op);
         let now = Instant::now();
         match self.seen.iter_mut().find(|seen| seen.0 == worker) {
             Some(seen) if seen.1 == mark => {}
@@ -39,9 +42,10 @@ impl Patience {
         seen.map_or(Duration::ZERO, |seen| now.saturating_duration_since(seen.2))
     }
 
-    /// The end of a wait for `missing`, if one of them has kept it waiting too long. User code may take its time, unless there is
-    /// a deadline for calls; collectives and `disco.init_ccl` have their own, and one for the backend that forgets it. The error
-    /// lists all workers of `missing`, those that wait for others last.
+    /// The error that ends a wait for `missing`, if one of these workers has made no progress for too long. User code
+    /// is unlimited unless there is a deadline for calls. Collectives and `disco.init_ccl` have deadlines of their own;
+    /// [`Deadlines::collective`] is for a backend that does not keep them. The error lists all workers of `missing`,
+    /// the ones that wait for other workers last.
     pub(super) fn reply(
         &mut self,
         limits: &Deadlines,
@@ -62,7 +66,8 @@ impl Patience {
         Some(Error::Deadline { operation: operation.into(), after, state: state.join("; ") })
     }
 
-    /// The text of a warning that is due: `operation` still waits for workers inside a worker function that has no deadline.
+    /// The text of a warning that is due: `operation` still waits for workers inside a worker function that has no
+    /// deadline.
     pub(super) fn warning(
         &mut self,
         limits: &Deadlines,
@@ -88,20 +93,20 @@ impl Patience {
         (!inside.is_empty()).then(|| format!("{operation} has waited {since:?} for {}; {end}", inside.join(", ")))
     }
 
-    /// The end of a wait for room, if the worker that is furthest behind has finished nothing for too long.
-    pub(super) fn room(&mut self, limits: &Deadlines, worker: WorkerId, progress: &Progress) -> Option<Error> {
+    /// The error that ends a wait for capacity, if the slowest worker has finished no command for too long.
+    pub(super) fn stall(&mut self, limits: &Deadlines, worker: WorkerId, progress: &Progress) -> Option<Error> {
         let after = self.idle(worker, progress);
         let state = progress.to_string();
         (after >= limits.stall).then_some(Error::Stalled { worker, after: limits.stall, state })
     }
 }
 
-/// Whether a worker is inside an operation that ends when other workers come.
+/// Whether a worker is inside an operation that waits for other workers.
 pub(super) fn waits_for_others(progress: &Progress) -> bool {
     progress.collective().is_some() || progress.inside.as_deref().is_some_and(is_built_in)
 }
 
-/// In tenths of a second, for texts.
+/// A time rounded to tenths of a second, for texts.
 pub(super) fn rounded(time: Duration) -> Duration {
     Duration::from_millis(time.as_millis() as u64 / 100 * 100)
 }
@@ -115,39 +120,52 @@ mod tests {
     use crate::op::Op;
 
     #[test]
-    fn a_collective_that_never_ends_is_named_in_the_end() {
+    fn the_error_of_a_collective_that_never_ends_names_it() {
         let limits = Deadlines { collective: Duration::ZERO, ..Deadlines::default() };
         let activity = Activity::default();
         activity.receive(3);
         activity.enter(activity.intern("train.step"));
         let op = activity.start_op(&Op::Barrier, 2);
         let missing = || vec![(WorkerId::new(1), activity.progress())];
-        assert!(Patience::new().reply(&Deadlines::default(), "sync_all", missing()).is_none());
-        let late = Patience::new().reply(&limits, "sync_all", missing()).unwrap().to_string();
+        assert!(DeadlineWatch::new().reply(&Deadlines::default(), "sync_all", missing()).is_none());
+        let late = DeadlineWatch::new().reply(&limits, "sync_all", missing()).unwrap().to_string();
         assert!(late.contains("worker 1 does not answer: "), "{late}");
         assert!(late.ends_with("inside `train.step`, in barrier (operation 1)"), "{late}");
         op.end(true);
     }
 
     #[test]
-    fn bytes_under_way_are_progress() {
+    fn bytes_in_flight_count_as_progress() {
         let limits = Deadlines::default().with_reply(Duration::from_millis(20)).with_stall(Duration::from_millis(20));
-        let (worker, mut patience) = (WorkerId::new(1), Patience::new());
+        let (worker, mut watch) = (WorkerId::new(1), DeadlineWatch::new());
         let moved = |moved| Progress { moved, ..Progress::new(3, 2) };
-        assert!(patience.reply(&limits, "get", vec![(worker, moved(0))]).is_none());
+        assert!(watch.reply(&limits, "get", vec![(worker, moved(0))]).is_none());
         for bytes in 1..5 {
             thread::sleep(limits.reply);
-            assert!(patience.reply(&limits, "get", vec![(worker, moved(bytes))]).is_none());
-            assert!(patience.room(&limits, worker, &moved(bytes)).is_none());
+            assert!(watch.reply(&limits, "get", vec![(worker, moved(bytes))]).is_none());
+            assert!(watch.stall(&limits, worker, &moved(bytes)).is_none());
         }
         thread::sleep(limits.reply);
-        let late = patience.reply(&limits, "get", vec![(worker, moved(4))]).unwrap().to_string();
+        let late = watch.reply(&limits, "get", vec![(worker, moved(4))]).unwrap().to_string();
         assert_eq!(late, "get: no end after 20ms: worker 1 does not answer: finished command 2, in command 3");
-        assert!(matches!(patience.room(&limits, worker, &moved(4)), Some(Error::Stalled { .. })));
+        assert!(matches!(watch.stall(&limits, worker, &moved(4)), Some(Error::Stalled { .. })));
     }
 
     #[test]
-    fn the_limit_for_calls_is_none_for_functions_of_the_data_plane() {
+    fn bytes_in_flight_are_no_progress_of_a_worker_function() {
+        let limits = Deadlines::default().with_call(Duration::from_millis(1));
+        let activity = Activity::default();
+        activity.receive(3);
+        activity.enter(activity.intern("train.step"));
+        let (worker, mut watch) = (WorkerId::new(1), DeadlineWatch::new());
+        let missing = |moved| vec![(worker, Progress { moved, ..activity.progress() })];
+        assert!(watch.reply(&limits, "get", missing(0)).is_none());
+        thread::sleep(Duration::from_millis(5));
+        assert!(watch.reply(&limits, "get", missing(1 << 20)).is_some());
+    }
+
+    #[test]
+    fn the_deadline_for_calls_does_not_apply_to_the_data_plane() {
         let limits = Deadlines::default().with_call(Duration::ZERO);
         let inside = |name| {
             let activity = Activity::default();
@@ -155,14 +173,14 @@ mod tests {
             activity.enter(activity.intern(name));
             vec![(WorkerId::new(1), activity.progress())]
         };
-        assert!(Patience::new().reply(&limits, "sync_all", inside("train.step")).is_some());
-        assert!(Patience::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_none());
+        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("train.step")).is_some());
+        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_none());
         let limits = Deadlines { collective: Duration::ZERO, ..limits };
-        assert!(Patience::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_some());
+        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_some());
     }
 
     #[test]
-    fn a_worker_inside_a_function_is_named_before_those_that_wait_for_it() {
+    fn the_error_names_a_worker_inside_a_function_before_the_workers_that_wait_for_it() {
         let limits = Deadlines::default().with_call(Duration::ZERO).with_warn(Duration::ZERO);
         let (waits, hangs, connects) = (Activity::default(), Activity::default(), Activity::default());
         [&waits, &hangs].iter().for_each(|activity| activity.enter(activity.intern("train.step")));
@@ -170,12 +188,12 @@ mod tests {
         let op = waits.start_op(&Op::Barrier, 3);
         let missing = [&waits, &connects, &hangs].into_iter().enumerate();
         let missing: Vec<_> = missing.map(|(index, it)| (WorkerId::new(index as u32), it.progress())).collect();
-        let warning = Patience::new().warning(&limits, "sync_all", &missing).unwrap();
+        let warning = DeadlineWatch::new().warning(&limits, "sync_all", &missing).unwrap();
         assert_eq!(
             warning,
             "sync_all has waited 0ns for worker 2 inside `train.step` for 0ns; the limit for one call is 0ns"
         );
-        let late = Patience::new().reply(&limits, "sync_all", missing).unwrap().to_string();
+        let late = DeadlineWatch::new().reply(&limits, "sync_all", missing).unwrap().to_string();
         assert!(late.starts_with("sync_all: no end after 0ns: worker 2 does not answer: "), "{late}");
         op.end(true);
     }

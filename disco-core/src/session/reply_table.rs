@@ -1,4 +1,4 @@
-//! What came up from the workers: replies that somebody waits for, and the first failure.
+//! The session's inbox: awaited replies of workers, and the first failure.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,36 +12,36 @@ use crate::id::WorkerId;
 use crate::sync;
 use crate::worker_range::WorkerRange;
 
-/// The session's inbox.
+/// Pending replies, the first failure and the loss of one session.
 #[derive(Debug, Default)]
-pub(super) struct Mail {
-    state: Mutex<State>,
-    /// Whether `state` has a failure; read without the lock.
+pub(super) struct ReplyTable {
+    state: Mutex<TableState>,
+    /// Whether `state` has a failure; can be read without the lock.
     failed: AtomicBool,
-    /// A lane has room again, or the session failed.
-    pub(super) room: Event,
-    /// Set once; weak, since lanes own the mail.
+    /// Notified when a lane accepts frames again or the session failed.
+    pub(super) has_capacity: Event,
+    /// Set once. Weak, because lanes own the table.
     lanes: OnceLock<Vec<Weak<dyn Channel>>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TableState {
     epoch: u64,
     /// The root cause of this epoch.
     failure: Option<Arc<Failure>>,
-    /// The end of the session.
+    /// Why the session has ended.
     lost: Option<Error>,
     pending: HashMap<u64, Arc<Pending>>,
 }
 
-/// A command that wants replies.
+/// A command that awaits replies.
 #[derive(Debug)]
 pub(super) struct Pending {
     operation: &'static str,
     answers: Mutex<Answers>,
-    /// All replies are here, or none will come.
+    /// All replies have arrived, or no more will arrive.
     settled: AtomicBool,
-    /// Follows `settled`.
+    /// Notified after `settled` is set.
     pub(super) done: Event,
 }
 
@@ -49,24 +49,24 @@ pub(super) struct Pending {
 struct Answers {
     missing: Vec<WorkerId>,
     replies: Vec<(WorkerId, Reply)>,
-    /// Why the missing ones never come.
+    /// Why the missing replies will never arrive.
     end: Option<Error>,
 }
 
-/// Forgets a pending command when nobody waits for it any more.
+/// A wait for replies. Dropping it removes the pending command from the table.
 #[derive(Debug)]
 pub(super) struct Expected<'a> {
-    mail: &'a Mail,
+    reply_table: &'a ReplyTable,
     seq: u64,
     pub(super) pending: Arc<Pending>,
 }
 
-impl Mail {
+impl ReplyTable {
     pub(super) fn set_lanes(&self, lanes: &[Arc<dyn Channel>]) {
         self.lanes.get_or_init(|| lanes.iter().map(Arc::downgrade).collect());
     }
 
-    /// Prepares for replies to command `seq`, which is `operation`'s.
+    /// Registers command `seq` of `operation`, which awaits a reply of each worker in `from`.
     pub(super) fn expect(&self, operation: &'static str, seq: u64, from: Vec<WorkerId>) -> Expected<'_> {
         let mut state = self.lock();
         let end = state.lost.clone();
@@ -74,10 +74,10 @@ impl Mail {
         let answers = Mutex::new(Answers { missing: from, replies, end });
         let pending = Arc::new(Pending { operation, answers, settled, done: Event::new() });
         state.pending.insert(seq, pending.clone());
-        Expected { mail: self, seq, pending }
+        Expected { reply_table: self, seq, pending }
     }
 
-    /// Fails once a worker has, or once one is gone.
+    /// Fails once a worker has failed or is lost.
     pub(super) fn check(&self) -> Result<()> {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
@@ -86,17 +86,17 @@ impl Mail {
         self.root_cause().map_or(Ok(()), |failure| Err(Error::Worker(failure)))
     }
 
-    /// Fails once a worker is gone.
+    /// Fails once a worker is lost.
     pub(super) fn check_lost(&self) -> Result<()> {
         self.lock().lost.clone().map_or(Ok(()), Err)
     }
 
-    /// The failure that all others follow from.
+    /// The failure that caused the other failures of this epoch.
     pub(super) fn root_cause(&self) -> Option<Arc<Failure>> {
         self.lock().failure.clone()
     }
 
-    /// Starts an epoch, if this one has failed.
+    /// Starts the next epoch if this one has failed.
     pub(super) fn next_epoch(&self) -> Option<u64> {
         let mut state = self.lock();
         state.failure.take()?;
@@ -121,28 +121,28 @@ impl Mail {
         pending.into_values().for_each(|pending| pending.end(why.clone()));
     }
 
-    /// Ends all waits for replies. The workers have left or were given up.
+    /// Ends all waits for replies, after the workers have left or were detached.
     pub(super) fn close(&self) {
         let pending = std::mem::take(&mut self.lock().pending);
         pending.into_values().for_each(|pending| pending.close());
     }
 
-    /// Tells all lanes, and those who wait for room.
+    /// Sends an abort to all lanes and wakes commands that wait for a full lane.
     fn abort(&self, epoch: u64, cause: Arc<str>) {
         for lane in self.lanes.get().into_iter().flatten().filter_map(Weak::upgrade) {
-            if let Err(error) = lane.urgent(Signal::Abort { epoch, cause: cause.clone() }) {
+            if let Err(error) = lane.signal(Signal::Abort { epoch, cause: cause.clone() }) {
                 tracing::debug!(%error, ?lane, "can't be told of the abort");
             }
         }
-        self.room.notify(usize::MAX);
+        self.has_capacity.notify(usize::MAX);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TableState> {
         sync::lock(&self.state)
     }
 }
 
-impl Inbox for Mail {
+impl Inbox for ReplyTable {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
         let mut state = self.lock();
         let Some(pending) = state.pending.get(&seq).cloned() else { return };
@@ -166,7 +166,7 @@ impl Inbox for Mail {
                     return;
                 }
                 let first = state.failure.is_none();
-                // A failure that only follows from another gives way to it, whichever comes first.
+                // A root cause replaces a failure that only follows from an abort, in either order of arrival.
                 if state.failure.as_ref().is_none_or(|known| known.aborted && !failure.aborted) {
                     state.failure = Some(failure.clone());
                 }
@@ -180,7 +180,7 @@ impl Inbox for Mail {
     }
 
     fn room(&self, _: WorkerRange) {
-        self.room.notify(usize::MAX);
+        self.has_capacity.notify(usize::MAX);
     }
 
     fn left(&self, workers: WorkerRange) {
@@ -198,7 +198,7 @@ impl Inbox for Mail {
 }
 
 impl Pending {
-    /// The session was shut down before all replies came.
+    /// Ends the wait: the session was shut down before all replies arrived.
     fn close(&self) {
         self.end(Error::Closed(self.operation.to_owned()));
     }
@@ -217,7 +217,7 @@ impl Pending {
         self.done.notify(usize::MAX);
     }
 
-    /// The replies in the order of the workers, once all are here, or why they never will be.
+    /// The replies in worker order once all have arrived, or the error that ended the wait; none before that.
     pub(super) fn take(&self) -> Option<Result<Vec<Reply>>> {
         if !self.settled.load(Ordering::Acquire) {
             return None;
@@ -234,7 +234,7 @@ impl Pending {
         }
     }
 
-    /// Who has not replied.
+    /// Workers that have not replied.
     pub(super) fn missing(&self) -> Vec<WorkerId> {
         self.lock().missing.clone()
     }
@@ -246,7 +246,7 @@ impl Pending {
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        self.mail.lock().pending.remove(&self.seq);
+        self.reply_table.lock().pending.remove(&self.seq);
     }
 }
 
@@ -274,32 +274,33 @@ mod tests {
 
     #[test]
     fn a_wait_ends_when_a_worker_that_has_not_replied_leaves() {
-        let mail = Mail::default();
-        let (one, both) = (mail.expect("sync_worker", 1, all(1..2)), mail.expect("sync_all", 2, all(0..2)));
-        mail.reply(WorkerId::new(0), 2, Ok(Value::None));
-        mail.left(WorkerRange::new(0..1));
+        let reply_table = ReplyTable::default();
+        let (one, both) =
+            (reply_table.expect("sync_worker", 1, all(1..2)), reply_table.expect("sync_all", 2, all(0..2)));
+        reply_table.reply(WorkerId::new(0), 2, Ok(Value::None));
+        reply_table.left(WorkerRange::new(0..1));
         assert_eq!((text(&one), text(&both)), (None, None), "worker 0 has replied to all that it was asked");
-        mail.reply(WorkerId::new(1), 2, Ok(Value::None));
-        mail.left(WorkerRange::new(1..2));
+        reply_table.reply(WorkerId::new(1), 2, Ok(Value::None));
+        reply_table.left(WorkerRange::new(1..2));
         assert_eq!(text(&one).unwrap(), "sync_worker: the session is shut down");
         assert_eq!(text(&both).unwrap(), "[Ok(None), Ok(None)]", "replies that came before are delivered");
     }
 
     #[test]
-    fn a_loss_that_was_known_first_is_what_waits_end_with() {
-        let mail = Mail::default();
-        let before = mail.expect("get", 1, all(0..1));
+    fn waits_end_with_the_first_known_loss() {
+        let reply_table = ReplyTable::default();
+        let before = reply_table.expect("get", 1, all(0..1));
         let peer = LostPeer::Workers { workers: WorkerRange::new(1..2), node: None };
-        mail.lose(&Error::lost(peer, LossCause::Other("it is gone".into())));
-        let after = mail.expect("get", 2, all(0..1));
-        mail.close();
+        reply_table.lose(&Error::peer_lost(peer, LossCause::Other("it is gone".into())));
+        let after = reply_table.expect("get", 2, all(0..1));
+        reply_table.close();
         for expected in [before, after] {
             assert_eq!(text(&expected).unwrap(), "worker 1 lost: it is gone");
         }
     }
 
-    /// An executor that polls as soon as a task is woken, on the thread that wakes it.
-    struct Inline(Arc<Mail>, Mutex<mpsc::Sender<()>>);
+    /// An executor that polls a woken task at once, on the thread that wakes it.
+    struct Inline(Arc<ReplyTable>, Mutex<mpsc::Sender<()>>);
 
     impl Wake for Inline {
         fn wake(self: Arc<Self>) {
@@ -310,19 +311,19 @@ mod tests {
 
     #[test]
     fn a_waker_may_use_the_session() {
-        let ends: [fn(&Mail); 4] = [
-            |mail| mail.lose(&Error::NoCommunicator),
-            |mail| mail.close(),
-            |mail| mail.left(WorkerRange::new(0..1)),
-            |mail| mail.reply(WorkerId::new(0), 1, Ok(Value::None)),
+        let ends: [fn(&ReplyTable); 4] = [
+            |reply_table| reply_table.lose(&Error::NoCommunicator),
+            |reply_table| reply_table.close(),
+            |reply_table| reply_table.left(WorkerRange::new(0..1)),
+            |reply_table| reply_table.reply(WorkerId::new(0), 1, Ok(Value::None)),
         ];
         for end in ends {
-            let mail = Arc::new(Mail::default());
+            let reply_table = Arc::new(ReplyTable::default());
             let (tell, told) = mpsc::channel();
-            let waker = Waker::from(Arc::new(Inline(mail.clone(), Mutex::new(tell))));
-            let other = mail.clone();
+            let waker = Waker::from(Arc::new(Inline(reply_table.clone(), Mutex::new(tell))));
+            let other = reply_table.clone();
             thread::spawn(move || {
-                let expected = mail.expect("get", 1, all(0..1));
+                let expected = reply_table.expect("get", 1, all(0..1));
                 let mut done = expected.pending.done.listen();
                 assert!(done.poll(&mut Context::from_waker(&waker)).is_pending());
                 end(&other);

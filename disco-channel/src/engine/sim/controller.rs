@@ -1,4 +1,4 @@
-//! The controller's machine: the driver of its engine.
+//! The simulated controller: the driver of its engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -6,64 +6,64 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disco_core::store::{MemoryStore, SharedStore};
-use disco_core::wire::{Assignment, Message, Packet, Pieces, RingPlace, Welcome};
+use disco_core::wire::{Assignment, Message, Packet, Pieces, RingPlace, Transfer, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Frame, Result, Value, WorkerRange, World as Size};
 
 use super::link::{Arrival, Link, Side};
 use super::plan::{Kind, Plan};
 use super::session::Session;
-use super::world::{At, What, World};
-use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack};
-use crate::engine::credit::{CAPACITY, UNREAD};
-use crate::engine::limits::CHUNK;
-use crate::shared_ring::Whom;
+use super::world::{Micros, What, World};
+use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack, pack_after};
+use crate::engine::credit::{MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES};
+use crate::engine::limits::CHUNK_BYTES;
+use crate::shared_ring::WakeTarget;
 use crate::token::Token;
 
-/// What the members of the session know.
+/// The token of the session.
 pub(super) const SECRET: &str = "the token of this simulation";
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
 const START: Duration = Duration::from_secs(30);
 
-/// Records that the ring takes.
+/// Capacity of the ring in records.
 const RECORDS: usize = 64;
-/// Bytes of a frame that goes through it.
-const INLINE: usize = 64 << 10;
+/// Largest frame that goes through the ring, in bytes.
+const MAX_INLINE_BYTES: usize = 64 << 10;
 
-/// The answer to a question: its connection and number.
+/// The answer to a request, with its connection and id.
 type Answer = (Conn, u64, Result<Value>);
 
-/// The controller's machine.
-pub(super) struct Lead {
+/// The simulated controller.
+pub(super) struct SimController {
     engine: Controller,
     pub(super) conns: BTreeMap<Conn, usize>,
-    /// Connections over which messages come.
+    /// Connections that carry messages.
     listens: BTreeSet<Conn>,
     accepts: bool,
-    timer: Option<At>,
+    timer: Option<Micros>,
     pub(super) frozen: bool,
-    /// The reactor thread does nothing.
+    /// The reactor thread is stalled.
     pub(super) stalled: bool,
     pub(super) ring: Ring,
     pub(super) deferred: Vec<What>,
     pub(super) store: Arc<MemoryStore>,
     answers: Arc<Mutex<Vec<Answer>>>,
     pub(super) session: Session,
-    /// The plan has done something to it that may end any host.
-    pub(super) is_harmed: bool,
-    /// The reactor thread does what the engine wants: it looks for timeouts afterwards.
+    /// A disruption of the controller may lose any host.
+    pub(super) is_disrupted: bool,
+    /// The reactor thread carries out actions, and computes its timeout afterwards.
     is_acting: bool,
     pub(super) is_over: bool,
-    /// The program has let go of the lane.
+    /// The program has dropped the lane.
     is_dropped: bool,
-    /// Frames that went to all hosts, and their bytes.
+    /// Number and bytes of frames sent to all hosts.
     pub(super) posted: (u64, u64),
-    /// The bytes among them of frames that are not large.
+    /// Bytes of frames that are not large, of those in `posted`.
     posted_small: u64,
 }
 
-/// The ring to worker processes: records written, and read by each that is not retired.
+/// The ring to worker processes: the numbers of records written, and read by each reader that is not retired.
 pub(super) struct Ring {
     written: u64,
     readers: Vec<Option<u64>>,
@@ -75,12 +75,12 @@ impl Ring {
         slowest.map_or(usize::MAX, |slowest| RECORDS - (self.written - slowest) as usize)
     }
 
-    /// Whether a reader is waited for.
+    /// Whether a reader is not retired.
     pub(super) fn has(&self, reader: usize) -> bool {
         self.readers.get(reader).is_some_and(Option::is_some)
     }
 
-    /// A reader takes a record. Returns whether it has to say so.
+    /// Advances a reader. Returns whether it has to tell the writer of room.
     pub(super) fn advance(&mut self, reader: usize) -> bool {
         let Some(read) = &mut self.readers[reader] else { return false };
         *read += 1;
@@ -88,12 +88,12 @@ impl Ring {
     }
 }
 
-/// A token.
+/// Makes a token.
 pub(super) fn token(text: &str) -> Token {
     Token::new(text).expect("long enough")
 }
 
-/// The messages of some packets.
+/// Decodes the messages of packets.
 pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -113,16 +113,28 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message>
     })
 }
 
-/// A packet that is read part by part, as the reactor does.
+/// Reads a packet part by part, as the reactor does.
 fn packet(pieces: &Pieces) -> Result<Vec<u8>> {
     let mut packet = Vec::with_capacity(pieces.byte_len());
     while packet.len() < pieces.byte_len() {
-        packet.extend(pieces.read(packet.len(), CHUNK)?);
+        packet.extend(pieces.read(packet.len(), CHUNK_BYTES)?);
     }
     Ok(packet)
 }
 
-impl Lead {
+/// The packets of a transfer.
+fn parts(transfer: &Transfer, content: &Pieces) -> Result<Vec<Arc<[u8]>>> {
+    let (bytes, mut parts, mut sent) = (content.byte_len(), Vec::new(), 0);
+    while sent < bytes {
+        let part = content.read(sent, CHUNK_BYTES.min(bytes - sent))?;
+        sent += part.len();
+        let message = Message::Ahead { transfer: transfer.id(), left: (bytes - sent) as u64, bytes: part.into() };
+        parts.push(message.encode()?.into());
+    }
+    Ok(parts)
+}
+
+impl SimController {
     pub(super) fn new(plan: &Plan, now: Instant) -> Self {
         let workers = WorkerRange::new(0..plan.workers() as u32);
         let size = Size::new(plan.workers(), 1).expect("some workers");
@@ -162,7 +174,7 @@ impl Lead {
             store: Arc::default(),
             answers: Arc::default(),
             session: Session::default(),
-            is_harmed: false,
+            is_disrupted: false,
             is_acting: false,
             is_over: false,
             is_dropped: false,
@@ -171,13 +183,13 @@ impl Lead {
         }
     }
 
-    /// Whether the lane has room for a small command whatever peers have read: its credit would not be used up by all commands so
-    /// far, but for the bytes of the large ones.
+    /// Whether the lane has room for a small command whatever peers have read: its credit would not be used up by all
+    /// commands so far, but for the bytes of the large ones.
     pub(super) fn must_take_small(&self) -> bool {
-        self.posted.0 < CAPACITY && self.posted_small < UNREAD && self.ring.room() > 0
+        self.posted.0 < MAX_UNREAD_FRAMES && self.posted_small < MAX_UNREAD_BYTES && self.ring.room() > 0
     }
 
-    /// Frames that the lane takes now; the small ones have bytes for themselves.
+    /// Frames that the lane takes now. Small frames have a limit of bytes of their own.
     pub(super) fn room(&self, is_large: bool) -> usize {
         let credit = if is_large { self.engine.room() } else { self.engine.room_for_small() };
         credit.min(self.ring.room())
@@ -192,98 +204,120 @@ impl Lead {
         self.conns.get(&self.engine.conn(peer)?).copied()
     }
 
-    /// Whether it is known which workers did not leave.
+    /// Whether the close has finished, so that the stuck workers are known.
     pub(super) fn is_closed_for_good(&self) -> bool {
         self.engine.stuck().is_some()
     }
 }
 
 impl World {
-    /// Everything begins.
+    /// Schedules the first events.
     pub(super) fn begin(&mut self) {
         if self.plan.has_processes() {
             for index in 0..self.hosts.len() {
-                self.tell_lead(Event::Started(index, Some(100 + index as u32)));
+                self.tell_controller(Event::Started(index, Some(100 + index as u32)));
             }
         }
         for index in 0..self.hosts.len() {
             let after = self.random.of(0..300_000);
             self.at(after, What::Connect(index));
         }
-        for (at, harm) in self.plan.harms.clone() {
-            self.at(at, What::Harm(harm));
+        for (at, disruption) in self.plan.disruptions.clone() {
+            self.at(at, What::Disruption(disruption));
         }
-        self.lead_acts();
+        self.controller_acts();
     }
 
-    /// Connects to the controller, if that listens.
+    /// Connects to the controller, if it listens.
     pub(super) fn open(&mut self, host: usize) -> Option<usize> {
-        if !self.lead.accepts || !self.lead.engine.accepts() {
+        if !self.controller.accepts || !self.controller.engine.accepts() {
             return None;
         }
         let link = self.links.len();
         let conn = Conn { slot: link as u32, generation: 1 };
         self.links.push(Link::new(conn, host));
-        self.lead.conns.insert(conn, link);
+        self.controller.conns.insert(conn, link);
         let origin = match self.plan.kind {
             Kind::Nodes => {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_000 + link as u16));
                 Origin::Tcp { address, nonce: self.nonce() }
             }
             Kind::Processes => {
-                self.lead.listens.insert(conn);
-                // A stranger's process is none of the session's.
+                self.controller.listens.insert(conn);
+                // The session does not know an intruder's process.
                 Origin::Unix { pid: Some(100 + host as u32) }
             }
         };
-        self.tell_lead(Event::Opened(conn, origin));
+        self.tell_controller(Event::Opened(conn, origin));
         Some(link)
     }
 
-    /// The controller's engine takes something in.
-    pub(super) fn tell_lead(&mut self, event: Event) {
+    /// Feeds an event to the controller's engine.
+    pub(super) fn tell_controller(&mut self, event: Event) {
         let now = self.instant();
-        self.lead.is_dropped |= matches!(event, Event::Dropped);
+        self.controller.is_dropped |= matches!(event, Event::Dropped);
         let is_call = matches!(event, Event::Signal(_) | Event::Close(_) | Event::Dropped);
-        self.lead.engine.handle(event, now);
-        if is_call { self.lead_was_called() } else { self.lead_acts() }
+        self.controller.engine.handle(event, now);
+        if is_call { self.controller_was_called() } else { self.controller_acts() }
     }
 
-    /// A thread of the program has called the lane: it writes, and wakes the reactor only if the engine says so.
-    fn lead_was_called(&mut self) {
-        self.lead_writes();
-        if self.lead.stalled {
+    /// Models the end of a call of a lane's method: the calling thread writes, and wakes the reactor only if the engine
+    /// asks for it.
+    fn controller_was_called(&mut self) {
+        self.controller_writes();
+        if self.controller.stalled {
             return;
         }
-        if self.lead.engine.take_wake() {
-            return self.lead_acts();
+        if self.controller.engine.take_wake() {
+            return self.controller_acts();
         }
-        let Some(timeout) = self.lead.engine.next_timeout().filter(|_| !self.lead.is_acting) else { return };
+        let Some(timeout) = self.controller.engine.next_timeout().filter(|_| !self.controller.is_acting) else {
+            return;
+        };
         let due = self.now + self.until(timeout);
-        if self.lead.timer.is_none_or(|timer| due < timer) {
+        if self.controller.timer.is_none_or(|timer| due < timer) {
             self.breach(format!("the reactor is not woken for a timeout at {due} us"));
         }
     }
 
-    pub(super) fn lead_goes_on_closing(&mut self) {
+    pub(super) fn controller_continues_closing(&mut self) {
         let now = self.instant();
-        self.lead.engine.go_on_closing(now);
-        self.lead_was_called();
+        self.controller.engine.go_on_closing(now);
+        self.controller_was_called();
     }
 
-    pub(super) fn lead_timer(&mut self) {
-        self.lead.timer = None;
-        self.tell_lead(Event::Timer);
+    pub(super) fn controller_timer(&mut self) {
+        self.controller.timer = None;
+        self.tell_controller(Event::Timer);
     }
 
-    pub(super) fn lead_hears_end(&mut self, host: usize) {
+    pub(super) fn controller_reaps(&mut self, host: usize) {
         self.hosts[host].is_reaped = true;
-        self.tell_lead(Event::Ended(host, Some(self.hosts[host].status)));
+        self.tell_controller(Event::Ended(host, Some(self.hosts[host].status)));
     }
 
-    /// A frame goes to all members.
-    pub(super) fn lead_sends(&mut self, frame: &Arc<Frame>) {
-        let now = self.instant();
+    /// Sends large tensors ahead of their frame, as sessions do on lanes without shared memory, or withdraws them.
+    fn controller_sends_ahead(&mut self, frame: &Frame) -> Option<Arc<Transfer>> {
+        let Ok(Some(content)) = Pieces::of_tensors(frame.command().values()) else { return None };
+        if self.plan.has_ring || self.random.percent(30) {
+            return None;
+        }
+        let transfer = Arc::new(Transfer::new(frame.seq(), content.byte_len(), Arc::default()));
+        self.controller.engine.send_ahead(None, &transfer, Some(&Arc::new(content)));
+        self.controller_was_called();
+        if self.random.percent(30) {
+            self.controller.engine.send_ahead(None, &transfer, None);
+            self.controller_was_called();
+            return None;
+        }
+        Some(transfer)
+    }
+
+    /// Sends a frame to all members.
+    pub(super) fn controller_sends(&mut self, mut frame: Frame) {
+        let transfer = self.controller_sends_ahead(&frame);
+        transfer.iter().for_each(|transfer| frame.set_transfer(transfer));
+        let (now, frame) = (self.instant(), Arc::new(frame));
         // Kept until all hosts have the frame, as the session does.
         let pieces = frame.pieces();
         let size = match &pieces {
@@ -294,25 +328,26 @@ impl World {
             Ok(size) => size,
             Err(error) => return self.breach(format!("a frame does not go: {error}")),
         };
-        self.lead.engine.note(frame.command());
-        let is_inline = self.plan.has_ring && size <= INLINE;
-        let sent = match (self.plan.has_ring, pack(frame)) {
-            (true, _) if is_inline => Ok(()),
-            (true, Ok(Some(load))) => {
-                self.lead.engine.post(&load, Whom::All);
+        self.controller.engine.note(frame.command());
+        let is_inline = self.plan.has_ring && size <= MAX_INLINE_BYTES;
+        let sent = match (self.plan.has_ring, pack_after(&frame), pack(&frame)) {
+            (true, ..) if is_inline => Ok(()),
+            (true, _, Ok(Some(load))) => {
+                self.controller.engine.post(&load, WakeTarget::All);
                 Ok(())
             }
-            _ => self.lead.engine.submit(frame, now),
+            (_, Ok(Some(load)), _) => self.controller.engine.submit_packed(&frame, Some(load), now),
+            _ => self.controller.engine.submit(&frame, now),
         };
         if let Err(error) = sent {
             self.breach(format!("a frame does not go: {error}"));
         }
         if !is_inline {
-            self.lead.posted = (self.lead.posted.0 + 1, self.lead.posted.1 + size as u64);
-            self.lead.posted_small += if size > INLINE { 0 } else { size as u64 };
+            self.controller.posted = (self.controller.posted.0 + 1, self.controller.posted.1 + size as u64);
+            self.controller.posted_small += if size > MAX_INLINE_BYTES { 0 } else { size as u64 };
         }
         if self.plan.has_ring {
-            self.lead.ring.written += 1;
+            self.controller.ring.written += 1;
             let frame = is_inline.then(|| frame.clone());
             for host in 0..self.hosts.len() {
                 let ring = &mut self.hosts[host].ring;
@@ -323,73 +358,81 @@ impl World {
                 }
             }
         }
-        self.lead_was_called();
+        self.controller_was_called();
     }
 
-    fn lead_writes(&mut self) {
-        while let Some(write) = self.lead.engine.next_write() {
-            let Some(link) = self.lead.conns.get(&write.conn).copied() else { continue };
-            let bytes = match &write.pieces {
-                None => write.bytes,
-                Some(pieces) => match packet(pieces) {
-                    Ok(packet) => packet.into(),
-                    Err(error) => return self.breach(format!("a tensor can't be read: {error}")),
-                },
+    fn controller_writes(&mut self) {
+        while let Some(write) = self.controller.engine.next_write() {
+            let Some(link) = self.controller.conns.get(&write.conn).copied() else { continue };
+            let packets = match (&write.pieces, write.order, &write.transfer) {
+                (Some(content), Order::Ahead, Some(transfer)) => parts(transfer, content),
+                (None, Order::Withdrawn, Some(transfer)) => {
+                    Message::Withdraw(transfer.id()).encode().map(|packet| vec![packet.into()])
+                }
+                (Some(pieces), ..) => packet(pieces).map(|packet| vec![packet.into()]),
+                (None, ..) => Ok(vec![write.bytes]),
             };
-            if !self.write(link, Side::Member, &bytes, write.order) {
+            let packets = match packets {
+                Ok(packets) => packets,
+                Err(error) => return self.breach(format!("a packet can't be made: {error}")),
+            };
+            let is_taken = packets.iter().all(|packet| self.write(link, Side::Member, packet, write.order));
+            if !is_taken {
                 let (now, unread) = (self.instant(), self.links[link].backlog(Side::Member));
                 if let Some(host) = self.hosts.get_mut(self.links[link].host) {
-                    host.is_harmed = true;
+                    host.is_disrupted = true;
                 }
-                self.lead.engine.handle(Event::Full(write.conn, unread), now);
+                self.controller.engine.handle(Event::Full(write.conn, unread), now);
             }
         }
     }
 
-    /// Does what the engine wants, as the reactor thread.
-    pub(super) fn lead_acts(&mut self) {
-        self.lead.is_acting = true;
+    /// Carries out the engine's actions, as the reactor thread.
+    pub(super) fn controller_acts(&mut self) {
+        self.controller.is_acting = true;
         loop {
-            self.lead_writes();
-            match self.lead.engine.next_action() {
-                Some(action) => self.lead_does(action),
+            self.controller_writes();
+            match self.controller.engine.next_action() {
+                Some(action) => self.controller_does(action),
                 None => break,
             }
         }
-        let answers = std::mem::take(&mut *self.lead.answers.lock().expect("one thread"));
+        let answers = std::mem::take(&mut *self.controller.answers.lock().expect("one thread"));
         for (conn, id, result) in answers {
-            self.lead_answers(conn, id, result);
+            self.controller_answers(conn, id, result);
         }
-        // The reactor looks for timeouts by itself.
-        self.lead.engine.take_wake();
-        // As the lane does once it is closed.
-        if self.lead.engine.stuck().is_some() && !self.lead.is_dropped {
-            return self.tell_lead(Event::Dropped);
+        // The reactor thread computes its timeout anyway.
+        self.controller.engine.take_wake();
+        // The lane is dropped after it is closed.
+        if self.controller.engine.stuck().is_some() && !self.controller.is_dropped {
+            return self.tell_controller(Event::Dropped);
         }
-        self.lead.is_acting = false;
-        if let Some(timeout) = self.lead.engine.next_timeout() {
+        self.controller.is_acting = false;
+        if let Some(timeout) = self.controller.engine.next_timeout() {
             let after = self.until(timeout);
             let at = self.now + after;
-            if self.lead.timer.is_none_or(|timer| at < timer) {
-                self.lead.timer = Some(at);
+            if self.controller.timer.is_none_or(|timer| at < timer) {
+                self.controller.timer = Some(at);
                 self.at(after, What::Timer(None));
             }
         }
     }
 
-    fn lead_does(&mut self, action: Action) {
+    fn controller_does(&mut self, action: Action) {
         match action {
-            Action::Listen(conn, _) => _ = self.lead.listens.insert(conn),
+            Action::Listen(conn, _) => _ = self.controller.listens.insert(conn),
             Action::Close(conn) => {
-                if let Some(link) = self.lead.conns.remove(&conn) {
-                    self.lead.listens.remove(&conn);
+                if let Some(link) = self.controller.conns.remove(&conn) {
+                    self.controller.listens.remove(&conn);
                     self.close_link(link, Side::Controller, true);
                 }
             }
             Action::Flush => (0..self.links.len()).for_each(|link| self.pump(link, Side::Member)),
-            Action::StopAccepting => self.lead.accepts = false,
+            Action::StopAccepting => self.controller.accepts = false,
             Action::Output { from, line, .. } => self.output(from, &line),
-            Action::Retire(host) => self.lead.ring.readers.iter_mut().skip(host).take(1).for_each(|it| *it = None),
+            Action::Retire(host) => {
+                self.controller.ring.readers.iter_mut().skip(host).take(1).for_each(|it| *it = None)
+            }
             Action::Kill(host) => {
                 self.show(|| format!("host {host} is killed"));
                 self.hosts[host].frozen = false;
@@ -402,13 +445,13 @@ impl World {
             Action::Left(workers) => self.left(workers),
             Action::Lost(workers, why) => self.lost(workers, &why),
             Action::Ask { conn, id, epoch, call } => {
-                let answers = self.lead.answers.clone();
+                let answers = self.controller.answers.clone();
                 let tell = move |result| answers.lock().expect("one thread").push((conn, id, result));
-                self.lead.store.call(epoch, call, Box::new(tell));
+                self.controller.store.call(epoch, call, Box::new(tell));
             }
             Action::Over => {
                 self.show(|| "the lane is over".to_owned());
-                if std::mem::replace(&mut self.lead.is_over, true) {
+                if std::mem::replace(&mut self.controller.is_over, true) {
                     self.breach("the lane is over twice");
                 }
                 self.check_over();
@@ -417,34 +460,34 @@ impl World {
         }
     }
 
-    fn lead_answers(&mut self, conn: Conn, id: u64, result: Result<Value>) {
-        let Some(link) = self.lead.conns.get(&conn).copied() else { return };
+    fn controller_answers(&mut self, conn: Conn, id: u64, result: Result<Value>) {
+        let Some(link) = self.controller.conns.get(&conn).copied() else { return };
         match (Message::Answer { id, result }).encode() {
             Ok(packet) => _ = self.write(link, Side::Member, &packet.into(), Order::Urgent),
             Err(error) => self.breach(format!("an answer can't be sent: {error}")),
         }
     }
 
-    /// Something arrives at the controller.
-    pub(super) fn lead_receives(&mut self, link: usize, what: Arrival) {
+    /// Handles an arrival at the controller.
+    pub(super) fn controller_receives(&mut self, link: usize, what: Arrival) {
         let conn = self.links[link].conn;
-        if !self.lead.conns.contains_key(&conn) {
+        if !self.controller.conns.contains_key(&conn) {
             return;
         }
         match what {
-            Arrival::Part => self.tell_lead(Event::Heard(conn)),
-            Arrival::End => self.tell_lead(Event::Hung(conn, None)),
-            Arrival::Bytes(bytes) if !self.lead.listens.contains(&conn) => {
-                self.tell_lead(Event::Bytes(conn, bytes.to_vec()));
+            Arrival::Part => self.tell_controller(Event::Heard(conn)),
+            Arrival::End => self.tell_controller(Event::Hung(conn, None)),
+            Arrival::Bytes(bytes) if !self.controller.listens.contains(&conn) => {
+                self.tell_controller(Event::Bytes(conn, bytes.to_vec()));
             }
             Arrival::Bytes(bytes) => {
                 for message in messages(&bytes) {
                     match message {
                         Ok(message) => {
                             self.show(|| format!("controller hears of {}: {message}", self.links[link].host));
-                            self.tell_lead(Event::Message(conn, message));
+                            self.tell_controller(Event::Message(conn, message));
                         }
-                        Err(error) => self.tell_lead(Event::Garbage(conn, error)),
+                        Err(error) => self.tell_controller(Event::Garbage(conn, error)),
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! The workers of a lane that was started.
+//! The worker threads of a started lane.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -10,25 +10,26 @@ use disco_core::{Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 use super::endpoint::ThreadEndpoint;
 use super::exits::Exits;
 use super::work::{self, Run};
-use crate::ring::{self, Handle, Refused, Writer};
+use crate::ring::{self, Refused, RingControl, Writer};
 
-/// How long aborted workers have to leave after the limit.
-const GRACE: Duration = Duration::from_millis(500);
+/// How long workers have to end after they were aborted, once the limit for leaving has passed.
+const ABORT_GRACE: Duration = Duration::from_millis(500);
 
-/// Threads, and what reaches them. Dropping it lets them go: they leave at the next opportunity, nobody waits.
-pub(super) struct Crew {
-    /// Only the holder of the session's order ticket sends, so that the lock is free.
+/// The threads of a lane, and the ring, links and exits that they share with it. Dropping the set closes the ring
+/// without waiting.
+pub(super) struct WorkerSet {
+    /// Only the holder of the session's order ticket sends, so the lock is uncontended.
     frames: Mutex<Writer<Arc<Frame>>>,
-    pub(super) ring: Handle<Arc<Frame>>,
+    pub(super) ring: RingControl<Arc<Frame>>,
     pub(super) exits: Arc<Exits>,
     /// In order of workers, as are `threads`.
     pub(super) links: Vec<Arc<Link>>,
-    /// `None`: was joined or detached.
+    /// `None` once joined or detached.
     threads: Mutex<Vec<Option<JoinHandle<()>>>>,
 }
 
-impl Crew {
-    /// Starts a thread for each of `workers`, as many as a ring can have readers at most.
+impl WorkerSet {
+    /// Starts a thread for each of `workers`, at most [`ring::MAX_READERS`].
     pub(super) fn start(
         workers: WorkerRange,
         shared: &Arc<Shared>,
@@ -41,48 +42,49 @@ impl Crew {
             move || inbox.room(workers)
         };
         let (writer, readers) = ring::ring(ring::CAPACITY, count, on_room);
-        let crew = Self {
-            ring: writer.handle(),
+        let worker_set = Self {
+            ring: writer.control(),
             frames: Mutex::new(writer),
             exits: Arc::new(Exits::new(count)),
             links: workers.iter().map(|worker| Arc::new(link(worker, shared, inbox))).collect(),
             threads: Mutex::new(Vec::with_capacity(count)),
         };
-        for (index, ((worker, frames), link)) in workers.iter().zip(readers).zip(&crew.links).enumerate() {
+        for (index, ((worker, frames), link)) in workers.iter().zip(readers).zip(&worker_set.links).enumerate() {
             let endpoint = ThreadEndpoint { worker, frames, link: link.clone(), inbox: inbox.clone() };
-            let thread = work::spawn(run, endpoint, &crew.exits, index).inspect_err(|_| crew.let_go())?;
-            crew.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Some(thread));
+            let thread =
+                work::spawn(run, endpoint, &worker_set.exits, index).inspect_err(|_| worker_set.shut_down())?;
+            worker_set.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Some(thread));
         }
-        Ok(crew)
+        Ok(worker_set)
     }
 
     pub(super) fn send(&self, frame: &Arc<Frame>) -> Result<(), Refused> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner).send(frame)
     }
 
-    /// Tells everybody to leave, now.
-    pub(super) fn let_go(&self) {
+    /// Tells all workers to end now.
+    pub(super) fn shut_down(&self) {
         self.exits.expect();
         self.ring.close();
     }
 
-    /// Waits for the workers until `limit`, or until the limit of a concurrent caller if that is earlier. Joins the threads that have left,
-    /// detaches the others, and returns the indices of the detached ones.
-    pub(super) fn dismiss(&self, limit: Duration) -> Vec<usize> {
+    /// Waits for the workers until `limit`, or until the limit of a concurrent caller if that is earlier. Joins the
+    /// threads that have left, detaches the others, and returns the indices of the detached ones.
+    pub(super) fn join(&self, limit: Duration) -> Vec<usize> {
         self.exits.wait_until_earliest(Instant::now().checked_add(limit));
-        self.let_go();
-        // Whoever waits on a peer that is stuck is not stuck itself.
+        self.shut_down();
+        // Ends collectives of workers that only wait for a stuck peer.
         let cause = "the session shuts down".into();
         self.links.iter().for_each(|link| link.abort(u64::MAX, &cause));
-        let grace = Instant::now().checked_add(GRACE);
+        let grace = Instant::now().checked_add(ABORT_GRACE);
         self.exits.wait(|| grace);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
         for (index, thread) in threads.iter_mut().enumerate() {
             match thread.take() {
-                // What it panicked with was reported by the thread itself.
+                // The thread itself has reported its panic.
                 Some(thread) if self.exits.has_left(index) => drop(thread.join()),
-                // Also one that another caller has detached: all callers name it.
+                // All concurrent callers name a stuck thread, whichever of them has detached it.
                 _ if !self.exits.has_left(index) => stuck.push(index),
                 _ => {}
             }
@@ -91,9 +93,9 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerSet {
     fn drop(&mut self) {
-        self.let_go();
+        self.shut_down();
     }
 }
 

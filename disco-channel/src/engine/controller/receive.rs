@@ -1,4 +1,4 @@
-//! Messages of peers.
+//! Handles messages of peers.
 
 use std::time::Instant;
 
@@ -11,22 +11,22 @@ use disco_core::{Error, Result, WorkerId, WorkerRange};
 use super::closing::Leave;
 use super::event::{Action, Conn};
 use super::machine::Controller;
-use super::peer::{Cause, Kind, State};
+use super::peer::{Cause, Kind, PeerState};
 use crate::engine::fault::{self, Fault};
 
 impl Controller {
-    /// A peer says something.
-    pub(super) fn hear(&mut self, index: usize, conn: Conn, message: Message, now: Instant) {
+    /// Handles a message of a peer. A message that breaks the protocol closes the connection.
+    pub(super) fn receive(&mut self, index: usize, conn: Conn, message: Message, now: Instant) {
         self.peers[index].liveness.heard(now);
-        match self.hear_peer(index, conn, message) {
+        match self.receive_from_peer(index, conn, message) {
             Ok(None) => {}
             Ok(Some(cause)) => self.close(index, cause, now),
             Err(error) => self.close(index, Cause::Known(garbage(&error)), now),
         }
     }
 
-    /// Returns why the peer ends, if this message is its last one.
-    fn hear_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Cause>> {
+    /// Returns why the peer ends if this message is its last one.
+    fn receive_from_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Cause>> {
         let (kind, peer) = (self.kind, &mut self.peers[index]);
         let worker = peer.workers.first();
         match message {
@@ -37,30 +37,30 @@ impl Controller {
                 }
             }
             Message::Ask { epoch, .. } if epoch > self.epoch => {
-                return Err(Error::protocol(format!("a question in epoch {epoch}, which nobody has begun")));
+                return Err(Error::protocol(format!("a request in epoch {epoch}, which has not begun")));
             }
             Message::Ask { id, epoch, call } => self.out.act(Action::Ask { conn, id, epoch, call }),
             Message::Bye(why) => return Ok(Some(Cause::Known(LossCause::Said(why)))),
             Message::Alive if kind == Kind::Node => {}
             Message::Ready if kind == Kind::Node => {
-                peer.state = State::Ready(conn);
+                peer.state = PeerState::Ready(conn);
                 self.start_if_ready();
             }
             Message::From { worker, message } if kind == Kind::Node => {
                 if !peer.workers.contains(worker) {
                     return Err(Error::protocol(format!("{worker} is none of its workers")));
                 }
-                self.hear_node(index, worker, *message)?;
+                self.receive_from_node(index, worker, *message)?;
             }
             Message::Left(stuck) if kind == Kind::Node => return Ok(Some(Cause::Left(stuck))),
-            message if kind == Kind::Process => return self.hear_process(conn, worker, message),
+            message if kind == Kind::Process => return self.receive_from_process(conn, worker, message),
             other => return Err(Error::protocol(other.to_string())),
         }
         Ok(None)
     }
 
-    /// What a node says of one of its workers.
-    fn hear_node(&mut self, index: usize, worker: WorkerId, message: Message) -> Result<()> {
+    /// Handles a message of a node about one of its workers.
+    fn receive_from_node(&mut self, index: usize, worker: WorkerId, message: Message) -> Result<()> {
         match message {
             Message::Output { is_err, line } => {
                 let from = format!("node {} {worker}", index + 1);
@@ -72,16 +72,16 @@ impl Controller {
             Message::Lost(_) if fault::is_planted(Fault::LossIgnored) => {}
             Message::Lost(why) => {
                 let (workers, node) = (WorkerRange::one(worker), Some(self.node(index)));
-                self.out.act(Action::Lost(workers, Error::lost(LostPeer::Workers { workers, node }, why)));
+                self.out.act(Action::Lost(workers, Error::peer_lost(LostPeer::Workers { workers, node }, why)));
             }
             Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(WorkerRange::one(worker))),
-            message => self.hear_worker(worker, message)?,
+            message => self.receive_from_worker(worker, message)?,
         }
         Ok(())
     }
 
-    /// What only the process of a worker says.
-    fn hear_process(&mut self, conn: Conn, worker: WorkerId, message: Message) -> Result<Option<Cause>> {
+    /// Handles a message that only worker processes send.
+    fn receive_from_process(&mut self, conn: Conn, worker: WorkerId, message: Message) -> Result<Option<Cause>> {
         match message {
             Message::Share { name, .. } | Message::Unshare(name)
                 if SharedFd::from_bits(name).owner() != Some(worker) =>
@@ -94,13 +94,13 @@ impl Controller {
                 self.out.act(Action::Receive { conn, id, name: SharedFd::from_bits(name) });
             }
             Message::Shutdown => return Ok(Some(Cause::Left(String::new()))),
-            message => self.hear_worker(worker, message)?,
+            message => self.receive_from_worker(worker, message)?,
         }
         Ok(None)
     }
 
-    /// What a worker says, wherever it is.
-    fn hear_worker(&mut self, worker: WorkerId, message: Message) -> Result<()> {
+    /// Handles a message that workers of processes and of nodes send.
+    fn receive_from_worker(&mut self, worker: WorkerId, message: Message) -> Result<()> {
         match message {
             Message::Progress(progress) => {
                 if let Some((peer, at)) = self.place(worker) {
@@ -131,7 +131,7 @@ impl Controller {
     }
 }
 
-/// The peer broke the protocol.
+/// The loss cause of a peer that broke the protocol.
 pub(super) fn garbage(error: &Error) -> LossCause {
     LossCause::Garbage(format!("it sent garbage: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Systems without sealed memory: there are no sessions of processes.
+//! Stubs for systems without sealed shared memory, where sessions of processes are not supported.
 
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,0 +1,300 @@
+//! The handshake of nodes: which connections a controller accepts and rejects.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco::{Session, Token, block_on};
+use disco_channel::handshake::{ANSWER_BYTES, GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
+use disco_core::wire::{Join, Message};
+
+use crate::link::Proxy;
+use crate::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, ask, builder, complaint, end, node, with};
+
+crate::tests!(
+    a_wrong_token_is_rejected_with_the_reason_on_both_ends,
+    a_replayed_handshake_is_rejected,
+    a_reflected_handshake_is_rejected,
+    an_answer_of_another_version_is_rejected,
+    malformed_answers_and_packets_are_rejected,
+    a_malformed_answer_is_rejected_before_it_is_complete,
+    a_packet_that_claims_2_to_the_60_bytes_is_rejected,
+    a_node_of_another_program_is_rejected_and_the_start_continues,
+    a_second_node_with_the_same_id_is_rejected,
+    a_node_id_out_of_range_is_rejected,
+    a_node_joins_among_a_thousand_silent_connections,
+);
+
+/// A client that writes and reads the bytes of the handshake itself.
+struct RawClient(TcpStream);
+
+impl RawClient {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        Self(stream)
+    }
+
+    fn read<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Sends an answer, and returns the verdict's status.
+    fn answer(&mut self, answer: &[u8]) -> u32 {
+        self.0.write_all(answer).unwrap();
+        u32::from_le_bytes(self.read::<VERDICT_BYTES>()[..4].try_into().unwrap())
+    }
+
+    /// Connects and completes the handshake with `token`.
+    fn authenticate(address: SocketAddr, token: &str, request: Request) -> Self {
+        let mut client = Self::connect(address);
+        let (greeting, token) = (client.read::<GREETING_BYTES>(), Token::new(token).unwrap());
+        let (guest, answer) = NodeHandshake::answer(&token, &greeting, [7; 32], request).unwrap();
+        client.0.write_all(&answer).unwrap();
+        guest.judge(&token, &client.read::<VERDICT_BYTES>()).unwrap();
+        client
+    }
+
+    /// Sends `bytes` and returns all that the controller sends until it closes the connection.
+    fn send(&mut self, bytes: &[u8]) -> String {
+        self.0.write_all(bytes).unwrap();
+        let mut answer = Vec::new();
+        // Fails if the controller closed the connection with unread bytes.
+        _ = self.0.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Whether the controller closes the connection within the timeout.
+    fn is_disconnected(&mut self) -> bool {
+        loop {
+            match self.0.read(&mut [0; 256]) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() == ErrorKind::ConnectionReset,
+            }
+        }
+    }
+}
+
+/// Runs `act` against a session that waits for a node. Then a valid node joins, and the session works. Returns the
+/// result of `act`.
+fn then_a_node_joins<T: Send>(act: impl FnOnce(SocketAddr) -> T + Send) -> T {
+    let (session, (node, done)) = with(builder(2, 1), |address| {
+        let done = act(address);
+        (node(address).spawn().unwrap(), done)
+    });
+    let session = session.unwrap();
+    ask(&session, "tests.pid", 1);
+    block_on(session.shutdown()).unwrap();
+    assert!(end(node).status.success());
+    done
+}
+
+/// Runs `act` against a session that waits for a node, and no valid node joins. Returns the start error and the result
+/// of `act`.
+fn start_error<T: Send>(act: impl FnOnce(SocketAddr) -> T + Send) -> (String, T) {
+    let (session, done) = with(builder(2, 1).start_deadline(Duration::from_secs(1)), act);
+    (session.unwrap_err().to_string(), done)
+}
+
+fn a_wrong_token_is_rejected_with_the_reason_on_both_ends() {
+    let wrong = |address| node(address).env("DISCO_TOKEN", OTHER_TOKEN).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap();
+    let told = then_a_node_joins(|address| complaint(wrong(address)));
+    let last = told.lines().next_back().unwrap();
+    assert!(
+        last.starts_with("disco: joining the controller at ") && last.ends_with(": the controller has another token"),
+        "{told}"
+    );
+    let (error, node) = start_error(wrong);
+    assert!(error.starts_with("start: no end after 1s: node 1 did not join; refused: 127.0.0.1:"), "{error}");
+    assert!(error.ends_with(": its token does not match"), "{error}");
+    complaint(node);
+}
+
+fn a_replayed_handshake_is_rejected() {
+    // A node joins through a proxy that records its answer; then the session ends.
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let (session, node) = with(builder(2, 1), |address| {
+        let proxy = Proxy::start(address).recording(heard.clone());
+        node(proxy.address()).spawn().unwrap()
+    });
+    block_on(session.unwrap().shutdown()).unwrap();
+    assert!(end(node).status.success());
+    let answer = heard.lock().unwrap()[..ANSWER_BYTES].to_vec();
+    let status = then_a_node_joins(|address| {
+        let mut client = RawClient::connect(address);
+        client.read::<GREETING_BYTES>();
+        let status = client.answer(&answer);
+        assert!(client.is_disconnected());
+        status
+    });
+    assert_eq!(status, 1, "wrong token");
+}
+
+fn a_reflected_handshake_is_rejected() {
+    let status = then_a_node_joins(|address| {
+        let mut client = RawClient::connect(address);
+        let mut reflected = client.read::<GREETING_BYTES>().to_vec();
+        reflected.resize(ANSWER_BYTES, 0);
+        client.answer(&reflected)
+    });
+    assert_eq!(status, 1, "wrong token");
+    // The challenge of another connection is not a proof either.
+    let status = then_a_node_joins(|address| {
+        let [mut one, mut other] = [RawClient::connect(address), RawClient::connect(address)];
+        let (greeting, theirs) = (one.read::<GREETING_BYTES>(), other.read::<GREETING_BYTES>());
+        let (_, mut answer) =
+            NodeHandshake::answer(&Token::new(OTHER_TOKEN).unwrap(), &greeting, [0; 32], Request::default()).unwrap();
+        answer[ANSWER_BYTES - 32..].copy_from_slice(&theirs[GREETING_BYTES - 32..]);
+        one.answer(&answer)
+    });
+    assert_eq!(status, 1, "wrong token");
+}
+
+fn an_answer_of_another_version_is_rejected() {
+    let old = |address| {
+        let mut client = RawClient::connect(address);
+        let greeting = client.read::<GREETING_BYTES>();
+        let (_, mut answer) =
+            NodeHandshake::answer(&Token::new(TOKEN).unwrap(), &greeting, [0; 32], Request::default()).unwrap();
+        answer[8] = 99;
+        client.answer(&answer)
+    };
+    assert_eq!(then_a_node_joins(old), 2, "wrong version");
+    let (error, _) = start_error(old);
+    let why = ": the other end speaks version 99, this one 5: both must run the same program";
+    assert!(error.ends_with(why), "{error}");
+}
+
+fn malformed_answers_and_packets_are_rejected() {
+    let garbage = |address| {
+        let mut client = RawClient::connect(address);
+        client.read::<GREETING_BYTES>();
+        client.send(b"GET / HTTP/1.1\r\nHost: this is as long as an answer must be for somebody to look at it\r\n\r\n")
+    };
+    assert_eq!(then_a_node_joins(garbage), "");
+    let (error, _) = start_error(garbage);
+    assert!(error.ends_with(": it does not speak the Disco protocol"), "{error}");
+    let nonsense = |address| {
+        let mut client = RawClient::authenticate(address, TOKEN, Request::default());
+        client.send(b"\x08\0\0\0\0\0\0\0nonsense nonsense")
+    };
+    let (error, _) = start_error(nonsense);
+    assert!(error.contains("refused: 127.0.0.1:") && error.contains(": bad packet: "), "{error}");
+    let ready = |address| {
+        let mut client = RawClient::authenticate(address, TOKEN, Request::default());
+        client.send(&Message::Ready.encode().unwrap())
+    };
+    let (error, _) = start_error(ready);
+    assert!(error.ends_with(": it sent Ready instead of JOIN"), "{error}");
+}
+
+fn a_malformed_answer_is_rejected_before_it_is_complete() {
+    let start = Instant::now();
+    let said = then_a_node_joins(|address| {
+        let mut client = RawClient::connect(address);
+        client.read::<GREETING_BYTES>();
+        client.send(b"GET /\n")
+    });
+    assert_eq!(said, "");
+    assert!(start.elapsed() < Duration::from_secs(4), "after {:?}", start.elapsed());
+}
+
+fn a_packet_that_claims_2_to_the_60_bytes_is_rejected() {
+    let huge = |address| RawClient::authenticate(address, TOKEN, Request::default()).send(&(1u64 << 60).to_le_bytes());
+    then_a_node_joins(huge);
+    let (error, _) = start_error(huge);
+    assert!(
+        error.ends_with(": bad packet: a packet of 1152921504606846976 bytes; the limit is 68719476736"),
+        "{error}"
+    );
+    // A claim in a message of several parts.
+    let part = Message::Part { left: 1 << 60, bytes: [0; 10].into() }.encode().unwrap();
+    let (error, _) = start_error(|address| RawClient::authenticate(address, TOKEN, Request::default()).send(&part));
+    assert!(error.ends_with(": bad packet: a packet of 1152921504606846986 bytes; the limit is 1048584"), "{error}");
+    // A claim by a node that has joined.
+    let session = builder(2, 1);
+    let (session, (mut client, _)) = with(session, |address| (joined(address, Request::default()), ()));
+    drop(session);
+    client.send(&part);
+}
+
+/// A client that joins as a node, and then sends nothing.
+fn waiting(address: SocketAddr, request: Request) -> RawClient {
+    let mut client = RawClient::authenticate(address, TOKEN, request);
+    let functions = disco_core::function::names().into_iter().map(str::to_owned).collect();
+    let join = Message::Join(Join { name: "client".into(), functions });
+    client.0.write_all(&join.encode().unwrap()).unwrap();
+    client
+}
+
+/// A client that joins as a node and reports that it is ready.
+fn joined(address: SocketAddr, request: Request) -> RawClient {
+    let mut client = waiting(address, request);
+    client.0.write_all(&Message::Ready.encode().unwrap()).unwrap();
+    client
+}
+
+fn a_node_of_another_program_is_rejected_and_the_start_continues() {
+    let other = |address| {
+        let mut client = RawClient::authenticate(address, TOKEN, Request::default());
+        let mut functions: Vec<String> = disco_core::function::names().into_iter().map(str::to_owned).collect();
+        functions.retain(|name| name != "tests.pid");
+        functions.push("theirs.only".into());
+        client.send(&Message::Join(Join { name: "client".into(), functions }).encode().unwrap())
+    };
+    let why = "it is another program: its worker functions differ; it lacks: tests.pid; only it has: theirs.only";
+    let told = then_a_node_joins(other);
+    assert!(told.contains(why), "{told}");
+    let (error, told) = start_error(other);
+    let start = "start: no end after 1s: node 1 did not join; refused: client at 127.0.0.1:";
+    assert!(error.starts_with(start) && error.ends_with(&format!(": {why}")), "{error}");
+    assert!(told.contains(why), "{told}");
+}
+
+fn a_second_node_with_the_same_id_is_rejected() {
+    let session = builder(3, 1);
+    let (session, (nodes, told)) = with(session, |address| {
+        let spawn = |id: &str| node(address).env("DISCO_NODE_ID", id).spawn().unwrap();
+        let first = spawn("1");
+        thread::sleep(Duration::from_millis(300));
+        let told = complaint(spawn("1"));
+        ([first, spawn("2")], told)
+    });
+    let session = session.unwrap();
+    assert!(
+        told.starts_with("disco: the controller lost: it refuses this node: node 1 has joined already: "),
+        "{told}"
+    );
+    assert_eq!(ask(&session, "tests.pid", 1), i64::from(nodes[0].id()));
+    block_on(session.shutdown()).unwrap();
+    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
+}
+
+fn a_node_id_out_of_range_is_rejected() {
+    let told = then_a_node_joins(|address| complaint(node(address).env("DISCO_NODE_ID", "7").spawn().unwrap()));
+    assert_eq!(
+        told,
+        "disco: the controller lost: it refuses this node: nodes of this session are 1 to 1, and it is 7\n"
+    );
+}
+
+fn a_node_joins_among_a_thousand_silent_connections() {
+    let clients = then_a_node_joins(|address| -> Vec<RawClient> {
+        (0..1000)
+            .map(|number| {
+                let mut client = RawClient(TcpStream::connect(address).unwrap());
+                if number % 2 == 0 {
+                    // Fails if the controller has already closed the connection.
+                    _ = client.0.write_all(b"discnode");
+                }
+                client
+            })
+            .collect()
+    });
+    assert_eq!(clients.len(), 1000);
+}
