@@ -9,6 +9,7 @@ mod modules;
 mod run;
 mod steps;
 mod test_programs;
+mod time_limit;
 mod tools;
 
 use std::path::PathBuf;

@@ -1,15 +1,18 @@
 //! Runs test programs, several at a time, because many of them mostly wait for deadlines.
 
 use std::collections::VecDeque;
-use std::process::{Command, Output};
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{self, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::built::{self, Built};
+use crate::built::{self, Built, root};
+use crate::time_limit;
 
 /// Arguments of cargo that build the test programs. The step before builds the same, so that the output shows its time.
 pub(crate) const BUILD: &str = "test --workspace --all-targets --all-features --no-run";
@@ -28,19 +31,28 @@ const WAITING_THREADS: &str = "5";
 /// Number of the longest programs that are listed at the end.
 const LISTED: usize = 8;
 
+/// Limit of a program. The longest takes three minutes on two cores.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// How long processes may outlive the programs that started them.
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Time without the end of a program after which the running programs are printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 
 /// Builds the test programs and runs all of them, even after a failure. Prints the output of each when it ends.
 ///
 /// # Errors
-/// The build or a program fails.
+/// The build or a program fails, or a program left a running process behind.
 pub(crate) fn run() -> Result<()> {
     let mut programs: Vec<_> = built::build(BUILD)?.into_iter().filter(|program| program.is_test).collect();
     let (count, start) = (programs.len(), Instant::now());
     programs.sort_by_key(|program| FIRST.iter().position(|name| program.is_test_named(name)).unwrap_or(FIRST.len()));
     let (alone, beside): (Vec<_>, Vec<_>) =
         programs.into_iter().partition(|program| ALONE.iter().any(|name| program.is_test_named(name)));
+    fs::create_dir_all(outputs()).context("cannot create the folder of the outputs")?;
+    // Processes that outlive their parents become children of this one.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot adopt processes")?;
     let slots = thread::available_parallelism().map_or(1, usize::from);
     let mut ended = run_on(slots, beside)?;
     ended.extend(run_on(1, alone)?);
@@ -49,10 +61,27 @@ pub(crate) fn run() -> Result<()> {
     let times = times.collect::<Vec<_>>().join("; ");
     println!("== {count} test programs in {:.0} s, of which {times}", start.elapsed().as_secs_f64());
     let failed: Vec<_> = ended.iter().filter(|(.., passed)| !passed).map(|(label, ..)| label.as_str()).collect();
-    match failed.is_empty() {
-        true => Ok(()),
-        false => bail!("{} of {count} test programs failed: {}", failed.len(), failed.join(", ")),
+    ensure!(failed.is_empty(), "{} of {count} test programs failed: {}", failed.len(), failed.join(", "));
+    no_orphans()
+}
+
+/// Checks that no process outlives the programs.
+fn no_orphans() -> Result<()> {
+    let start = Instant::now();
+    let orphans = || time_limit::descendants(process::id());
+    while !orphans().is_empty() && start.elapsed() < ORPHAN_TIMEOUT {
+        thread::sleep(Duration::from_millis(100));
     }
+    let orphans = orphans();
+    orphans.iter().for_each(|orphan| time_limit::print(*orphan));
+    time_limit::kill(&orphans);
+    ensure!(orphans.is_empty(), "{} processes outlived the test programs that started them", orphans.len());
+    Ok(())
+}
+
+/// The folder of the programs' outputs.
+fn outputs() -> PathBuf {
+    root().join("target/test-output")
 }
 
 /// Label of a program, its duration, and whether it passed.
@@ -68,9 +97,9 @@ fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
             let Some(program) = lock(&queue).pop_front() else { break };
             lock(&running).push(program.label());
             let since = Instant::now();
-            let output = program.command().output();
+            let status = program.run();
             lock(&running).retain(|label| *label != program.label());
-            drop(sender.send((program, since.elapsed(), output)));
+            drop(sender.send((program, since.elapsed(), status)));
         }
     };
     thread::scope(|scope| {
@@ -80,7 +109,7 @@ fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
         let mut ended = Vec::with_capacity(count);
         while ended.len() < count {
             match receiver.recv_timeout(PROGRESS_INTERVAL) {
-                Ok((program, time, output)) => ended.push(report(&program, time, output)?),
+                Ok((program, time, status)) => ended.push(report(&program, time, status)?),
                 Err(RecvTimeoutError::Timeout) => println!("-- still running: {}", lock(&running).join(", ")),
                 Err(RecvTimeoutError::Disconnected) => bail!("a thread that runs test programs panicked"),
             }
@@ -94,12 +123,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Prints the output of a program below its label.
-fn report(program: &Built, time: Duration, output: std::io::Result<Output>) -> Result<Ended> {
-    let label = program.label();
-    let output = output.with_context(|| format!("cannot run {label}"))?;
-    println!("-- {label}: {:.1} s, {}", time.as_secs_f64(), output.status);
-    print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    Ok((label, time, output.status.success()))
+fn report(program: &Built, time: Duration, status: Result<ExitStatus>) -> Result<Ended> {
+    let (label, passed) = (program.label(), status.as_ref().is_ok_and(ExitStatus::success));
+    let status = status.map_or_else(|error| format!("{error:#}"), |status| status.to_string());
+    println!("-- {label}: {:.1} s, {status}", time.as_secs_f64());
+    let output = fs::read(program.output()).with_context(|| format!("cannot read the output of {label}"))?;
+    print!("{}", String::from_utf8_lossy(&output));
+    Ok((label, time, passed))
 }
 
 impl Built {
@@ -116,6 +146,20 @@ impl Built {
             None => folder.rsplit('/').next().unwrap_or(folder),
         };
         format!("{package} {} {}", self.kind, self.name)
+    }
+
+    /// The file of the program's output. A pipe would stay open while an orphan of the program lives.
+    fn output(&self) -> PathBuf {
+        outputs().join(self.label().replace(' ', "-"))
+    }
+
+    /// Runs the program to its end or its limit.
+    fn run(&self) -> Result<ExitStatus> {
+        let output = File::create(self.output()).context("cannot create the file of the output")?;
+        let errors = output.try_clone().context("cannot share the file of the output")?;
+        let mut command = self.command();
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        time_limit::wait(&mut command.spawn().context("cannot start the program")?, PROGRAM_TIMEOUT)
     }
 
     /// A command that starts the program as cargo does.

@@ -1,0 +1,115 @@
+//! Time limits: a process that reaches its limit is printed with its descendants and their threads, and killed. A hang
+//! is then a failure that says where.
+
+use std::fs;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// Interval between two checks whether a process has exited.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Limit of one run of gdb, in seconds.
+const GDB_TIMEOUT: &str = "60";
+
+/// Waits until the process exits.
+///
+/// # Errors
+/// It runs longer than `limit`. It is then killed with its descendants.
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for a process")? {
+            return Ok(status);
+        }
+        if start.elapsed() >= limit {
+            break;
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+    let processes: Vec<_> = std::iter::once(child.id()).chain(descendants(child.id())).collect();
+    processes.iter().for_each(|process| print(*process));
+    kill(&processes);
+    child.wait().context("cannot wait for a killed process")?;
+    bail!("killed after {} s without an exit", limit.as_secs())
+}
+
+/// Kills processes that still exist.
+pub(crate) fn kill(processes: &[u32]) {
+    for process in processes.iter().filter_map(|process| rustix::process::Pid::from_raw(process.cast_signed())) {
+        // The process may have exited.
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+    }
+}
+
+/// The running descendants of a process, parents before their children.
+pub(crate) fn descendants(ancestor: u32) -> Vec<u32> {
+    let all: Vec<_> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| parent(entry.ok()?.file_name().to_str()?))
+        .collect();
+    let mut found = vec![ancestor];
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        found.extend(all.iter().filter(|(_, of)| *of == parent).map(|(process, _)| process));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+/// The id of a process in `/proc` and of its parent, unless it is a zombie.
+fn parent(name: &str) -> Option<(u32, u32)> {
+    let process = name.parse().ok()?;
+    // `ID (NAME) STATE PARENT …`, where NAME may have spaces and parentheses.
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    (state != "Z").then_some((process, fields.next()?.parse().ok()?))
+}
+
+/// Prints the command line of a process, and the stacks of its threads if gdb is installed, otherwise their names and
+/// states.
+pub(crate) fn print(process: u32) {
+    let read = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+    println!("-- process {process}: {}", read("cmdline").replace('\0', " "));
+    let gdb = Command::new("timeout")
+        .args([GDB_TIMEOUT, "gdb", "--batch", "--nx", "-ex", "thread apply all backtrace 16", "--pid"])
+        .arg(process.to_string())
+        .output();
+    match gdb {
+        Ok(output) if output.status.success() => println!("{}", String::from_utf8_lossy(&output.stdout)),
+        _ => print_threads(process),
+    }
+}
+
+fn print_threads(process: u32) {
+    for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+        let read = |file: &str| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+        println!("   {} in {}, {}", read("comm").trim(), read("wchan").trim(), read("syscall").trim());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::{descendants, parent, wait};
+
+    #[test]
+    fn a_process_that_reaches_its_limit_is_killed_with_its_descendants() {
+        let mut child = Command::new("sh").args(["-c", "sleep 1000 & sleep 1000"]).spawn().unwrap();
+        while descendants(child.id()).len() < 2 {
+            std::thread::yield_now();
+        }
+        let children = descendants(child.id());
+        let error = wait(&mut child, Duration::ZERO).unwrap_err();
+        assert_eq!(error.to_string(), "killed after 0 s without an exit");
+        while children.iter().any(|process| parent(&process.to_string()).is_some()) {
+            std::thread::yield_now();
+        }
+    }
+}
