@@ -265,7 +265,7 @@ impl Builder {
 
     /// Heartbeat timeout: a process or node that sends nothing for this long counts as lost, because it is stopped,
     /// gets no CPU time, or is cut off from the network. A worker inside a function still sends heartbeats. Default: 5
-    /// s.
+    /// s, plus 1 s per 32 MiB of large values under way to it, which it decodes between two heartbeats.
     pub fn silence(mut self, limit: Duration) -> Self {
         self.silence = limit;
         self

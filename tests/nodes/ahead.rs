@@ -22,6 +22,8 @@ crate::tests!(
 
 /// Rate of the link, in bytes per second.
 const RATE: usize = 8 << 20;
+/// Rate at which a large tensor takes much longer than all small commands of a test, also on a busy machine.
+const SLOW_RATE: usize = RATE / 4;
 /// Size in bytes of a tensor whose transfer takes 3 s.
 const LARGE: usize = 3 * RATE;
 
@@ -60,7 +62,7 @@ async fn small_commands(session: &LaneSession, register: &DRef) {
 fn small_commands_overtake_a_large_set_to_the_same_node() {
     for kind in [SessionKind::Threads, SessionKind::Processes] {
         let (session, proxy, node) =
-            behind(builder(2, 2).node_workers(kind), |address| Proxy::throttled(address, RATE));
+            behind(builder(2, 2).node_workers(kind), |address| Proxy::throttled(address, SLOW_RATE));
         let (worker, tensor) = (WorkerId::new(2), large(7));
         let [small, register] = [(); 2].map(|()| block_on(session.call_named("tests.length", ("four",))).unwrap());
         block_on(session.sync_all()).unwrap();
@@ -69,6 +71,7 @@ fn small_commands_overtake_a_large_set_to_the_same_node() {
             wait_for_bytes(&proxy, 1 << 20);
             block_on(small_commands(&session, &small));
             assert!(!set.is_finished());
+            proxy.set_rate(0);
             set.join().unwrap().unwrap();
         });
         let back: Tensor = block_on(session.get_as(&register, worker)).unwrap();
@@ -79,7 +82,7 @@ fn small_commands_overtake_a_large_set_to_the_same_node() {
 }
 
 fn small_commands_overtake_a_large_argument() {
-    let (session, proxy, node) = behind(builder(2, 2), |address| Proxy::throttled(address, RATE));
+    let (session, proxy, node) = behind(builder(2, 2), |address| Proxy::throttled(address, SLOW_RATE));
     let tensor = large(3);
     let small = block_on(session.call_named("tests.length", ("four",))).unwrap();
     let sum = block_on(session.function("tests.sum")).unwrap();
@@ -89,6 +92,7 @@ fn small_commands_overtake_a_large_argument() {
         wait_for_bytes(&proxy, 1 << 20);
         block_on(small_commands(&session, &small));
         assert!(!call.is_finished());
+        proxy.set_rate(0);
         let sums = block_on(session.get_all_as::<u64>(&call.join().unwrap().unwrap())).unwrap();
         let expected: u64 = [LARGE / 8, 1000].into_iter().flat_map(|len| 3..3 + len as u64).sum();
         assert_eq!(sums, [expected; 4]);

@@ -39,7 +39,7 @@ struct LinkState {
     /// Number of bytes that still go to nodes before the link is cut.
     left: AtomicUsize,
     /// Rate of each direction, in bytes per second; 0 is unlimited.
-    rate: usize,
+    rate: AtomicUsize,
     /// Number of bytes sent to nodes.
     passed: AtomicUsize,
     streams: Mutex<Vec<TcpStream>>,
@@ -66,7 +66,7 @@ impl Proxy {
     fn new(to: SocketAddr, delay: Duration, rate: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(LinkState { left: usize::MAX.into(), rate, ..LinkState::default() });
+        let state = Arc::new(LinkState { left: usize::MAX.into(), rate: rate.into(), ..LinkState::default() });
         let shared = state.clone();
         thread::spawn(move || {
             for node in listener.incoming() {
@@ -107,6 +107,11 @@ impl Proxy {
         self.state.passed.load(Ordering::SeqCst)
     }
 
+    /// Changes the rate; 0 is unlimited.
+    pub(crate) fn set_rate(&self, rate: usize) {
+        self.state.rate.store(rate, Ordering::SeqCst);
+    }
+
     pub(crate) fn cut(&self) {
         self.state.cut();
     }
@@ -126,7 +131,8 @@ impl LinkState {
 
 /// Forwards one direction until it is closed. `is_up` is the direction to the controller.
 fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<LinkState>, is_up: bool) {
-    let (tell, told) = mpsc::sync_channel::<(Instant, Vec<u8>)>(if state.rate > 0 { 1 } else { 1 << 16 });
+    let (tell, told) =
+        mpsc::sync_channel::<(Instant, Vec<u8>)>(if state.rate.load(Ordering::SeqCst) > 0 { 1 } else { 1 << 16 });
     let keeper = state.clone();
     let writer = thread::spawn(move || {
         for (due, mut bytes) in told {
@@ -145,8 +151,9 @@ fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<Lin
             if !is_up {
                 keeper.passed.fetch_add(bytes.len(), Ordering::SeqCst);
             }
-            if keeper.rate > 0 {
-                thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / keeper.rate as f64));
+            let rate = keeper.rate.load(Ordering::SeqCst);
+            if rate > 0 {
+                thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / rate as f64));
             }
             if !is_up && left < usize::MAX && left == bytes.len() {
                 return keeper.cut();

@@ -1,6 +1,7 @@
 //! Credit-based flow control of the frames of a connection.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Frames that may be unacknowledged.
 pub(crate) const MAX_UNREAD_FRAMES: u64 = 1024;
@@ -11,6 +12,9 @@ const ACKNOWLEDGE_AFTER: (u64, u64) = (MAX_UNREAD_FRAMES / 4, MAX_UNREAD_BYTES /
 
 /// Frames above this size are large. Large frames do not use up the credit of bytes of small ones.
 const LARGE_FRAME_BYTES: usize = 64 << 10;
+
+/// Large frames that a busy receiver decodes in a second at least. It sends no heartbeats meanwhile.
+const DECODED_BYTES_PER_SECOND: u64 = 32 << 20;
 
 /// The sender's side: frames and bytes posted to a peer, and those that it has acknowledged.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +47,16 @@ impl Credit {
 
     /// Frames of at most 64 KiB that may be sent: bytes of unacknowledged large frames do not count.
     pub(crate) fn left_for_small(&self, batch: (u64, usize)) -> u64 {
-        self.left_beside(batch, self.large.iter().map(|(_, bytes)| bytes).sum())
+        self.left_beside(batch, self.large_bytes())
+    }
+
+    /// Time that the peer may take to decode the unacknowledged large frames.
+    pub(crate) fn decode_time(&self) -> Duration {
+        Duration::from_millis(self.large_bytes().saturating_mul(1000) / DECODED_BYTES_PER_SECOND)
+    }
+
+    fn large_bytes(&self) -> u64 {
+        self.large.iter().map(|(_, bytes)| bytes).sum()
     }
 
     fn left_beside(&self, (frames, bytes): (u64, usize), large: u64) -> u64 {
@@ -101,8 +114,10 @@ mod tests {
         credit.use_up(1, MAX_UNREAD_BYTES as usize);
         credit.use_up(1, MAX_UNREAD_BYTES as usize);
         assert_eq!((credit.left((0, 0)), credit.left_for_small((0, 0))), (0, MAX_UNREAD_FRAMES - 3));
+        assert_eq!(credit.decode_time(), Duration::from_secs(4));
         credit.acknowledge(2, 10 + MAX_UNREAD_BYTES);
         assert_eq!(credit.large.len(), 1, "the first large frame was taken");
+        assert_eq!(credit.decode_time(), Duration::from_secs(2));
         credit.use_up(16, 16 << 10);
         assert_eq!(credit.left_for_small((0, 0)), MAX_UNREAD_FRAMES - 17);
         credit.use_up(600, MAX_UNREAD_BYTES as usize - (32 << 10));

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Liveness {
     heartbeat: Duration,
     silence: Duration,
+    /// Silence that is allowed in addition.
+    extra: Duration,
     /// When bytes came last, or silence was excused.
     heard: Instant,
     /// When this end sent its last heartbeat.
@@ -17,7 +19,16 @@ impl Liveness {
     /// This end sends every `heartbeat`; the other end is lost after `silence` without a byte. Both count from `now`;
     /// [`Duration::MAX`] disables either.
     pub(crate) fn new(heartbeat: Duration, silence: Duration, now: Instant) -> Self {
-        Self { heartbeat, silence, heard: now, said: now }
+        Self { heartbeat, silence, extra: Duration::ZERO, heard: now, said: now }
+    }
+
+    /// Sets the silence that is allowed in addition, for work of the other end during which it sends no heartbeats.
+    pub(crate) fn set_extra(&mut self, extra: Duration) {
+        self.extra = extra;
+    }
+
+    fn limit(&self) -> Duration {
+        self.silence.saturating_add(self.extra)
     }
 
     /// Records that bytes came.
@@ -47,12 +58,12 @@ impl Liveness {
 
     /// Returns the silence timeout if it has passed.
     pub(crate) fn is_silent(&self, now: Instant) -> Option<Duration> {
-        (self.silence(now) >= self.silence).then_some(self.silence)
+        (self.silence(now) >= self.limit()).then_some(self.limit())
     }
 
     /// When the heartbeat or the silence timeout is due next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let times = [self.said.checked_add(self.heartbeat), self.heard.checked_add(self.silence)];
+        let times = [self.said.checked_add(self.heartbeat), self.heard.checked_add(self.limit())];
         times.into_iter().flatten().min()
     }
 }
@@ -99,6 +110,10 @@ mod tests {
         assert_eq!(liveness.is_silent(start + 9 * SECOND), Some(5 * SECOND));
         liveness.excuse(start + 9 * SECOND);
         assert_eq!(liveness.is_silent(start + 13 * SECOND), None);
+        liveness.set_extra(SECOND);
+        assert_eq!(liveness.is_silent(start + 14 * SECOND), None);
+        assert_eq!(liveness.next_timeout(), Some(start + 15 * SECOND));
+        assert_eq!(liveness.is_silent(start + 15 * SECOND), Some(6 * SECOND));
     }
 
     #[test]

@@ -169,6 +169,18 @@ impl Peer {
         kind == Kind::Node || !self.is_running() || self.is_free()
     }
 
+    /// Records frames that are sent.
+    pub(super) fn use_credit(&mut self, frames: u64, bytes: usize) {
+        self.credit.use_up(frames, bytes);
+        self.liveness.set_extra(self.credit.decode_time());
+    }
+
+    /// Records the total frames and bytes that the peer has acknowledged.
+    pub(super) fn acknowledge(&mut self, frames: u64, bytes: u64) {
+        self.credit.acknowledge(frames, bytes);
+        self.liveness.set_extra(self.credit.decode_time());
+    }
+
     /// When the silence timeout, heartbeat or wait for the exit status is due next.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         match &self.state {

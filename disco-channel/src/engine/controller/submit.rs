@@ -179,7 +179,7 @@ impl Controller {
 
     fn load(&mut self, index: usize, load: &Load, order: Order) {
         let peer = &mut self.peers[index];
-        peer.credit.use_up(load.frames, load.bytes);
+        peer.use_credit(load.frames, load.bytes);
         if let Some(conn) = peer.conn() {
             self.out.write_load(conn, load, order);
         }
