@@ -1,15 +1,17 @@
-//! A backend outside of Disco's crates: `counting` wraps the backend `local` and counts operations. `cargo run
-//! --example own_backend`
+//! A backend that wraps another one: `counting` wraps `local` and counts operations. `cargo run --example own_backend`
+//!
+//! To wrap another backend, replace `disco_local::BACKEND`. All methods are forwarded, also those with a default.
 //!
 //! `disco-cli/tests/own_backend.rs` makes a command `disco` with this backend, and runs the conformance suite over it.
 //! `examples/backend/` is a backend that does not wrap another one.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use disco::{
-    Abort, Backend, Builder, Capabilities, Communicator, DType, DataPlane as _, Op, Placement, Probe, Rank, Reduction,
-    Result, Scope, Session as _, SessionExt as _, Tensor, Unavailable, WorkerId, World,
+    Abort, Backend, Builder, Capabilities, Communicator, DType, DataPlane as _, DeviceKind, Op, Placement, Probe, Rank,
+    Reduction, Result, Scope, Session as _, SessionExt as _, Tensor, Unavailable, WorkerId, World,
 };
 use disco_core::{Rendezvous, Seat};
 
@@ -23,6 +25,9 @@ static OPERATIONS: AtomicUsize = AtomicUsize::new(0);
 impl Backend for Counting {
     fn name(&self) -> &'static str {
         "counting"
+    }
+    fn device_kind(&self) -> DeviceKind {
+        disco_local::BACKEND.device_kind()
     }
     fn spans_machines(&self) -> bool {
         disco_local::BACKEND.spans_machines()
@@ -63,6 +68,13 @@ impl Communicator for Counted {
     }
     fn aborter(&self) -> Arc<dyn Abort> {
         self.0.aborter()
+    }
+    fn extension(&mut self) -> Option<&mut dyn Any> {
+        self.0.extension()
+    }
+    fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
+        OPERATIONS.fetch_add(group.len(), Ordering::Relaxed);
+        self.0.enqueue_with(group, launch)
     }
 }
 

@@ -1,4 +1,5 @@
-//! A tensor-parallel layer, y = relu(x·A)·B, on four workers: `cargo run --example tensor_parallel`
+//! A tensor-parallel layer, y = relu(x·A)·B, on four workers: `cargo run --example tensor_parallel`. With
+//! `-- --processes`, the workers are processes.
 //!
 //! ```text
 //! worker i      hᵢ = relu(x·Aᵢ)     Aᵢ: a block of columns of A
@@ -43,20 +44,20 @@ fn block(matrix: u8, rows: Range<usize>, columns: Range<usize>) -> Vec<f32> {
 /// Worker function: makes this worker's columns of A. The tensor stays on the worker.
 fn columns_of_a(ctx: &mut WorkerContext) -> Result<Tensor> {
     let units = own_units(ctx);
-    Tensor::from_slice(&block(b'A', 0..INPUT, units.clone()), [INPUT as i64, units.len() as i64])
+    Tensor::from_slice(&block(b'A', 0..INPUT, units.clone()), [INPUT, units.len()])
 }
 
 /// Worker function: makes this worker's rows of B.
 fn rows_of_b(ctx: &mut WorkerContext) -> Result<Tensor> {
     let units = own_units(ctx);
-    Tensor::from_slice(&block(b'B', units.clone(), 0..INPUT), [units.len() as i64, INPUT as i64])
+    Tensor::from_slice(&block(b'B', units.clone(), 0..INPUT), [units.len(), INPUT])
 }
 
 /// Worker function: the layer. Every worker gets the whole `x`, and its own parts of A and B; the result is the whole
 /// y.
 fn layer(ctx: &mut WorkerContext, x: Tensor, a: Tensor, b: Tensor) -> Result<Tensor> {
     let hidden = relu(product(&x.view()?, own_units(ctx).len(), &a.view()?));
-    let y = Tensor::from_slice(&product(&hidden, INPUT, &b.view()?), [INPUT as i64])?;
+    let y = Tensor::from_slice(&product(&hidden, INPUT, &b.view()?), [INPUT])?;
     ctx.comm()?.all_reduce_in_place(&y, Reduction::Sum)?;
     Ok(y)
 }
@@ -66,14 +67,17 @@ disco::register_function!("example.rows_of_b", rows_of_b);
 disco::register_function!("example.layer", layer);
 
 fn main() -> Result<()> {
+    // Where the session starts this program again as a worker, `init` serves the worker and does not return.
+    disco::init();
     let x: Vec<f32> = (0..INPUT).map(|i| i as f32 / INPUT as f32).collect();
-    let session = Builder::threads(WORKERS).start()?;
+    let is_process = std::env::args().any(|arg| arg == "--processes");
+    let session = if is_process { Builder::processes(WORKERS) } else { Builder::threads(WORKERS) }.start()?;
     let y = disco::block_on(async {
         session.init_ccl("local", &[]).await?;
         // `a` and `b` are handles: each stands for one tensor on every worker.
         let a = session.call_named("example.columns_of_a", ()).await?;
         let b = session.call_named("example.rows_of_b", ()).await?;
-        let x = Tensor::from_slice(&x, [INPUT as i64])?;
+        let x = Tensor::from_slice(&x, [INPUT])?;
         let y = session.call_named("example.layer", (&x, &a, &b)).await?;
         // All workers have the same y.
         let y: Tensor = session.get_as(&y, 0.into()).await?;

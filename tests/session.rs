@@ -246,6 +246,22 @@ fn set_changes_a_register_on_one_worker() {
 }
 
 #[test]
+fn set_of_a_tensor_with_another_shape_or_dtype_is_an_error_and_the_register_keeps_its_elements() {
+    for wrong in [Tensor::zeros(DType::I64, [1, 2]).unwrap(), Tensor::zeros(DType::U64, [2]).unwrap()] {
+        plane(2, 1, async |session| {
+            let x = made(session, "tests.numbers", 2).await?;
+            let error = session.set(&x, worker(1), wrong.clone().into()).await.unwrap_err().to_string();
+            let reason =
+                format!("{wrong} does not fit into the worker's tensor i64[2] on cpu; dtype and shape must be equal");
+            assert!(error.starts_with("worker 1: set (command ") && error.ends_with(&reason), "{error}");
+            session.recover().await?;
+            assert_eq!(all(session, &x).await?, [[0, 1], [10, 11]]);
+            Ok(())
+        });
+    }
+}
+
+#[test]
 fn copies_to_and_from_worker_0_pass_arrays_by_reference() {
     plane(3, 1, async |session| {
         let x = session.empty(DType::I64, [3], Placement::All).await?;

@@ -264,7 +264,7 @@ fn looking_up_a_function_after_shutdown_is_an_error(kind: SessionKind) {
         session.shutdown().await.unwrap();
         for name in ["tests.count", "tests.sleep", "tests.absent"] {
             let error = session.function(name).await.unwrap_err().to_string();
-            assert_eq!(error, "function: the session is shut down");
+            assert_eq!(error, "function lookup: the session is shut down");
         }
     });
 }

@@ -43,7 +43,7 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 const FEATURES: [&str; 6] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde"];
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
-const EXAMPLES: [(&str, &str); 12] = [
+const EXAMPLES: [(&str, &str); 13] = [
     ("bare_communicator", ""),
     ("digits", "--epochs 2 --workers 2"),
     ("digits", "--epochs 2 --workers 2 --session processes"),
@@ -54,6 +54,7 @@ const EXAMPLES: [(&str, &str); 12] = [
     ("pipeline", ""),
     ("serde_values", ""),
     ("tensor_parallel", ""),
+    ("tensor_parallel", "--processes"),
     ("tokio", ""),
     ("without_facade", ""),
 ];

@@ -290,13 +290,13 @@ impl Session for LaneSession {
     }
 
     async fn function(&self, name: &str) -> Result<DRef> {
-        self.check("function", ReplyTable::check)?;
+        self.check("function lookup", ReplyTable::check)?;
         if let Some(known) = self.functions().get(name) {
             return Ok(known.clone());
         }
         // Workers run the same program, so a misspelt name can be refused here.
         function::find(name)?;
-        self.turn("function", ReplyTable::check, |order| {
+        self.turn("function lookup", ReplyTable::check, |order| {
             if let Some(known) = self.functions().get(name) {
                 return Ok(known.clone());
             }

@@ -106,11 +106,11 @@ pub trait Session: Debug + Send + Sync {
     /// is the root cause.
     async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>>;
 
-    /// Sets a register on one worker. A tensor is copied into the worker's tensor in that register, which must have the
-    /// same number of bytes. If the register has no tensor, or one that was an argument of a call, the copy is a new
-    /// tensor on the worker's device. So `set` can give each worker its own weights, and later changes of the
-    /// controller's tensor do not affect the worker. Any other value replaces the worker's value. The tensor is sent to
-    /// this worker only, in the ways of [`Session::get`].
+    /// Sets a register on one worker, and waits until the worker has the value. A tensor is copied into the worker's
+    /// tensor in that register, which must have the same dtype and shape. If the register has no tensor, or one that was
+    /// an argument of a call, the copy is a new tensor on the worker's device. So `set` can give each worker its own
+    /// weights, and later changes of the controller's tensor do not affect the worker. Any other value replaces the
+    /// worker's value. The tensor is sent to this worker only, in the ways of [`Session::get`].
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid), with size, limit and remedy, if the value is above

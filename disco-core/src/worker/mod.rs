@@ -205,6 +205,10 @@ impl Worker {
         };
         // The storage of a tensor argument may be shared with other workers.
         if let Some(old) = self.tensor(register).ok().filter(|old| !old.storage().is_argument()) {
+            if (old.dtype(), old.shape()) != (new.dtype(), new.shape()) {
+                let text = format!("{new} does not fit into the worker's {old}; dtype and shape must be equal");
+                return Err(Error::invalid(text).into());
+            }
             return Ok(self.context.queue().copy_in(&old, new)?);
         }
         let own = self.context.empty(new.dtype(), new.shape().clone())?;

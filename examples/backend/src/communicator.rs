@@ -31,7 +31,8 @@ pub(crate) struct MailboxCommunicator {
 impl MailboxCommunicator {
     /// Connects this rank, and waits until all ranks have connected.
     pub(crate) fn connect(seat: Seat<'_>, at: &Rendezvous) -> Result<Self> {
-        let number = at.as_bytes().try_into().map_err(|_| Error::invalid("mailbox: a rendezvous has 8 bytes"))?;
+        let number =
+            at.as_bytes().try_into().map_err(|_| Error::invalid(format!("{NAME}: a rendezvous has 8 bytes")))?;
         let hub = Hub::meet(u64::from_le_bytes(number), seat.world.size());
         // From here on, the session aborts the hub when a worker fails.
         seat.link.on_abort(&(hub.clone() as Arc<dyn Abort>));
@@ -157,7 +158,8 @@ impl Communicator for MailboxCommunicator {
         for op in group {
             // A barrier has no dtype.
             if !caps.supports(op.kind(), op.dtype().unwrap_or(DType::F32), op.reduction()) {
-                let operation = op.signature(self.size());
+                let reduction = op.reduction().map(|reduction| format!(" {reduction}")).unwrap_or_default();
+                let operation = format!("{}{reduction}", op.kind());
                 return Err(Error::Unsupported { backend: NAME, operation, dtype: op.dtype() });
             }
         }
@@ -212,7 +214,7 @@ impl Drop for MailboxCommunicator {
 
 impl fmt::Debug for MailboxCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<mailbox rank {} of {}>", self.rank, self.hub.size())
+        write!(f, "<{NAME} rank {} of {}>", self.rank, self.hub.size())
     }
 }
 
