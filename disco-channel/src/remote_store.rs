@@ -112,7 +112,7 @@ impl SharedStore for RemoteStore {
         self.begin(epoch);
         let tell: Tell = Box::new(|answer| tell(answer.map(|(value, _)| value)));
         let asked = self.lock().ask_in(epoch, tell, deadline, Instant::now());
-        self.send(asked, None, |id| Message::Ask { id, epoch, call });
+        self.send(asked, None, |id| Message::StoreRequest { id, epoch, call });
     }
 }
 

@@ -1,6 +1,6 @@
 //! The backend `local`.
 
-use disco_core::{Backend, Probe, Rendezvous, Result, Seat, Unavailable, World};
+use disco_core::{Backend, ConnectParams, Probe, Rendezvous, Result, Unavailable, World};
 
 use crate::NAME;
 use crate::communicator::Communicator;
@@ -34,7 +34,7 @@ impl Backend for Local {
         Rendezvous::new(Token::fresh().to_bytes())
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn disco_core::Communicator>> {
-        Communicator::connect(seat, at).map(|comm| Box::new(comm) as _)
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn disco_core::Communicator>> {
+        Communicator::connect(params, at).map(|comm| Box::new(comm) as _)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::op::{self, Claims};
-use disco_core::{Abort, Capabilities, Error, Op, Rank, Rendezvous, Result, Seat};
+use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous, Result};
 
 use crate::NAME;
 use crate::agree::Call;
@@ -51,19 +51,19 @@ impl Communicator {
     /// # Errors
     /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`], [`Error::Mismatch`] if ranks disagree on
     /// how many they are; [`Error::Invalid`] for a rank that can't be, or memory that the system or the link refuses.
-    pub fn connect(seat: Seat<'_>, at: &Rendezvous) -> Result<Self> {
-        let device = seat.queue.device();
+    pub fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
+        let device = params.queue.device();
         if !device.is_host() {
             let operation = format!("connect on {device}");
             return Err(Error::Unsupported { backend: NAME, operation, dtype: None });
         }
         let token = Token::from_bytes(at.as_bytes())?;
-        let (rank, size) = (seat.rank.index(), seat.world.size());
-        let group = match seat.link.arena() {
-            None => meeting::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
-            Some(_) => processes::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
+        let (rank, size) = (params.rank.index(), params.world.size());
+        let group = match params.link.arena() {
+            None => meeting::meet(token, rank, size, params.connect_deadline, &params.link)?,
+            Some(_) => processes::meet(token, rank, size, params.connect_deadline, &params.link)?,
         };
-        Ok(Self::new(group, seat.rank, seat.deadline))
+        Ok(Self::new(group, params.rank, params.deadline))
     }
 
     pub(crate) fn new(group: Arc<Group>, rank: Rank, deadline: Duration) -> Self {

@@ -66,11 +66,11 @@ pub(crate) fn doing(board: &Board, rank: usize) -> String {
     let written = match (name(load(INSIDE)), name(load(LAST))) {
         (Some(operation), _) if board.is_touching(rank) => write!(text, "is still copying in {operation}"),
         (Some(operation), _) => write!(text, "is in {operation}"),
-        (None, None) => write!(text, "has not come (no operation so far)"),
+        (None, None) => write!(text, "has not arrived (no operation so far)"),
         (None, Some(last)) => {
             let finished = load(FINISHED);
             let s = if finished == 1 { "" } else { "s" };
-            write!(text, "has not come ({finished} operation{s} so far, the last {last})")
+            write!(text, "has not arrived ({finished} operation{s} so far, the last {last})")
         }
     };
     debug_assert!(written.is_ok(), "a string takes all text");

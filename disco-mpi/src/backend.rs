@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use disco_core::{Backend, Communicator, Probe, Rendezvous, Result, Seat, Unavailable, World};
+use disco_core::{Backend, Communicator, ConnectParams, Probe, Rendezvous, Result, Unavailable, World};
 
 use crate::NAME;
 use crate::connect;
@@ -33,7 +33,7 @@ impl Backend for Mpi {
         Rendezvous::new(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        library::with!(library::Mpi::get()?, mpi => connect::connect(mpi, seat, at))
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        library::with!(library::Mpi::get()?, mpi => connect::connect(mpi, params, at))
     }
 }

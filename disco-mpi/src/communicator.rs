@@ -195,10 +195,10 @@ impl<A: Abi> Communicator<A> {
         self.since.set(Some(since));
         let (waited, operation) = (since.elapsed(), || op.signature(self.size));
         match &self.roll {
-            Some(roll) => roll.go_on(self.calls, waited, self.deadline, operation),
+            Some(roll) => roll.check_wait(self.calls, waited, self.deadline, operation),
             None if waited <= self.deadline => Ok(()),
             None => {
-                let state = "other ranks have not come, or call something else".to_owned();
+                let state = "other ranks have not arrived, or call something else".to_owned();
                 Err(Error::Deadline { operation: operation(), after: self.deadline, state })
             }
         }

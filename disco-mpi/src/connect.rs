@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::link::SharedFd;
 use disco_core::sync;
-use disco_core::{Abort, Attendance, Error, Rank, Rendezvous, Result, Seat, Store};
+use disco_core::{Abort, Attendance, ConnectParams, Error, Rank, Rendezvous, Result, Store};
 
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::Communicator;
@@ -34,21 +34,21 @@ const ENTRY: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "
 /// not come; MPI's own.
 pub(crate) fn connect<A: Abi>(
     mpi: &'static Installed<A>,
-    seat: Seat<'_>,
+    params: ConnectParams<'_>,
     at: &Rendezvous,
 ) -> Result<Box<dyn disco_core::Communicator>> {
-    let device = seat.queue.device();
+    let device = params.queue.device();
     if !device.is_host() {
         let operation = format!("connect on {device}");
         return Err(Error::Unsupported { backend: crate::NAME, operation, dtype: None });
     }
-    take_process(at, seat.rank, seat.world.size())?;
+    take_process(at, params.rank, params.world.size())?;
     let meeting = Meeting {
         key: format!("disco.mpi {}", String::from_utf8_lossy(at.as_bytes())),
-        store: seat.link.store(),
-        rank: seat.rank,
-        size: seat.world.size(),
-        deadline: seat.connect_deadline,
+        store: params.link.store(),
+        rank: params.rank,
+        size: params.world.size(),
+        deadline: params.connect_deadline,
         start: Instant::now(),
     };
     let mut sockets = Vec::new();
@@ -56,8 +56,8 @@ pub(crate) fn connect<A: Abi>(
     let is_initialized = mpi.about.is_initialized()?;
     let has_no_launcher = !is_initialized && !launcher::is_launched();
     if !is_initialized {
-        sockets = meeting.prepare(mpi, &seat)?;
-        let initialized = init(mpi, seat.world.size());
+        sockets = meeting.prepare(mpi, &params)?;
+        let initialized = init(mpi, params.world.size());
         if has_no_launcher {
             // They are this rank's, and none of its children's.
             ENTRY.into_iter().for_each(remove_var);
@@ -69,17 +69,17 @@ pub(crate) fn connect<A: Abi>(
     }
     check_threads(mpi)?;
     let flag = Arc::new(Flag::default());
-    seat.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
+    params.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
     meeting.check_world(mpi)?;
     // Making a communicator can't be given up: nobody starts before all are there.
     meeting.await_all("here")?;
     if has_no_launcher {
         unlink_shared_memory();
     }
-    sockets.into_iter().for_each(|socket| seat.link.descriptors().unshare(socket));
+    sockets.into_iter().for_each(|socket| params.link.descriptors().unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
-    let roll = Attendance::new(meeting.store, meeting.key, seat.rank.index(), meeting.size);
-    Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag, Some(roll))?.agreed()?))
+    let roll = Attendance::new(meeting.store, meeting.key, params.rank.index(), meeting.size);
+    Ok(Box::new(Communicator::new(mpi, comm, params.deadline, flag, Some(roll))?.agreed()?))
 }
 
 /// This rank of a communicator that the program has made itself, without a session. `handle` is its `MPI_Comm`: with rsmpi
@@ -202,7 +202,7 @@ struct Meeting {
 
 impl Meeting {
     /// Sees to it that MPI finds its peers when it is initialised. Returns what this rank has shared for that.
-    fn prepare<A: Abi>(&self, mpi: &Installed<A>, seat: &Seat<'_>) -> Result<Vec<SharedFd>> {
+    fn prepare<A: Abi>(&self, mpi: &Installed<A>, params: &ConnectParams<'_>) -> Result<Vec<SharedFd>> {
         let mut shared = Vec::new();
         if self.size == 1 || launcher::is_launched() {
             return Ok(shared);
@@ -221,13 +221,13 @@ impl Meeting {
                 let mut sockets = pmi::serve(self.size).map_err(refused)?.into_iter();
                 let mine = sockets.next();
                 for (rank, socket) in (1..).zip(sockets) {
-                    let name = seat.link.descriptors().share(socket)?;
+                    let name = params.link.descriptors().share(socket)?;
                     shared.push(name);
                     self.store.set(&self.socket(rank), &name.to_bits().to_le_bytes())?;
                 }
                 mine
             }
-            rank => Some(self.receive(seat, rank)?),
+            rank => Some(self.receive(params, rank)?),
         };
         // Initialising can't be given up: nobody starts before all are there.
         self.await_all("about to initialise")?;
@@ -250,10 +250,10 @@ impl Meeting {
         }
     }
 
-    fn receive(&self, seat: &Seat<'_>, rank: usize) -> Result<OwnedFd> {
+    fn receive(&self, params: &ConnectParams<'_>, rank: usize) -> Result<OwnedFd> {
         let name = self.store.wait(&self.socket(rank), self.left())?;
         let name = name.try_into().map_err(|_| Error::protocol("mpi: the store has no name of a socket"))?;
-        seat.link.descriptors().receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
+        params.link.descriptors().receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
     }
 
     /// What a launcher would have put into the environment.
@@ -299,7 +299,7 @@ impl Meeting {
                 Error::Deadline { .. } => Error::Deadline {
                     operation: "connect".into(),
                     after: self.deadline,
-                    state: format!("{} has not come", Rank::new(peer as u32)),
+                    state: format!("{} has not arrived", Rank::new(peer as u32)),
                 },
                 other => other,
             })?;

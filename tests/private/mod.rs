@@ -5,7 +5,7 @@ use std::sync::Arc;
 use disco::{Backend, Builder, Communicator, Probe, Result, Session, Unavailable, World};
 use disco_conformance::{Harness, Wish};
 use disco_core::shared_memory::Arena;
-use disco_core::{Link, Seat, backend::Rendezvous};
+use disco_core::{ConnectParams, Link, backend::Rendezvous};
 
 /// The harness of the backend `local-private`.
 #[derive(Debug)]
@@ -59,8 +59,8 @@ impl Backend for LocalPrivate {
         disco_local::BACKEND.rendezvous(world)
     }
 
-    fn connect(&self, mut seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        seat.link = Arc::new(Link::clone(&seat.link).in_arena(Arena::new(1)?));
-        disco_local::BACKEND.connect(seat, at)
+    fn connect(&self, mut params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        params.link = Arc::new(Link::clone(&params.link).in_arena(Arena::new(1)?));
+        disco_local::BACKEND.connect(params, at)
     }
 }

@@ -5,7 +5,7 @@
 //! NodeLane::send ──── FRAME: one encoding, one write ───────▶ bridge ──▶ ThreadLane or ProcessLane ──▶ workers 4 to 7
 //! NodeLane::signal ── ABORT, SHUTDOWN ──────────────────────▶   │
 //! thread `disco-nodes`                                          │ the thread that called `serve`
-//!   Inbox, store ◀── FROM worker REPLY, NOTICE, PROGRESS, ASK ──┤
+//!   Inbox, store ◀── FROM worker REPLY, NOTICE, PROGRESS, STORE_REQUEST ──┤
 //!   standard output and error ◀── FROM worker OUTPUT ───────────┘
 //! ```
 //!

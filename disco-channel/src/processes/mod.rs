@@ -6,7 +6,7 @@
 //! ProcessLane::signal ── ABORT, SHUTDOWN ─▶ ┐
 //!                                           ├ a Unix socket ─ service thread ──▶ operations that wait for peers
 //! thread `disco-service`                    │                 (heartbeats, the store's answers, descriptors)
-//!   Inbox, store, shared descriptors ◀───── ┘ ◀── REPLY, NOTICE, PROGRESS, ASK, SHARE   from any of its threads
+//!   Inbox, store, shared descriptors ◀───── ┘ ◀── REPLY, NOTICE, PROGRESS, STORE_REQUEST, SHARE   from any of its threads
 //!   the process's end ◀──────────────────────── pidfd
 //! thread `disco-output` ◀────────────────────── its standard output and error, by lines
 //! ```

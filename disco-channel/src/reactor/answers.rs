@@ -28,7 +28,7 @@ impl<T: Transport> Reactor<T> {
                 self.shared.put(name, fd);
                 answer(connection, id, Ok(Value::None));
             }
-            Err(error) => self.lane.step(Event::Garbage(conn, error), &mut self.actions),
+            Err(error) => self.lane.step(Event::InvalidMessage(conn, error), &mut self.actions),
         }
     }
 
@@ -36,7 +36,9 @@ impl<T: Transport> Reactor<T> {
     pub(super) fn hand(&self, conn: Conn, id: u64, name: SharedFd) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let sent = match self.shared.copy(name) {
-            Ok(fd) => Message::Handed { id }.encode().and_then(|packet| connection.send(packet, Some(Arc::new(fd)))),
+            Ok(fd) => {
+                Message::Descriptor { id }.encode().and_then(|packet| connection.send(packet, Some(Arc::new(fd))))
+            }
             Err(error) => return answer(connection, id, Err(error)),
         };
         if let Err(error) = sent {

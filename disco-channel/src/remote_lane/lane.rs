@@ -216,7 +216,7 @@ impl Running {
 
     fn room_in(&self, writer: &mut Writer) -> usize {
         ring::room(writer, |reader, garbage| {
-            let why = LossCause::Garbage(format!("it put garbage into the ring: {}", garbage.0));
+            let why = LossCause::ProtocolViolation(format!("it put garbage into the ring: {}", garbage.0));
             self.served.with(|engine, now| engine.handle(Event::Accused(reader, why), now));
         })
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use disco_core::link::Link;
 use disco_core::{
-    Abort, Backend, Capabilities, Communicator, DType, Op, OpKind, Probe, Rank, Reduction, Rendezvous, Result, Seat,
-    Tensor, Unavailable, World,
+    Abort, Backend, Capabilities, Communicator, ConnectParams, DType, Op, OpKind, Probe, Rank, Reduction, Rendezvous,
+    Result, Tensor, Unavailable, World,
 };
 
 /// What is wrong with it.
@@ -98,11 +98,11 @@ impl Backend for Double {
         disco_local::BACKEND.rendezvous(world)
     }
 
-    fn connect(&self, mut seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+    fn connect(&self, mut params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
         if let Fault::IsDeaf = self.fault {
-            seat.link = Arc::new(Link::bare(Arc::default()));
+            params.link = Arc::new(Link::bare(Arc::default()));
         }
-        let inner = disco_local::BACKEND.connect(seat, at)?;
+        let inner = disco_local::BACKEND.connect(params, at)?;
         Ok(Box::new(Lossy { inner, fault: self.fault, has_ended: Arc::default(), is_split: false }))
     }
 }

@@ -8,7 +8,7 @@ use disco_core::device_api::{self, DeviceApi, Event, Queue};
 use disco_core::link::{Link, Shared};
 use disco_core::tensor::Storage;
 use disco_core::{
-    Backend, Communicator, CommunicatorExt, Device, DeviceKind, Error, Rank, Result, Seat, Tensor, World,
+    Backend, Communicator, CommunicatorExt, ConnectParams, Device, DeviceKind, Error, Rank, Result, Tensor, World,
 };
 use disco_local::BACKEND;
 
@@ -27,9 +27,9 @@ fn connect(
 ) -> Result<Box<dyn Communicator>> {
     let mut queue = device_api::Host.bind(Device::CPU).unwrap();
     let world = World::new(size, 1).unwrap();
-    let mut seat = Seat::new(Rank::new(rank), world, &mut *queue, link);
-    (seat.deadline, seat.connect_deadline) = (LONG, deadline);
-    BACKEND.connect(seat, at)
+    let mut params = ConnectParams::new(Rank::new(rank), world, &mut *queue, link);
+    (params.deadline, params.connect_deadline) = (LONG, deadline);
+    BACKEND.connect(params, at)
 }
 
 fn rendezvous() -> Rendezvous {
@@ -61,9 +61,9 @@ fn ranks_meet_by_their_rendezvous() {
 fn who_did_not_come_is_named() {
     let at = rendezvous();
     let errors = on_threads(vec![0, 3], |rank| connect(rank, 4, link(), SHORT, &at).unwrap_err().to_string());
-    let together = "connect: no end after 50ms: ranks 1, 2 have not come; ranks 0, 3 wait";
+    let together = "connect: no end after 50ms: ranks 1, 2 have not arrived; ranks 0, 3 wait";
     // On a slow machine one comes when the meeting of the other is over, and misses that one too.
-    let alone = ["ranks 1, 2, 3 have not come; rank 0 waits", "ranks 0, 1, 2 have not come; rank 3 waits"];
+    let alone = ["ranks 1, 2, 3 have not arrived; rank 0 waits", "ranks 0, 1, 2 have not arrived; rank 3 waits"];
     let told = |error: &String| error.contains(together) || alone.iter().any(|text| error.contains(text));
     assert!(errors.iter().all(told), "{errors:?}");
 }
@@ -115,8 +115,8 @@ fn seats_that_can_not_be_are_refused() {
 
     let world = World::new(1, 1).unwrap();
     let (rank, queue) = (Rank::new(0), &mut NoHost);
-    let seat = Seat::new(rank, world, queue, link());
-    let refused = BACKEND.connect(seat, &at).unwrap_err();
+    let params = ConnectParams::new(rank, world, queue, link());
+    let refused = BACKEND.connect(params, &at).unwrap_err();
     assert_eq!(refused.to_string(), "local does not support connect on cuda:1");
 }
 

@@ -80,8 +80,8 @@ fn a_deadline_names_who_did_not_come() {
     let errors = on_threads(ranks, |mut comm| comm.all_reduce_in_place(&zeros(4), Reduction::Sum).unwrap_err());
     let text = errors.iter().find(|error| matches!(error, Error::Deadline { .. })).unwrap().to_string();
     assert!(text.starts_with("all_reduce sum f32 x 4: no end after 50ms: "), "{text}");
-    assert!(text.contains("rank 1 has not come (no operation so far)"), "{text}");
-    assert!(errors.iter().all(|error| error.to_string().contains("rank 1 has not come")), "{errors:?}");
+    assert!(text.contains("rank 1 has not arrived (no operation so far)"), "{text}");
+    assert!(errors.iter().all(|error| error.to_string().contains("rank 1 has not arrived")), "{errors:?}");
     drop(missing);
 }
 
@@ -104,7 +104,7 @@ fn a_deadline_says_what_the_missing_rank_does() {
         }
     });
     let all = errors.join("\n");
-    let collective = "barrier: no end after 50ms: rank 1 is in recv, rank 2 has not come (2 operations so far, the last \
+    let collective = "barrier: no end after 50ms: rank 1 is in recv, rank 2 has not arrived (2 operations so far, the last \
                       barrier); rank 0 waits";
     let transfer = "recv f32 x 2: no end after 50ms: rank 0 is in barrier; rank 1 waits to receive from rank 0";
     assert!(all.contains(collective) || all.contains(transfer), "{all}");

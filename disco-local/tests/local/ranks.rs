@@ -8,7 +8,7 @@ use std::time::Duration;
 use disco_core::device_api::{self, DeviceApi};
 use disco_core::link::{Link, Shared};
 use disco_core::shared_memory::Arena;
-use disco_core::{Backend as _, DType, Device, Rank, Result, Seat, Tensor, World};
+use disco_core::{Backend as _, ConnectParams, DType, Device, Rank, Result, Tensor, World};
 use disco_local::{BACKEND, Communicator, connect_threads};
 
 use crate::WHERE;
@@ -57,9 +57,9 @@ pub(crate) fn ranks(size: usize, deadline: Duration) -> Result<Vec<Communicator>
         let mut queue = device_api::Host.bind(Device::CPU)?;
         let link = Arc::new(Link::bare(shared.clone()).in_arena(arena(rank)));
         let (rank, queue) = (Rank::new(rank as u32), &mut *queue);
-        let mut seat = Seat::new(rank, world, queue, link);
-        (seat.deadline, seat.connect_deadline) = (deadline, LONG);
-        Communicator::connect(seat, &at)
+        let mut params = ConnectParams::new(rank, world, queue, link);
+        (params.deadline, params.connect_deadline) = (deadline, LONG);
+        Communicator::connect(params, &at)
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || connect(rank))).collect();

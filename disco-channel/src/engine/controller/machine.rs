@@ -138,12 +138,12 @@ impl Controller {
                 Some(peer) => self.receive(*peer, conn, message, now),
                 None => self.admit(conn, message, now),
             },
-            Event::Heard(conn) => {
+            Event::BytesReceived(conn) => {
                 if let Some(index) = self.conns.get(&conn) {
                     self.peers[*index].liveness.heard(now);
                 }
             }
-            Event::Garbage(conn, error) => match self.conns.get(&conn) {
+            Event::InvalidMessage(conn, error) => match self.conns.get(&conn) {
                 Some(index) => self.close(*index, Cause::Known(garbage(&error)), now),
                 None => self.lose(conn, error, now),
             },

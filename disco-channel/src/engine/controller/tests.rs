@@ -307,19 +307,19 @@ fn a_lane_is_full_while_a_node_acknowledges_no_frames() {
         bench.engine.submit(&call(seq), bench.now).unwrap();
     }
     assert!(bench.engine.check(|| "lane".into()).unwrap_err().to_string().ends_with("lane: the lane is full"));
-    bench.say(0, Message::Room { frames: 1024, bytes: 0 });
+    bench.say(0, Message::Credit { frames: 1024, bytes: 0 });
     assert!(bench.done().is_empty());
-    bench.say(1, Message::Room { frames: 256, bytes: 0 });
+    bench.say(1, Message::Credit { frames: 256, bytes: 0 });
     assert_eq!((bench.done(), bench.engine.room()), (vec!["Room".to_owned()], 256));
 }
 
 #[test]
 fn requests_and_failures_of_epochs_that_have_not_begun_are_garbage() {
     let mut bench = Bench::running(1);
-    let ask = |epoch| Message::Ask { id: 1, epoch, call: disco_core::wire::StoreCall::Get("key".into()) };
+    let ask = |epoch| Message::StoreRequest { id: 1, epoch, call: disco_core::wire::StoreCall::Get("key".into()) };
     bench.engine.note(&Command::Recover { epoch: 1 });
     bench.say(0, ask(1));
-    assert!(bench.done()[0].starts_with("Ask "));
+    assert!(bench.done()[0].starts_with("CallStore "));
     bench.say(0, ask(2));
     let lost = "node 1 (host) with workers 0 to 1 lost: it sent garbage: a request in epoch 2, which has not begun";
     assert_eq!(bench.done(), [lost, "Over"]);

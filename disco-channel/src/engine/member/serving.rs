@@ -73,9 +73,9 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Bytes of the controller came, perhaps only a part of a message.
-    Heard,
+    BytesReceived,
     /// A message of the controller.
-    Said(Message),
+    Message(Message),
     /// The controller has closed the connection.
     Closed,
     /// Bytes that are not a message came, or an action failed.
@@ -84,7 +84,7 @@ pub(crate) enum Event {
     Full(usize),
     /// The node's lane has room for this many frames.
     Room(usize),
-    /// The progress of the worker with this index, as asked for by [`Action::Look`].
+    /// The progress of the worker with this index, as asked for by [`Action::ReadProgress`].
     Progress(usize, Progress),
     /// The node's lane has started.
     Started(Result<()>),
@@ -114,9 +114,9 @@ pub(crate) enum Action {
     /// Passes on the answer to a request.
     Answer { id: u64, result: Result<Value> },
     /// Passes on a descriptor that came with its message.
-    Hand { id: u64 },
+    DeliverDescriptor { id: u64 },
     /// Brings an [`Event::Progress`] for each worker.
-    Look,
+    ReadProgress,
     /// Aborts and stops the workers. [`Event::Left`] follows once they have left, at the latest after `limit`.
     Stop { cause: Arc<str>, limit: Duration },
     /// Kills this process, whose worker's thread has not ended in time.
@@ -212,8 +212,8 @@ impl Member {
 
     fn serve(&mut self, event: Event, now: Instant) -> Result<()> {
         match event {
-            Event::Heard => self.liveness.heard(now),
-            Event::Said(message) => self.receive(message, now)?,
+            Event::BytesReceived => self.liveness.heard(now),
+            Event::Message(message) => self.receive(message, now)?,
             Event::Closed if self.is_leaving() => self.dismiss(),
             Event::Closed => return Err(self.gone(LossCause::ConnectionClosed, "is gone")),
             Event::Failed(error) => return Err(error),
@@ -265,7 +265,7 @@ impl Member {
                 return Ok(());
             }
             (Message::Answer { id, result }, _) => Action::Answer { id, result },
-            (Message::Handed { id }, Kind::Worker { .. }) => Action::Hand { id },
+            (Message::Descriptor { id }, Kind::Worker { .. }) => Action::DeliverDescriptor { id },
             (Message::Alive, Kind::Node(_)) => return Ok(()),
             (Message::Bye(why), Kind::Node(_)) if is_leaving => {
                 tracing::debug!(%why, "the controller has released this node");
@@ -274,10 +274,12 @@ impl Member {
             }
             (Message::Bye(why), _) => {
                 let worker = format!("says: {why}");
-                return Err(self.gone(LossCause::Said(why), &worker));
+                return Err(self.gone(LossCause::ClosedWithReason(why), &worker));
             }
             (other, _) => {
-                return Err(self.gone(LossCause::Garbage(format!("it sent {other}")), &format!("sent {other:?}")));
+                return Err(
+                    self.gone(LossCause::ProtocolViolation(format!("it sent {other}")), &format!("sent {other:?}"))
+                );
             }
         };
         self.actions.push_back(action);
@@ -309,7 +311,7 @@ impl Member {
             }
             if is_due {
                 let (frames, bytes) = node.taken.say();
-                self.actions.push_back(Action::Send(Message::Room { frames, bytes }));
+                self.actions.push_back(Action::Send(Message::Credit { frames, bytes }));
             }
             if is_last {
                 node.pending.clear();
@@ -356,7 +358,7 @@ impl Member {
         if now.saturating_duration_since(self.looked) >= self.look_interval || is_worker && self.liveness.must_say(now)
         {
             self.looked = now;
-            self.actions.push_back(Action::Look);
+            self.actions.push_back(Action::ReadProgress);
         }
         if !is_worker && self.liveness.must_say(now) {
             self.liveness.said(now);

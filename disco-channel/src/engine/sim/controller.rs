@@ -444,7 +444,7 @@ impl World {
             Action::Room => self.has_room(),
             Action::Left(workers) => self.left(workers),
             Action::Lost(workers, why) => self.lost(workers, &why),
-            Action::Ask { conn, id, epoch, call } => {
+            Action::CallStore { conn, id, epoch, call } => {
                 let answers = self.controller.answers.clone();
                 let tell = move |result| answers.lock().expect("one thread").push((conn, id, result));
                 self.controller.store.call(epoch, call, Box::new(tell));
@@ -475,7 +475,7 @@ impl World {
             return;
         }
         match what {
-            Arrival::Part => self.tell_controller(Event::Heard(conn)),
+            Arrival::Part => self.tell_controller(Event::BytesReceived(conn)),
             Arrival::End => self.tell_controller(Event::Hung(conn, None)),
             Arrival::Bytes(bytes) if !self.controller.listens.contains(&conn) => {
                 self.tell_controller(Event::Bytes(conn, bytes.to_vec()));
@@ -487,7 +487,7 @@ impl World {
                             self.show(|| format!("controller hears of {}: {message}", self.links[link].host));
                             self.tell_controller(Event::Message(conn, message));
                         }
-                        Err(error) => self.tell_controller(Event::Garbage(conn, error)),
+                        Err(error) => self.tell_controller(Event::InvalidMessage(conn, error)),
                     }
                 }
             }

@@ -140,7 +140,7 @@ impl World {
             return;
         }
         match what {
-            Arrival::Part => self.tell_host(index, Event::Heard),
+            Arrival::Part => self.tell_host(index, Event::BytesReceived),
             Arrival::End => self.host_is_cut_off(index),
             Arrival::Bytes(bytes) => {
                 if let Phase::Proving(node_handshake) = &mut self.hosts[index].phase {
@@ -151,7 +151,7 @@ impl World {
                     match message {
                         Ok(message) => {
                             self.show(|| format!("host {index} hears {message}"));
-                            self.tell_host(index, Event::Said(message));
+                            self.tell_host(index, Event::Message(message));
                         }
                         Err(error) => self.tell_host(index, Event::Failed(error)),
                     }
@@ -258,8 +258,8 @@ impl World {
                     self.answer(index, worker, question, result);
                 }
             }
-            Action::Hand { .. } => {}
-            Action::Look => {
+            Action::DeliverDescriptor { .. } => {}
+            Action::ReadProgress => {
                 for worker in 0..self.hosts[index].workers.len() {
                     let Worker { last, finished, .. } = self.hosts[index].workers[worker];
                     let progress = Progress::new(last, finished);

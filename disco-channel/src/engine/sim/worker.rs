@@ -231,7 +231,7 @@ impl World {
         host.ring.pop_front();
         if self.controller.ring.advance(index) {
             let (frames, bytes) = self.hosts[index].workers[at].taken.say();
-            self.host_says(index, &Message::Room { frames, bytes }, Priority::Urgent);
+            self.host_says(index, &Message::Credit { frames, bytes }, Priority::Urgent);
         }
         Some(frame)
     }
@@ -332,7 +332,7 @@ impl World {
         self.begin_questions(index, epoch);
         match self.hosts[index].requests.ask_in(epoch, (at, question), limit, now) {
             Ok(id) => {
-                self.host_says(index, &Message::Ask { id, epoch, call }, Priority::Urgent);
+                self.host_says(index, &Message::StoreRequest { id, epoch, call }, Priority::Urgent);
                 self.at(limit.as_micros() as u64, What::Deadline(index, at, question));
             }
             Err((_, error)) => self.hosts[index].workers[at].answers(question, Err(error)),
@@ -422,7 +422,7 @@ impl World {
         let taken = &mut self.hosts[index].workers[0].taken;
         if taken.take(size) {
             let (frames, bytes) = taken.say();
-            self.host_says(index, &Message::Room { frames, bytes }, Priority::Urgent);
+            self.host_says(index, &Message::Credit { frames, bytes }, Priority::Urgent);
         }
     }
 

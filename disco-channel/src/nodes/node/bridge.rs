@@ -97,7 +97,7 @@ impl Host for Bridge {
                 let lane = lane.clone();
                 self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
             }
-            Action::Look => {
+            Action::ReadProgress => {
                 let progress = self.workers.iter().map(|worker| lane.progress(worker)).enumerate();
                 return Ok(progress.map(|(index, progress)| Event::Progress(index, progress)).collect());
             }
@@ -111,7 +111,7 @@ impl Host for Bridge {
                 return Ok(vec![Event::Left(close(&**lane, limit))]);
             }
             // Only worker processes get the first three; the driver handles `End`.
-            Action::Deliver { .. } | Action::Hand { .. } | Action::Kill | Action::End(_) => {}
+            Action::Deliver { .. } | Action::DeliverDescriptor { .. } | Action::Kill | Action::End(_) => {}
         }
         Ok(Vec::new())
     }

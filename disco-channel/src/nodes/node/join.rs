@@ -115,7 +115,7 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
     let join = Join { name: name.to_owned(), functions };
     let assignment = assigned(options, join, &connection, &mut incoming, waker)?;
     if assignment.config.world != world {
-        return Err(Failed::ForGood(lost(LossCause::Garbage(
+        return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(
             "it assigns workers of another world than in its handshake".into(),
         ))));
     }
@@ -248,7 +248,7 @@ fn assigned(
     let show = || (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
     match driver::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => Ok(assignment),
-        Ok(other) => Err(Failed::ForGood(lost(LossCause::Garbage(format!("it sent {other} before ASSIGN"))))),
+        Ok(other) => Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN"))))),
         Err(why) => Err(Failed::ForNow(Loss::new(LostPeer::Controller, why).why())),
     }
 }

@@ -161,7 +161,7 @@ impl Commands {
 
     fn acknowledge(&mut self) -> Result<()> {
         let (frames, bytes) = self.taken.say();
-        self.connection.send(Message::Room { frames, bytes }.encode()?, None)
+        self.connection.send(Message::Credit { frames, bytes }.encode()?, None)
     }
 }
 
