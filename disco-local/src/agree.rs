@@ -95,7 +95,7 @@ pub(crate) fn check_exchange(board: &Board, me: usize, number: u64) -> Result<()
 
 /// The error of ranks that called different things, once all have said what.
 pub(crate) fn disagreement(board: &Board) -> Option<Error> {
-    let calls: Vec<String> = (0..board.size()).map(|rank| board.side(rank)).collect::<Option<_>>()?;
+    let calls: Vec<String> = (0..board.size()).map(|rank| board.call_text(rank)).collect::<Option<_>>()?;
     let mut sides: Vec<(&str, Vec<usize>)> = Vec::new();
     for (rank, call) in calls.iter().enumerate() {
         match sides.iter_mut().find(|side| side.0 == call) {

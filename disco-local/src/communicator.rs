@@ -8,11 +8,11 @@ use disco_core::op::{self, Claims};
 use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous, Result};
 
 use crate::NAME;
+use crate::active_call::{ActiveCall, Counters};
 use crate::agree::Call;
 use crate::board::Presence;
 use crate::group::Group;
 use crate::meeting::Token;
-use crate::turn::{Counts, Turn};
 use crate::{collective, meeting, point_to_point, processes, split};
 
 /// One rank of a group of threads, or of processes. Sent to the thread that uses it.
@@ -22,7 +22,7 @@ pub struct Communicator {
     group: Arc<Group>,
     rank: Rank,
     deadline: Duration,
-    counts: Counts,
+    counters: Counters,
     /// For parts of small collectives.
     buffer: Box<[u8]>,
 }
@@ -67,8 +67,8 @@ impl Communicator {
     }
 
     pub(crate) fn new(group: Arc<Group>, rank: Rank, deadline: Duration) -> Self {
-        let buffer = vec![0; collective::buffer(group.size())].into();
-        Self { group, rank, deadline, counts: Counts::default(), buffer }
+        let buffer = vec![0; collective::buffer_bytes(group.size())].into();
+        Self { group, rank, deadline, counters: Counters::default(), buffer }
     }
 }
 
@@ -93,22 +93,22 @@ impl disco_core::Communicator for Communicator {
         let mut claims = Claims::default();
         claims.claim(group)?;
         let keep = || claims.keep();
-        let seat = (&self.group, self.rank.index(), &mut self.counts);
-        let mut turn = Turn::enter(seat, self.deadline, Call::Op(first), Some(&keep));
+        let child = (&self.group, self.rank.index(), &mut self.counters);
+        let mut call = ActiveCall::enter(child, self.deadline, Call::Op(first), Some(&keep));
         let result = match first.kind().is_point_to_point() {
-            true => point_to_point::run(&mut turn, group),
-            false => group.iter().try_for_each(|op| collective::run(&mut turn, &mut self.buffer, op)),
+            true => point_to_point::run(&mut call, group),
+            false => group.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op)),
         };
-        turn.leave(group.len(), result)
+        call.leave(group.len(), result)
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
         self.group.check_unbroken(|| Call::Split.name().to_owned())?;
-        let place = (&self.group, self.rank.index(), &mut self.counts);
-        let mut turn = Turn::enter(place, self.deadline, Call::Split, None);
-        let seat = split::run(&mut turn, color, key);
-        turn.leave(1, seat.as_ref().map(drop).map_err(Error::clone))?;
-        Ok(seat?.map(|seat| Box::new(Communicator::new(seat.group, seat.rank, self.deadline)) as _))
+        let member = (&self.group, self.rank.index(), &mut self.counters);
+        let mut call = ActiveCall::enter(member, self.deadline, Call::Split, None);
+        let child = split::run(&mut call, color, key);
+        call.leave(1, child.as_ref().map(drop).map_err(Error::clone))?;
+        Ok(child?.map(|child| Box::new(Communicator::new(child.group, child.rank, self.deadline)) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {
@@ -122,7 +122,7 @@ impl disco_core::Communicator for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        self.group.board.set_presence(self.rank.index(), Presence::Gone);
+        self.group.board.set_presence(self.rank.index(), Presence::Left);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::board::Record;
 pub(crate) struct Failure {
     error: Error,
     /// Ranks that get the error itself, of which the others are told; none means all.
-    witnesses: Option<[usize; 2]>,
+    involved: Option<[usize; 2]>,
 }
 
 /// Kinds of errors on the board.
@@ -37,12 +37,12 @@ impl Failure {
 
     /// A failure that every rank reports as its own.
     pub(crate) fn for_all(error: Error) -> Self {
-        Self { error, witnesses: None }
+        Self { error, involved: None }
     }
 
     /// A failure of two ranks, of which the others are told.
     pub(crate) fn between(a: usize, b: usize, error: Error) -> Self {
-        Self { error, witnesses: Some([a, b]) }
+        Self { error, involved: Some([a, b]) }
     }
 
     /// A failure of one rank, of which the others are told. The rank itself has the error.
@@ -51,8 +51,8 @@ impl Failure {
     }
 
     /// What `rank` is told that was inside an operation when this happened.
-    pub(crate) fn told_to(self, rank: usize) -> Error {
-        match self.witnesses.is_none_or(|witnesses| witnesses.contains(&rank)) {
+    pub(crate) fn error_for(self, rank: usize) -> Error {
+        match self.involved.is_none_or(|involved| involved.contains(&rank)) {
             true => self.error,
             false => Error::Aborted { cause: self.cause() },
         }
@@ -81,13 +81,13 @@ impl Failure {
             Error::Mismatch { operation, detail } => (MISMATCH, [operation.clone(), detail.clone()]),
             other => plain(other),
         };
-        Record { kind, witnesses: self.witnesses, texts }
+        Record { kind, involved: self.involved, texts }
     }
 
     /// From the board; none if whoever failed did not come to say why.
     pub(crate) fn from_record(record: Option<Record>) -> Self {
         let unknown = || Self::for_all(Error::state("the communicator failed, and nobody knows why"));
-        record.map_or_else(unknown, |Record { kind, witnesses, texts: [first, second] }| {
+        record.map_or_else(unknown, |Record { kind, involved, texts: [first, second] }| {
             let error = match kind {
                 ABORTED => Error::Aborted { cause: first.into() },
                 LOST => match first.parse() {
@@ -101,7 +101,7 @@ impl Failure {
                     error.unwrap_or(Error::State(first))
                 }
             };
-            Self { error, witnesses }
+            Self { error, involved }
         })
     }
 }
@@ -126,11 +126,11 @@ mod tests {
         for (failure, same) in failures().zip(failures()) {
             let read = |failure: &Failure| Failure::from_record(Some(failure.to_record()));
             for rank in 0..3 {
-                assert_eq!(read(&failure).told_to(rank).to_string(), read(&same).told_to(rank).to_string());
+                assert_eq!(read(&failure).error_for(rank).to_string(), read(&same).error_for(rank).to_string());
             }
             assert_eq!(read(&failure).broken("op".into()).to_string(), same.broken("op".into()).to_string());
         }
-        let told = [0, 1, 2].map(|rank| Failure::between(0, 2, mismatch()).told_to(rank).to_string());
+        let told = [0, 1, 2].map(|rank| Failure::between(0, 2, mismatch()).error_for(rank).to_string());
         let text = "barrier: ranks disagree: a, b";
         assert_eq!(told, [text, "aborted, because barrier: ranks disagree: a, b", text]);
     }

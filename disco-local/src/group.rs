@@ -12,17 +12,17 @@ use disco_core::sync;
 use disco_core::tensor::Access;
 use disco_core::{Abort, Error, Result};
 
+use crate::address_space::AddressSpace;
 use crate::board::{Board, Presence};
 use crate::failure::Failure;
-use crate::home::Home;
-use crate::pace::Pace;
+use crate::spin_policy::SpinPolicy;
 
 /// One communicator: all ranks of a process that are threads have one group, and each rank among processes its own, on
 /// the same board.
 pub(crate) struct Group {
     pub(crate) board: Board,
-    pub(crate) home: Home,
-    pace: Pace,
+    pub(crate) address_space: AddressSpace,
+    spin_policy: SpinPolicy,
     /// Among threads, tensors whose owner left while a peer was frozen inside a copy. Nobody may use them before that peer is
     /// gone, and it is gone when the group is.
     kept: Mutex<Vec<Access>>,
@@ -34,48 +34,55 @@ pub(crate) struct Group {
 
 /// How long a wait may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    deadline: Duration,
+pub(crate) struct LazyTimeout {
+    limit: Duration,
     /// When the clock was first looked at, which is when the wait outlasted the first looks.
-    since: Option<Instant>,
+    started: Option<Instant>,
 }
 
 /// Interval at which kept tensors are looked at: a frozen process may have gone on or ended.
 const KEPT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long whoever breaks a group may take to write down why.
-const WRITING: Duration = Duration::from_secs(1);
+const RECORD_WRITE_GRACE: Duration = Duration::from_secs(1);
 
 impl Group {
     /// A group on a board.
-    pub(crate) fn new(board: Board, home: Home) -> Arc<Self> {
-        Arc::new(Self::of(board, home, None))
+    pub(crate) fn new(board: Board, address_space: AddressSpace) -> Arc<Self> {
+        Arc::new(Self::of(board, address_space, None))
     }
 
     /// A group of threads that have yet to come.
     pub(crate) fn awaited(size: usize) -> Arc<Self> {
-        Self::new(Board::new(size), Home::Threads)
+        Self::new(Board::new(size), AddressSpace::Threads)
     }
 
     /// A group of threads that are there.
     pub(crate) fn present(size: usize) -> Arc<Self> {
-        Self::new(present(size), Home::Threads)
+        Self::new(present(size), AddressSpace::Threads)
     }
 
     /// A group of some of this group's threads. Hears its abort and keeps it alive.
     pub(crate) fn child(self: &Arc<Self>, size: usize) -> Arc<Self> {
-        self.child_on(present(size), Home::Threads)
+        self.child_on(present(size), AddressSpace::Threads)
     }
 
     /// As [`Group::child`], on a board.
-    pub(crate) fn child_on(self: &Arc<Self>, board: Board, home: Home) -> Arc<Self> {
-        let child = Arc::new(Self::of(board, home, Some(self.clone())));
+    pub(crate) fn child_on(self: &Arc<Self>, board: Board, address_space: AddressSpace) -> Arc<Self> {
+        let child = Arc::new(Self::of(board, address_space, Some(self.clone())));
         self.children.listen(&(child.clone() as Arc<dyn Abort>));
         child
     }
 
-    fn of(board: Board, home: Home, parent: Option<Arc<Self>>) -> Self {
-        let pace = Pace::new(board.size());
-        Self { board, home, pace, kept: Mutex::default(), children: AbortRegistry::default(), _parent: parent }
+    fn of(board: Board, address_space: AddressSpace, parent: Option<Arc<Self>>) -> Self {
+        let spin_policy = SpinPolicy::new(board.size());
+        Self {
+            board,
+            address_space,
+            spin_policy,
+            kept: Mutex::default(),
+            children: AbortRegistry::default(),
+            _parent: parent,
+        }
     }
 
     /// Number of ranks.
@@ -90,10 +97,10 @@ impl Group {
 
     /// What broke the group, or that nobody knows: whoever did may be gone in the middle of writing it down.
     fn failure(&self) -> Failure {
-        let mut patience = Patience::new(WRITING);
+        let mut timeout = LazyTimeout::new(RECORD_WRITE_GRACE);
         loop {
             match self.board.record() {
-                None if patience.left().is_some() => std::thread::yield_now(),
+                None if timeout.remaining().is_some() => std::thread::yield_now(),
                 record => return Failure::from_record(record),
             }
         }
@@ -101,7 +108,7 @@ impl Group {
 
     /// What `rank` is told that is stopped by a failure.
     pub(crate) fn failure_for(&self, rank: usize) -> Error {
-        self.failure().told_to(rank)
+        self.failure().error_for(rank)
     }
 
     /// What `rank` is told, if anything has failed.
@@ -115,12 +122,12 @@ impl Group {
     }
 
     /// Whether a rank may be touching published memory. After a failure, once this was false, no rank touches any again.
-    pub(crate) fn is_touched(&self) -> bool {
-        let may_run = |rank| match &self.home {
-            Home::Threads => true,
-            Home::Processes(site) => !site.has_ended(rank),
+    pub(crate) fn is_accessed(&self) -> bool {
+        let may_run = |rank| match &self.address_space {
+            AddressSpace::Threads => true,
+            AddressSpace::Processes(arenas) => !arenas.has_ended(rank),
         };
-        (0..self.size()).any(|rank| self.board.is_touching(rank) && may_run(rank))
+        (0..self.size()).any(|rank| self.board.is_accessing(rank) && may_run(rank))
     }
 
     /// Keeps tensors that a frozen peer may still touch. Among threads: as long as the group, which the peer holds. Among
@@ -129,13 +136,13 @@ impl Group {
         if claims.is_empty() {
             return;
         }
-        if let Home::Threads = self.home {
+        if let AddressSpace::Threads = self.address_space {
             return sync::lock(&self.kept).extend(claims);
         }
         // Never dropped with the closure: the system may refuse the thread.
         let (group, claims) = (self.clone(), ManuallyDrop::new(claims));
         let wait = move || {
-            while group.is_touched() {
+            while group.is_accessed() {
                 thread::sleep(KEPT_POLL_INTERVAL);
             }
             drop(ManuallyDrop::into_inner(claims));
@@ -150,24 +157,24 @@ impl Group {
     pub(crate) fn wait_for_all(
         &self,
         rank: usize,
-        patience: &Cell<Patience>,
-        has_come: impl Fn(usize) -> bool,
+        timeout: &Cell<LazyTimeout>,
+        has_arrived: impl Fn(usize) -> bool,
         late: impl Fn(Duration) -> Error,
     ) -> Result<()> {
         let mut next = 0;
         let ready = || {
-            while next < self.size() && has_come(next) {
+            while next < self.size() && has_arrived(next) {
                 next += 1;
             }
             // That it is gone is seen before what it did last is looked for.
-            let is_lost = |peer: &usize| self.board.is_gone(*peer) && !has_come(*peer);
+            let is_lost = |peer: &usize| self.board.has_left(*peer) && !has_arrived(*peer);
             match next == self.size() {
                 true => Ok(Some(())),
                 false if !self.board.is_alarmed() => Ok(None),
                 false => (next..self.size()).find(is_lost).map_or(Ok(None), |peer| Err(Failure::lost(peer))),
             }
         };
-        self.wait(rank, patience, ready, late)
+        self.wait(rank, timeout, ready, late)
     }
 
     /// Waits until `ready` gives something, or anything fails. A failure that `ready` finds, or the one that `late` makes of
@@ -175,50 +182,50 @@ impl Group {
     pub(crate) fn wait<T>(
         &self,
         rank: usize,
-        patience: &Cell<Patience>,
+        timeout: &Cell<LazyTimeout>,
         mut ready: impl FnMut() -> Result<Option<T>, Failure>,
         late: impl Fn(Duration) -> Error,
     ) -> Result<T> {
-        let awake = || match ready() {
+        let spin = || match ready() {
             Ok(None) => self.board.is_alarmed().then_some(None),
             Ok(found) => Some(found),
             // What has failed is found again, and reported, below.
             Err(_) => Some(None),
         };
-        if let Some(found) = self.pace.look(awake).flatten() {
+        if let Some(found) = self.spin_policy.poll(spin).flatten() {
             return Ok(found);
         }
         loop {
-            let mut now = patience.get();
-            let left = now.left();
-            patience.set(now);
-            let look = || match (ready(), left) {
+            let mut now = timeout.get();
+            let left = now.remaining();
+            timeout.set(now);
+            let poll = || match (ready(), left) {
                 (Ok(Some(found)), _) => Some(Ok(found)),
                 _ if self.board.has_failed() => Some(Err(self.failure_for(rank))),
-                (Err(failure), _) => Some(Err(self.give_up(rank, &failure))),
+                (Err(failure), _) => Some(Err(self.fail_with(rank, &failure))),
                 (Ok(None), Some(_)) => None,
-                (Ok(None), None) => Some(Err(self.give_up_late(rank, late(now.deadline)))),
+                (Ok(None), None) => Some(Err(self.fail_late(rank, late(now.limit)))),
             };
-            if let Some(result) = self.board.rest(left.unwrap_or_default(), look) {
+            if let Some(result) = self.board.sleep_unless(left.unwrap_or_default(), poll) {
                 return result;
             }
         }
     }
 
     /// Breaks the group for a reason that others may know, too.
-    pub(crate) fn give_up(&self, rank: usize, failure: &Failure) -> Error {
+    pub(crate) fn fail_with(&self, rank: usize, failure: &Failure) -> Error {
         self.fail(failure);
         self.failure_for(rank)
     }
 
-    fn give_up_late(&self, rank: usize, error: Error) -> Error {
+    fn fail_late(&self, rank: usize, error: Error) -> Error {
         if self.fail(&Failure::of(rank, &error)) { error } else { self.failure_for(rank) }
     }
 }
 
 fn present(size: usize) -> Board {
     let board = Board::new(size);
-    (0..size).for_each(|rank| board.set_presence(rank, Presence::Here));
+    (0..size).for_each(|rank| board.set_presence(rank, Presence::Connected));
     board
 }
 
@@ -229,16 +236,16 @@ impl Abort for Group {
     }
 }
 
-impl Patience {
+impl LazyTimeout {
     /// Starts when the clock is first looked at.
-    pub(crate) fn new(deadline: Duration) -> Self {
-        Self { deadline, since: None }
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, started: None }
     }
 
     /// What is left of it; none once it has passed.
-    pub(crate) fn left(&mut self) -> Option<Duration> {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.deadline.checked_sub(since.elapsed())
+    pub(crate) fn remaining(&mut self) -> Option<Duration> {
+        let started = *self.started.get_or_insert_with(Instant::now);
+        self.limit.checked_sub(started.elapsed())
     }
 }
 

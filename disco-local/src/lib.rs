@@ -33,6 +33,10 @@
 //! ```
 
 #[cfg(not(loom))]
+mod active_call;
+#[cfg(not(loom))]
+mod address_space;
+#[cfg(not(loom))]
 mod agree;
 #[cfg(not(loom))]
 mod backend;
@@ -47,15 +51,11 @@ mod failure;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
-mod home;
-#[cfg(not(loom))]
 mod identity;
 #[cfg(not(loom))]
 mod kernel;
 #[cfg(not(loom))]
 mod meeting;
-#[cfg(not(loom))]
-mod pace;
 #[cfg(not(loom))]
 mod parts;
 #[cfg(not(loom))]
@@ -65,12 +65,12 @@ mod processes;
 #[cfg(not(loom))]
 mod report;
 #[cfg(not(loom))]
+mod spin_policy;
+#[cfg(not(loom))]
 mod split;
 #[cfg(not(loom))]
 mod staged;
 mod sync;
-#[cfg(not(loom))]
-mod turn;
 
 #[cfg(not(loom))]
 pub use backend::{BACKEND, Local};

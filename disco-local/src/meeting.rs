@@ -13,7 +13,7 @@ use disco_core::{Abort, Error, Link, Rank, Result};
 
 use crate::board::Presence;
 use crate::failure::Failure;
-use crate::group::{Group, Patience};
+use crate::group::{Group, LazyTimeout};
 use crate::report;
 
 /// Groups whose ranks have not all come, and those that splits have made, until all have taken them.
@@ -74,7 +74,7 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
     let group = meetings().entry(token).or_insert_with(|| Group::awaited(size)).clone();
     // Heard before anything is waited for. The group outlives the meeting, so this serves the communicator too.
     link.on_abort(&(group.clone() as Arc<dyn Abort>));
-    let met = arrive(&group, rank, size, Patience::new(deadline), Presence::Here);
+    let met = arrive(&group, rank, size, LazyTimeout::new(deadline), Presence::Connected);
     let mut meetings = meetings();
     // All have come, or nobody else needs to: the first to leave clears the place.
     if meetings.get(&token).is_some_and(|meeting| Arc::ptr_eq(meeting, &group)) {
@@ -87,7 +87,7 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
 ///
 /// # Errors
 /// As [`meet`].
-pub(crate) fn arrive(group: &Group, rank: usize, size: usize, patience: Patience, presence: Presence) -> Result<()> {
+pub(crate) fn arrive(group: &Group, rank: usize, size: usize, timeout: LazyTimeout, presence: Presence) -> Result<()> {
     let (board, name) = (&group.board, Rank::new(rank as u32));
     if size != board.size() {
         let detail = format!("{name} connects to {size} ranks, others to {}", board.size());
@@ -95,21 +95,21 @@ pub(crate) fn arrive(group: &Group, rank: usize, size: usize, patience: Patience
     } else if !board.arrive(rank, presence) {
         group.fail(&Failure::for_all(Error::invalid(format!("connect: {name} came twice"))));
     }
-    await_all(group, rank, patience, presence)
+    await_all(group, rank, timeout, presence)
 }
 
 /// Waits until all have come that far.
 ///
 /// # Errors
 /// As [`meet`].
-pub(crate) fn await_all(group: &Group, rank: usize, patience: Patience, presence: Presence) -> Result<()> {
+pub(crate) fn await_all(group: &Group, rank: usize, timeout: LazyTimeout, presence: Presence) -> Result<()> {
     let board = &group.board;
     let ready = || Ok((0..board.size()).all(|rank| board.presence(rank) >= presence).then_some(()));
     let late = |after| {
         let state = report::connecting(board, presence);
         Error::Deadline { operation: "connect".into(), after, state }
     };
-    group.wait(rank, &Cell::new(patience), ready, late)
+    group.wait(rank, &Cell::new(timeout), ready, late)
 }
 
 /// Leaves a group for other threads to [find](find).

@@ -4,13 +4,13 @@ use disco_core::{DType, Error, Op, Result};
 use smallvec::SmallVec;
 
 use crate::NAME;
-use crate::turn::{Memory, Region};
+use crate::active_call::{Memory, Region};
 
 /// From how many bytes on, in all tensors together, results go past the caches.
-pub(crate) const STREAM: usize = 12 << 20;
+pub(crate) const STREAMING_MIN_BYTES: usize = 12 << 20;
 
 /// As many as that need no allocation.
-pub(crate) type Few<T> = SmallVec<[T; 16]>;
+pub(crate) type InlineVec<T> = SmallVec<[T; 16]>;
 
 /// What a rank puts in and where its result goes; in place the part of `dst` that `MPI_IN_PLACE` means. Empty where a
 /// tensor is not significant.

@@ -20,10 +20,10 @@ use disco_core::link::{Descriptors, SharedFd};
 use disco_core::shared_memory::Segment;
 use disco_core::{Abort, Error, Link, Result, Store};
 
+use crate::address_space::{AddressSpace, Peer, SharedArenas};
 use crate::board::{Board, Presence};
 use crate::failure::Failure;
-use crate::group::{Group, Patience};
-use crate::home::{Home, Peer, Site};
+use crate::group::{Group, LazyTimeout};
 use crate::identity::ProcessIdentity;
 use crate::meeting::{self, Token};
 
@@ -75,7 +75,8 @@ impl<'l> Meeting<'l> {
         let link = self.link;
         let arena = link.arena().ok_or_else(|| Error::missing("the link has no arena"))?;
         let board = self.board(size)?;
-        let group = Group::new(board, Home::Processes(Site::new(link.descriptors().clone(), arena.clone())));
+        let group =
+            Group::new(board, AddressSpace::Processes(SharedArenas::new(link.descriptors().clone(), arena.clone())));
         // Heard before anything is waited for on the board.
         link.on_abort(&(group.clone() as Arc<dyn Abort>));
         let name = self.share(arena.segment())?;
@@ -83,11 +84,11 @@ impl<'l> Meeting<'l> {
             group.board.set_arena(rank, name);
             group.board.set_process(rank, ProcessIdentity::own());
         }
-        meeting::arrive(&group, rank, size, Patience::new(self.left()), Presence::Come)?;
+        meeting::arrive(&group, rank, size, LazyTimeout::new(self.left()), Presence::Arrived)?;
         // Whoever can't map is told by its own error, the others by this.
         self.map(&group, rank).inspect_err(|error| _ = group.fail(&Failure::of(rank, error)))?;
-        group.board.set_presence(rank, Presence::Here);
-        meeting::await_all(&group, rank, Patience::new(self.left()), Presence::Here)?;
+        group.board.set_presence(rank, Presence::Connected);
+        meeting::await_all(&group, rank, LazyTimeout::new(self.left()), Presence::Connected)?;
         Ok(group)
     }
 
@@ -104,7 +105,7 @@ impl<'l> Meeting<'l> {
     }
 
     fn make_board(&mut self, size: usize) -> Result<Board> {
-        let board = Board::create(size, Presence::Awaited)?;
+        let board = Board::create(size, Presence::Absent)?;
         let name = self.share(board.segment().ok_or_else(|| Error::state("a board without a segment"))?)?;
         self.store.set(&self.key, &name.to_le_bytes())?;
         self.is_first = true;
@@ -113,14 +114,14 @@ impl<'l> Meeting<'l> {
 
     /// Maps the arenas of all ranks.
     fn map(&self, group: &Group, rank: usize) -> Result<()> {
-        let Home::Processes(site) = &group.home else { return Ok(()) };
+        let AddressSpace::Processes(arenas) = &group.address_space else { return Ok(()) };
         let arena = |peer: usize| match group.board.arena(peer) {
-            _ if peer == rank => Ok(site.arena.segment().clone()),
+            _ if peer == rank => Ok(arenas.arena.segment().clone()),
             Some(name) => receive(&**self.link.descriptors(), name, self.left()).map(Arc::new),
             None => Err(Error::protocol(format!("rank {peer} shares no memory"))),
         };
         let peer = |rank: usize| Ok(Peer { arena: arena(rank)?, process: group.board.process(rank) });
-        site.set_peers((0..group.size()).map(peer).collect::<Result<_>>()?);
+        arenas.set_peers((0..group.size()).map(peer).collect::<Result<_>>()?);
         Ok(())
     }
 

@@ -9,32 +9,32 @@ use crate::board::{Board, Presence};
 
 /// In a rank's trace, written by it alone, without order: it is for a person. First what it is inside of, as a
 /// [code](name), then the last operation that it finished, and how many these were.
-const INSIDE: usize = 0;
-const LAST: usize = 1;
-const FINISHED: usize = 2;
+const CURRENT_OPERATION: usize = 0;
+const LAST_OPERATION: usize = 1;
+const FINISHED_OPERATIONS: usize = 2;
 
 /// The code of a split, which is no [`OpKind`]; those have their number + 1.
-const SPLIT: u64 = u8::MAX as u64;
+const SPLIT_CODE: u64 = u8::MAX as u64;
 
 /// `rank` enters an operation; none is a split.
 pub(crate) fn enter(board: &Board, rank: usize, kind: Option<OpKind>) {
-    board.trace(rank)[INSIDE].store(kind.map_or(SPLIT, |kind| kind as u64 + 1), Ordering::Relaxed);
+    board.trace(rank)[CURRENT_OPERATION].store(kind.map_or(SPLIT_CODE, |kind| kind as u64 + 1), Ordering::Relaxed);
 }
 
 /// `rank` leaves it, having finished so many.
 pub(crate) fn leave(board: &Board, rank: usize, operations: usize) {
     let trace = board.trace(rank);
     if operations > 0 {
-        trace[LAST].store(trace[INSIDE].load(Ordering::Relaxed), Ordering::Relaxed);
-        let finished = trace[FINISHED].load(Ordering::Relaxed);
-        trace[FINISHED].store(finished.wrapping_add(operations as u64), Ordering::Relaxed);
+        trace[LAST_OPERATION].store(trace[CURRENT_OPERATION].load(Ordering::Relaxed), Ordering::Relaxed);
+        let finished = trace[FINISHED_OPERATIONS].load(Ordering::Relaxed);
+        trace[FINISHED_OPERATIONS].store(finished.wrapping_add(operations as u64), Ordering::Relaxed);
     }
-    trace[INSIDE].store(0, Ordering::Relaxed);
+    trace[CURRENT_OPERATION].store(0, Ordering::Relaxed);
 }
 
 fn name(code: u64) -> Option<&'static str> {
     match code {
-        SPLIT => Some("split"),
+        SPLIT_CODE => Some("split"),
         code => Some(OpKind::ALL.get(usize::try_from(code.checked_sub(1)?).ok()?)?.name()),
     }
 }
@@ -53,8 +53,8 @@ pub(crate) fn connecting(board: &Board, presence: Presence) -> String {
 }
 
 /// What some ranks do instead of coming, and who waits for them.
-pub(crate) fn missing(board: &Board, has_come: impl Fn(usize) -> bool) -> String {
-    let (come, missing): (Vec<_>, Vec<_>) = (0..board.size()).partition(|&rank| has_come(rank));
+pub(crate) fn missing(board: &Board, has_arrived: impl Fn(usize) -> bool) -> String {
+    let (come, missing): (Vec<_>, Vec<_>) = (0..board.size()).partition(|&rank| has_arrived(rank));
     let missing: Vec<String> = missing.into_iter().map(|rank| doing(board, rank)).collect();
     format!("{}; {}", missing.join(", "), waiting(&come))
 }
@@ -63,12 +63,12 @@ pub(crate) fn missing(board: &Board, has_come: impl Fn(usize) -> bool) -> String
 pub(crate) fn doing(board: &Board, rank: usize) -> String {
     let load = |index: usize| board.trace(rank)[index].load(Ordering::Relaxed);
     let mut text = format!("rank {rank} ");
-    let written = match (name(load(INSIDE)), name(load(LAST))) {
-        (Some(operation), _) if board.is_touching(rank) => write!(text, "is still copying in {operation}"),
+    let written = match (name(load(CURRENT_OPERATION)), name(load(LAST_OPERATION))) {
+        (Some(operation), _) if board.is_accessing(rank) => write!(text, "is still copying in {operation}"),
         (Some(operation), _) => write!(text, "is in {operation}"),
         (None, None) => write!(text, "has not arrived (no operation so far)"),
         (None, Some(last)) => {
-            let finished = load(FINISHED);
+            let finished = load(FINISHED_OPERATIONS);
             let s = if finished == 1 { "" } else { "s" };
             write!(text, "has not arrived ({finished} operation{s} so far, the last {last})")
         }

@@ -8,7 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::pieces::{PIECES, Piece};
+use super::pieces::{PIECES_PER_RANK, Piece};
 use super::*;
 
 const HEAD: Head = Head { signature: 1, count: 1 };
@@ -23,7 +23,7 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
 
 /// Sleeps until something holds, as ranks do.
 fn sleep_until(board: &Board, holds: impl Fn() -> bool) {
-    while board.rest(LONG, || holds().then_some(())).is_none() {}
+    while board.sleep_unless(LONG, || holds().then_some(())).is_none() {}
 }
 
 /// One of two ranks in three collectives in a row: what each reads is what the other posted for this one, though sheets
@@ -38,7 +38,7 @@ fn sheets_are_read_before_they_are_written_again() {
                 while !board.has_posted(1 - me, number) {
                     thread::yield_now();
                 }
-                assert_eq!(board.sheet_word(1 - me, number, 0), 10 * number + 1 - me as u64);
+                assert_eq!(board.posted_word(1 - me, number, 0), 10 * number + 1 - me as u64);
             }
         };
         let theirs = board.clone();
@@ -67,7 +67,7 @@ fn published_memory_is_read_between_post_and_step() {
         // SAFETY: loom checks that nobody else looks meanwhile.
         memory.with_mut(|value| unsafe { *value = 1 });
         board.post(0, 1, HEAD, [].into_iter());
-        while !board.has_stepped(1, 1) {
+        while !board.has_reached_step(1, 1) {
             thread::yield_now();
         }
         // SAFETY: as above.
@@ -84,14 +84,14 @@ fn nobody_touches_the_memory_of_a_rank_that_left() {
         let memory = Arc::new(UnsafeCell::new(0));
         let (theirs, shared) = (board.clone(), memory.clone());
         let reader = thread::spawn(move || {
-            if theirs.touch(1) {
+            if theirs.begin_access(1) {
                 // SAFETY: loom checks that nobody writes meanwhile.
                 shared.with(|value| unsafe { *value });
-                theirs.let_go(1);
+                theirs.end_access(1);
             }
         });
-        board.forbid();
-        while board.is_touching(1) {
+        board.forbid_access();
+        while board.is_accessing(1) {
             thread::yield_now();
         }
         // SAFETY: loom checks that nobody else looks meanwhile.
@@ -108,8 +108,8 @@ fn whoever_sleeps_is_woken() {
         let run = |board: &Board, me: usize| {
             for step in 1..=2 {
                 board.step(me, step);
-                board.awake();
-                sleep_until(board, || board.has_stepped(1 - me, step));
+                board.wake_sleepers();
+                sleep_until(board, || board.has_reached_step(1 - me, step));
             }
         };
         let theirs = board.clone();
@@ -124,7 +124,7 @@ fn whoever_sleeps_is_woken() {
 fn a_failure_wakes_whoever_sleeps() {
     model(3, || {
         let board = Arc::new(Board::new(2));
-        let record = |kind| Record { kind, witnesses: None, texts: [String::new(), String::new()] };
+        let record = |kind| Record { kind, involved: None, texts: [String::new(), String::new()] };
         let failing = [1, 2].map(|kind| {
             let board = board.clone();
             thread::spawn(move || board.fail(&record(kind)))
@@ -145,22 +145,22 @@ fn letters_are_read_before_their_memory_is_written_again() {
         let memory = Arc::new(UnsafeCell::new(0));
         let (theirs, shared) = (board.clone(), memory.clone());
         let reader = thread::spawn(move || {
-            for letter in 1..=2 {
-                sleep_until(&theirs, || theirs.next_letter(0, 1).is_some());
-                let (number, found) = theirs.next_letter(0, 1).unwrap();
-                assert_eq!(found, [letter]);
+            for header in 1..=2 {
+                sleep_until(&theirs, || theirs.next_message(0, 1).is_some());
+                let (number, found) = theirs.next_message(0, 1).unwrap();
+                assert_eq!(found, [header]);
                 // SAFETY: loom checks that nobody writes meanwhile.
-                assert_eq!(shared.with(|value| unsafe { *value }), letter);
-                theirs.take(0, 1, number);
-                theirs.awake();
+                assert_eq!(shared.with(|value| unsafe { *value }), header);
+                theirs.release_slot(0, 1, number);
+                theirs.wake_sleepers();
             }
         });
-        for letter in 1..=2 {
-            sleep_until(&board, || board.has_room(0, 1, SLOTS));
+        for header in 1..=2 {
+            sleep_until(&board, || board.has_room(0, 1, MAX_IN_FLIGHT));
             // SAFETY: loom checks that nobody else looks meanwhile.
-            memory.with_mut(|value| unsafe { *value = letter });
-            board.send(0, 1, [letter], [].into_iter());
-            board.awake();
+            memory.with_mut(|value| unsafe { *value = header });
+            board.send(0, 1, [header], [].into_iter());
+            board.wake_sleepers();
         }
         reader.join().unwrap();
     });
@@ -173,8 +173,8 @@ fn letters_are_read_before_their_memory_is_written_again() {
 fn a_staged_piece_is_filled_again_only_after_its_last_read() {
     model(2, || {
         let board = Arc::new(Board::new(2));
-        let areas: Arc<[[UnsafeCell<u64>; PIECES]; 2]> = Arc::default();
-        let run = |board: &Board, areas: &[[UnsafeCell<u64>; PIECES]; 2], me: usize| {
+        let areas: Arc<[[UnsafeCell<u64>; PIECES_PER_RANK]; 2]> = Arc::default();
+        let run = |board: &Board, areas: &[[UnsafeCell<u64>; PIECES_PER_RANK]; 2], me: usize| {
             // SAFETY: loom checks that nobody reads meanwhile.
             let fill = |piece: Piece, value| areas[me][piece.index()].with_mut(|cell| unsafe { *cell = value });
             // SAFETY: loom checks that nobody writes meanwhile.
@@ -188,18 +188,18 @@ fn a_staged_piece_is_filled_again_only_after_its_last_read() {
                 assert_eq!(read(1 - me, Piece::Input(round)), 10 * round + 1 - me as u64);
                 if me == 0 {
                     let number = board.next_number(0, 1);
-                    fill(Piece::Letter(number), 100 + number);
+                    fill(Piece::Message(number), 100 + number);
                     board.send(0, 1, [number], [].into_iter());
-                    while board.under_way(0, 1) > 0 {
+                    while board.in_flight(0, 1) > 0 {
                         thread::yield_now();
                     }
                 } else {
-                    while board.next_letter(0, 1).is_none() {
+                    while board.next_message(0, 1).is_none() {
                         thread::yield_now();
                     }
-                    let (number, _) = board.next_letter(0, 1).unwrap();
-                    assert_eq!(read(0, Piece::Letter(number)), 100 + number);
-                    board.take(0, 1, number);
+                    let (number, _) = board.next_message(0, 1).unwrap();
+                    assert_eq!(read(0, Piece::Message(number)), 100 + number);
+                    board.release_slot(0, 1, number);
                 }
             }
         };

@@ -37,69 +37,69 @@
 //! - `sleepers` and all that ranks wait for: a rank that lies down reads the bell, counts itself, then looks a last time, and
 //!   sleeps while the bell is as it was; whoever changes something looks for sleepers afterwards, and rings.
 
-mod bell;
-mod letters;
+mod futex;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod memory;
+mod messages;
 mod pieces;
+mod posts;
 mod presence;
 mod record;
-mod sheets;
 #[cfg(not(loom))]
 mod staging;
 mod text;
-mod words;
 
 #[cfg(any(test, not(loom)))]
-pub(crate) use letters::SLOTS;
+pub(crate) use messages::MAX_IN_FLIGHT;
 #[cfg(not(loom))]
-pub(crate) use letters::{ENCLOSED, Letter};
+pub(crate) use messages::{MAX_INLINE_BYTES, MessageHeader};
 #[cfg(not(loom))]
 pub(crate) use pieces::Piece;
+#[cfg(any(test, not(loom)))]
+pub(crate) use posts::Head;
+#[cfg(not(loom))]
+pub(crate) use posts::MAX_POST_BYTES;
+pub(crate) use posts::to_words;
 #[cfg(not(loom))]
 pub(crate) use presence::Presence;
 #[cfg(any(test, not(loom)))]
 pub(crate) use record::Record;
-#[cfg(any(test, not(loom)))]
-pub(crate) use sheets::Head;
-#[cfg(not(loom))]
-pub(crate) use sheets::INLINE;
-pub(crate) use sheets::words;
 
 use crate::sync::{AtomicU64, Ordering, fence};
-use words::Words;
+use memory::BoardMemory;
 
 /// Words on two cache lines, which processors fetch in pairs.
-const LINE: usize = if cfg!(loom) { 2 } else { 16 };
+const LINE_WORDS: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// Lines of their own, by first word.
 const SIZE: usize = 0;
-const FAILED: usize = LINE;
-const ALARM: usize = LINE + 1;
-const BELL: usize = 2 * LINE;
-const SLEEPERS: usize = 3 * LINE;
-const RECORD: usize = 4 * LINE;
-const PLACES: usize = RECORD + record::WORDS;
+const FAILED: usize = LINE_WORDS;
+const ALARM: usize = LINE_WORDS + 1;
+const FUTEX: usize = 2 * LINE_WORDS;
+const SLEEPERS: usize = 3 * LINE_WORDS;
+const RECORD: usize = 4 * LINE_WORDS;
+const RANK_AREAS: usize = RECORD + record::WORDS;
 
 /// Within a place.
-const STEPS: usize = 2 * sheets::SHEET;
-const TOUCHING: usize = STEPS + LINE;
-const TRACE: usize = TOUCHING + LINE;
-const PRESENCE: usize = TRACE + 2 * LINE;
-const PROCESS: usize = PRESENCE + LINE;
-const SIDE: usize = PROCESS + LINE;
-const ROWS: usize = SIDE + text::SIDE;
+const STEPS: usize = 2 * posts::POST_WORDS;
+const ACCESSING: usize = STEPS + LINE_WORDS;
+const TRACE: usize = ACCESSING + LINE_WORDS;
+const PRESENCE: usize = TRACE + 2 * LINE_WORDS;
+const PROCESS: usize = PRESENCE + LINE_WORDS;
+const CALL_TEXT: usize = PROCESS + LINE_WORDS;
+const ROWS: usize = CALL_TEXT + text::CALL_TEXT;
 
 /// The words that the ranks of one group share.
 pub(crate) struct Board {
-    words: Words,
+    memory: BoardMemory,
     size: usize,
 }
 
 impl Board {
     /// For `size` ranks that are threads of this process.
     pub(crate) fn new(size: usize) -> Self {
-        Self { words: Words::heap(count(size)), size }
+        Self { memory: BoardMemory::heap(count(size)), size }
     }
 
     /// Number of ranks.
@@ -108,24 +108,24 @@ impl Board {
     }
 
     /// `rank` wants to touch published memory. If this is true it may, until [`Board::let_go`].
-    pub(crate) fn touch(&self, rank: usize) -> bool {
-        let touching = self.at(rank, TOUCHING);
-        touching.store(1, Ordering::Relaxed);
+    pub(crate) fn begin_access(&self, rank: usize) -> bool {
+        let accessing = self.at(rank, ACCESSING);
+        accessing.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let may = !self.has_failed();
         if !may {
-            touching.store(0, Ordering::Release);
+            accessing.store(0, Ordering::Release);
         }
         may
     }
 
     /// `rank` touches nothing any more.
-    pub(crate) fn let_go(&self, rank: usize) {
-        self.at(rank, TOUCHING).store(0, Ordering::Release);
+    pub(crate) fn end_access(&self, rank: usize) {
+        self.at(rank, ACCESSING).store(0, Ordering::Release);
     }
 
     /// From now on nobody starts to touch anything.
-    fn forbid(&self) {
+    fn forbid_access(&self) {
         self.word(FAILED).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -136,8 +136,8 @@ impl Board {
     }
 
     /// Whether `rank` may be touching published memory. Once all have been seen not to after a failure, nobody will.
-    pub(crate) fn is_touching(&self, rank: usize) -> bool {
-        self.at(rank, TOUCHING).load(Ordering::Acquire) != 0
+    pub(crate) fn is_accessing(&self, rank: usize) -> bool {
+        self.at(rank, ACCESSING).load(Ordering::Acquire) != 0
     }
 
     /// Whoever waits has to look what has failed, or who is gone.
@@ -148,43 +148,43 @@ impl Board {
     /// Has everybody look who waits.
     fn alarm(&self) {
         self.word(ALARM).store(1, Ordering::Relaxed);
-        self.awake();
+        self.wake_sleepers();
     }
 
     /// Words that `rank` writes about what it is doing.
     pub(crate) fn trace(&self, rank: usize) -> &[AtomicU64] {
-        self.span(place(self.size, rank) + TRACE, LINE)
+        self.span(rank_area(self.size, rank) + TRACE, LINE_WORDS)
     }
 
     fn at(&self, rank: usize, offset: usize) -> &AtomicU64 {
-        self.word(place(self.size, rank) + offset)
+        self.word(rank_area(self.size, rank) + offset)
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
-        &self.words.all()[index]
+        &self.memory.all()[index]
     }
 
     fn span(&self, start: usize, words: usize) -> &[AtomicU64] {
-        &self.words.all()[start..start + words]
+        &self.memory.all()[start..start + words]
     }
 }
 
 /// Words of a board for so many ranks.
 fn count(size: usize) -> usize {
-    place(size, size) + size * size * letters::PAIR
+    rank_area(size, size) + size * size * messages::PAIR_WORDS
 }
 
 /// The first word of a rank's place.
-fn place(size: usize, rank: usize) -> usize {
-    PLACES + rank * (ROWS + 2 * sheets::row(size))
+fn rank_area(size: usize, rank: usize) -> usize {
+    RANK_AREAS + rank * (ROWS + 2 * posts::row(size))
 }
 
 /// The first word of a pair's letters.
 fn pair(size: usize, from: usize, to: usize) -> usize {
-    place(size, size) + (from * size + to) * letters::PAIR
+    rank_area(size, size) + (from * size + to) * messages::PAIR_WORDS
 }
 
 /// So many words on lines of their own.
 const fn lines(words: usize) -> usize {
-    words.next_multiple_of(LINE)
+    words.next_multiple_of(LINE_WORDS)
 }

@@ -13,11 +13,11 @@ pub(crate) enum Piece {
     Share(u64),
     /// A tensor, or a part of it, that a letter is about: free once the letter of number `n - 2` between the two ranks was
     /// taken. Each receiver has a block of its own in it.
-    Letter(u64),
+    Message(u64),
 }
 
 /// Pieces of a rank.
-pub(super) const PIECES: usize = 6;
+pub(super) const PIECES_PER_RANK: usize = 6;
 
 impl Piece {
     /// Its place in the staging area of a rank, in pieces.
@@ -25,7 +25,7 @@ impl Piece {
         match self {
             Self::Input(number) => (number % 2) as usize,
             Self::Share(number) => 2 + (number % 2) as usize,
-            Self::Letter(number) => 4 + (number % 2) as usize,
+            Self::Message(number) => 4 + (number % 2) as usize,
         }
     }
 }

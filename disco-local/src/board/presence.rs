@@ -11,23 +11,23 @@ use crate::sync::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Presence {
     /// Has not connected yet.
-    Awaited,
+    Absent,
     /// Is connecting: what it has to show before is there.
-    Come,
+    Arrived,
     /// Has a communicator.
-    Here,
+    Connected,
     /// Dropped it.
-    Gone,
+    Left,
 }
 
 impl Board {
     /// Where `rank` is.
     pub(crate) fn presence(&self, rank: usize) -> Presence {
         match self.at(rank, PRESENCE).load(Ordering::Acquire) {
-            0 => Presence::Awaited,
-            1 => Presence::Come,
-            2 => Presence::Here,
-            _ => Presence::Gone,
+            0 => Presence::Absent,
+            1 => Presence::Arrived,
+            2 => Presence::Connected,
+            _ => Presence::Left,
         }
     }
 
@@ -35,8 +35,8 @@ impl Board {
     pub(crate) fn set_presence(&self, rank: usize, presence: Presence) {
         self.at(rank, PRESENCE).store(presence as u64, Ordering::Release);
         match presence {
-            Presence::Gone => self.alarm(),
-            _ => self.awake(),
+            Presence::Left => self.alarm(),
+            _ => self.wake_sleepers(),
         }
     }
 
@@ -44,13 +44,13 @@ impl Board {
     pub(crate) fn arrive(&self, rank: usize, presence: Presence) -> bool {
         let cell = self.at(rank, PRESENCE);
         let arrived = cell.compare_exchange(0, presence as u64, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        self.awake();
+        self.wake_sleepers();
         arrived
     }
 
     /// Whether `rank` has dropped its communicator. What it did before can be seen.
-    pub(crate) fn is_gone(&self, rank: usize) -> bool {
-        self.presence(rank) == Presence::Gone
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.presence(rank) == Presence::Left
     }
 
     /// The name under which `rank` shares its tensors' memory, if it has come and does.

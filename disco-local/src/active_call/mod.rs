@@ -39,21 +39,21 @@ use disco_core::tensor::Access;
 use disco_core::{Error, Result};
 pub(crate) use memory::{Memory, Region};
 
+use crate::address_space::PRIVATE;
 use crate::agree::{self, Call};
 use crate::board::{Board, Piece};
 use crate::failure::Failure;
-use crate::group::{Group, Patience};
-use crate::home::PRIVATE;
+use crate::group::{Group, LazyTimeout};
 use crate::report;
 
 /// How long a rank that leaves waits for peers inside a copy. They need no more than a block; this is for a frozen one.
-const FROZEN: Duration = Duration::from_secs(1);
+const PEER_COPY_GRACE: Duration = Duration::from_secs(1);
 /// How often it looks.
-const LOOK: Duration = Duration::from_micros(100);
+const ACCESS_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// How far a rank has come, over the life of its communicator.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct Counters {
     /// Collectives, which are counted from 1.
     collective: u64,
     /// Points inside them.
@@ -63,13 +63,13 @@ pub(crate) struct Counts {
 }
 
 /// One rank inside one call. Leaving, by [`Turn::leave`] or by unwinding, gives the tensors back when that is safe.
-pub(crate) struct Turn<'t> {
+pub(crate) struct ActiveCall<'t> {
     group: &'t Arc<Group>,
     rank: usize,
-    counts: &'t mut Counts,
+    counters: &'t mut Counters,
     deadline: Duration,
     /// What is left of it, in the operation or group of letters that it is in.
-    patience: Cell<Patience>,
+    timeout: Cell<LazyTimeout>,
     /// The operation that it is in, for reports.
     call: Call<'t>,
     /// Takes the claims of its tensors, for when a frozen peer may still touch them.
@@ -77,18 +77,18 @@ pub(crate) struct Turn<'t> {
     left: bool,
 }
 
-impl<'t> Turn<'t> {
+impl<'t> ActiveCall<'t> {
     /// Enters. The tensors that the call touches are claimed until the turn is over, or longer if it comes to `keep`.
     #[inline]
     pub(crate) fn enter(
-        (group, rank, counts): (&'t Arc<Group>, usize, &'t mut Counts),
+        (group, rank, counters): (&'t Arc<Group>, usize, &'t mut Counters),
         deadline: Duration,
         call: Call<'t>,
         keep: Option<&'t dyn Fn() -> Vec<Access>>,
     ) -> Self {
         report::enter(&group.board, rank, call.kind());
-        let patience = Cell::new(Patience::new(deadline));
-        Self { group, rank, counts, deadline, patience, call, keep, left: false }
+        let timeout = Cell::new(LazyTimeout::new(deadline));
+        Self { group, rank, counters, deadline, timeout, call, keep, left: false }
     }
 
     /// This rank.
@@ -118,14 +118,14 @@ impl<'t> Turn<'t> {
 
     /// Meets all ranks in a collective, showing them `words`; its deadline counts from here.
     pub(crate) fn meet(&mut self, call: Call<'t>, words: impl Iterator<Item = u64>) -> Result<()> {
-        self.counts.collective += 1;
-        self.patience = Cell::new(Patience::new(self.deadline));
+        self.counters.collective += 1;
+        self.timeout = Cell::new(LazyTimeout::new(self.deadline));
         self.call = call;
-        let (board, rank, number) = (self.board(), self.rank, self.counts.collective);
+        let (board, rank, number) = (self.board(), self.rank, self.counters.collective);
         report::enter(board, rank, call.kind());
         call.write_row(board, rank, number);
         board.post(rank, number, call.head(board.size()), words);
-        board.awake();
+        board.wake_sleepers();
         self.wait_for_all(|peer| board.has_posted(peer, number))?;
         match call.fits(board, rank, number) {
             true => Ok(()),
@@ -135,13 +135,13 @@ impl<'t> Turn<'t> {
 
     /// As [`Turn::meet`], showing where memory is that peers may touch.
     pub(crate) fn meet_at(&mut self, call: Call<'t>, input: Region, output: Region) -> Result<()> {
-        let words = [input, output].map(|region| [region.place(&self.group.home), region.bytes() as u64]);
+        let words = [input, output].map(|region| [region.location(&self.group.address_space), region.bytes() as u64]);
         self.meet(call, words.into_iter().flatten())
     }
 
     /// Every rank sees that not all call the same. Once all have said what they call, everybody is told.
     fn disagree(&mut self) -> Result<()> {
-        self.board().set_side(self.rank, &self.call.signature(self.size()));
+        self.board().set_call_text(self.rank, &self.call.signature(self.size()));
         let ready = || match agree::disagreement(self.board()) {
             Some(error) => Err(Failure::for_all(error)),
             None => Ok(None),
@@ -151,7 +151,7 @@ impl<'t> Turn<'t> {
 
     /// Word `index` that `peer` has shown in [`Turn::meet`].
     pub(crate) fn word(&self, peer: usize, index: usize) -> u64 {
-        self.board().sheet_word(peer, self.counts.collective, index)
+        self.board().posted_word(peer, self.counters.collective, index)
     }
 
     /// Whether all can reach what all have shown in [`Turn::meet_at`].
@@ -161,7 +161,7 @@ impl<'t> Turn<'t> {
 
     /// Whether peers can't reach a region of this rank.
     pub(crate) fn is_private(&self, region: Region) -> bool {
-        region.place(&self.group.home) == PRIVATE
+        region.location(&self.group.address_space) == PRIVATE
     }
 
     /// Whether this holds for what all ranks put in, according to [`Turn::meet_at`].
@@ -182,18 +182,18 @@ impl<'t> Turn<'t> {
     ///
     /// # Errors
     /// As [`Turn::regions`].
-    pub(crate) fn region(&self, peer: usize, place: u64, bytes: u64) -> Result<Region> {
-        Region::find(&self.group.home, peer, place, bytes)
+    pub(crate) fn region(&self, peer: usize, location: u64, bytes: u64) -> Result<Region> {
+        Region::find(&self.group.address_space, peer, location, bytes)
     }
 
     /// Number of pieces that collectives have staged so far, the same on all ranks.
     pub(crate) fn staged_before(&self) -> u64 {
-        self.counts.staged
+        self.counters.staged
     }
 
     /// A collective has staged so many more.
     pub(crate) fn count_staged(&mut self, pieces: usize) {
-        self.counts.staged += pieces as u64;
+        self.counters.staged += pieces as u64;
     }
 
     /// A piece of `rank`'s staging area.
@@ -202,13 +202,13 @@ impl<'t> Turn<'t> {
     }
 
     /// Where peers find a region of this rank.
-    pub(crate) fn place(&self, region: Region) -> u64 {
-        region.place(&self.group.home)
+    pub(crate) fn location(&self, region: Region) -> u64 {
+        region.location(&self.group.address_space)
     }
 
     /// Fills `into` with what `peer` has shown in [`Turn::meet`], from byte `start` on.
     pub(crate) fn read(&self, peer: usize, start: usize, into: &mut [u8]) {
-        self.board().read(peer, self.counts.collective, start, into);
+        self.board().read(peer, self.counters.collective, start, into);
     }
 
     /// Whether the counts of an all-to-all V fit together.
@@ -216,13 +216,13 @@ impl<'t> Turn<'t> {
     /// # Errors
     /// [`Error::Mismatch`], which all ranks are told.
     pub(crate) fn check_exchange(&self) -> Result<()> {
-        agree::check_exchange(self.board(), self.rank, self.counts.collective)
-            .map_err(|error| self.group.give_up(self.rank, &Failure::for_all(error)))
+        agree::check_exchange(self.board(), self.rank, self.counters.collective)
+            .map_err(|error| self.group.fail_with(self.rank, &Failure::for_all(error)))
     }
 
     /// Count `index` that `peer` has shown of a V-form.
     pub(crate) fn count(&self, peer: usize, index: usize) -> usize {
-        self.board().count(peer, self.counts.collective, index)
+        self.board().count(peer, self.counters.collective, index)
     }
 
     /// Starts to touch what peers have published, until the next point.
@@ -230,7 +230,7 @@ impl<'t> Turn<'t> {
     /// # Errors
     /// Something has failed: peers may have left with their tensors.
     pub(crate) fn start(&mut self) -> Result<Memory<'_>> {
-        match self.board().touch(self.rank) {
+        match self.board().begin_access(self.rank) {
             true => Ok(Memory::new(self.group, self.rank)),
             false => Err(self.group.failure_for(self.rank)),
         }
@@ -243,18 +243,18 @@ impl<'t> Turn<'t> {
 
     /// Touches nothing of others any more.
     pub(crate) fn stop(&mut self) {
-        self.board().let_go(self.rank);
+        self.board().end_access(self.rank);
     }
 
     /// Comes to a point in a collective and waits until all have: what ranks wrote before is there, and nobody touches
     /// anything that was published.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.stop();
-        self.counts.step += 1;
-        let (board, step) = (self.board(), self.counts.step);
+        self.counters.step += 1;
+        let (board, step) = (self.board(), self.counters.step);
         board.step(self.rank, step);
-        board.awake();
-        self.wait_for_all(|peer| board.has_stepped(peer, step))
+        board.wake_sleepers();
+        self.wait_for_all(|peer| board.has_reached_step(peer, step))
     }
 
     /// Waits until `ready` gives something.
@@ -264,12 +264,12 @@ impl<'t> Turn<'t> {
         report: impl Fn() -> String,
     ) -> Result<T> {
         let late = |after| self.late(report(), after);
-        self.group.wait(self.rank, &self.patience, ready, late)
+        self.group.wait(self.rank, &self.timeout, ready, late)
     }
 
-    fn wait_for_all(&self, has_come: impl Fn(usize) -> bool) -> Result<()> {
-        let late = |after| self.late(report::missing(self.board(), &has_come), after);
-        self.group.wait_for_all(self.rank, &self.patience, &has_come, late)
+    fn wait_for_all(&self, has_arrived: impl Fn(usize) -> bool) -> Result<()> {
+        let late = |after| self.late(report::missing(self.board(), &has_arrived), after);
+        self.group.wait_for_all(self.rank, &self.timeout, &has_arrived, late)
     }
 
     fn late(&self, state: String, after: Duration) -> Error {
@@ -294,18 +294,18 @@ impl<'t> Turn<'t> {
         self.stop();
         report::leave(self.board(), self.rank, 0);
         self.group.fail(&Failure::of(self.rank, error));
-        let mut patience = Patience::new(FROZEN);
-        while self.group.is_touched() {
-            if patience.left().is_none() {
+        let mut timeout = LazyTimeout::new(PEER_COPY_GRACE);
+        while self.group.is_accessed() {
+            if timeout.remaining().is_none() {
                 self.group.keep(self.keep.map(|keep| keep()).unwrap_or_default());
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(ACCESS_POLL_INTERVAL);
         }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ActiveCall<'_> {
     fn drop(&mut self) {
         if !self.left {
             self.withdraw(&Error::state(format!("{}: panicked", self.call.name())));
@@ -325,8 +325,8 @@ mod tests {
     use disco_core::{Abort, DType, Op, Tensor};
 
     use super::*;
+    use crate::address_space::{AddressSpace, Peer, SharedArenas};
     use crate::board::Presence;
-    use crate::home::{Home, Peer, Site};
     use crate::identity::ProcessIdentity;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -340,10 +340,10 @@ mod tests {
     fn enter<'t>(
         group: &'t Arc<Group>,
         rank: usize,
-        counts: &'t mut Counts,
+        counters: &'t mut Counters,
         keep: &'t dyn Fn() -> Vec<Access>,
-    ) -> Turn<'t> {
-        Turn::enter((group, rank, counts), LONG, Call::Op(&Op::Barrier), Some(keep))
+    ) -> ActiveCall<'t> {
+        ActiveCall::enter((group, rank, counters), LONG, Call::Op(&Op::Barrier), Some(keep))
     }
 
     fn claims(ops: &[Op]) -> Claims<'_> {
@@ -356,8 +356,8 @@ mod tests {
     fn tensors_stay_claimed_while_a_peer_is_frozen_in_a_copy() {
         let group = Group::present(2);
         let tensors = [(); 2].map(|()| Tensor::zeros(DType::U8, [1]).unwrap());
-        let mut counts = [Counts::default(); 2];
-        let [first, second] = &mut counts;
+        let mut counters = [Counters::default(); 2];
+        let [first, second] = &mut counters;
         let ops = tensors.each_ref().map(on);
         let [left, held] = [&ops[0], &ops[1]].map(|ops| claims(ops));
         let keep = || left.keep();
@@ -380,19 +380,19 @@ mod tests {
     fn group_with_child() -> (Arc<Group>, Child) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
         let arena = Arena::new(1).unwrap();
-        let site = Site::new(Arc::new(Shared::default()), arena.clone());
+        let arenas = SharedArenas::new(Arc::new(Shared::default()), arena.clone());
         let peer = |process| Peer { arena: arena.segment().clone(), process };
-        site.set_peers([ProcessIdentity::own(), ProcessIdentity::of(child.id())].map(peer).into());
-        (Group::new(Board::create(2, Presence::Here).unwrap(), Home::Processes(site)), child)
+        arenas.set_peers([ProcessIdentity::own(), ProcessIdentity::of(child.id())].map(peer).into());
+        (Group::new(Board::create(2, Presence::Connected).unwrap(), AddressSpace::Processes(arenas)), child)
     }
 
     /// Rank 0 of the group leaves a call on the tensor after an abort, while rank 1 is inside a copy.
     fn leave_while_peer_copies(group: &Arc<Group>, tensor: &Tensor) {
         let ops = on(tensor);
-        let (claims, mut counts) = (claims(&ops), Counts::default());
+        let (claims, mut counters) = (claims(&ops), Counters::default());
         let keep = || claims.keep();
-        let leaving = enter(group, 0, &mut counts, &keep);
-        assert!(group.board.touch(1));
+        let leaving = enter(group, 0, &mut counters, &keep);
+        assert!(group.board.begin_access(1));
         group.abort(&"the test says so".into());
         drop(leaving);
     }
@@ -419,36 +419,36 @@ mod tests {
         assert!(tensor.bytes().is_err(), "the frozen peer may still read it");
         child.kill().unwrap();
         child.wait().unwrap();
-        let mut patience = Patience::new(LONG);
+        let mut timeout = LazyTimeout::new(LONG);
         while tensor.bytes().is_err() {
-            assert!(patience.left().is_some(), "the tensor is still claimed after {LONG:?}");
-            std::thread::sleep(LOOK);
+            assert!(timeout.remaining().is_some(), "the tensor is still claimed after {LONG:?}");
+            std::thread::sleep(ACCESS_POLL_INTERVAL);
         }
     }
 
     #[test]
     fn nobody_starts_to_copy_after_a_failure() {
         let group = Group::present(1);
-        let (mut counts, tensor) = (Counts::default(), Tensor::zeros(DType::U8, [1]).unwrap());
+        let (mut counters, tensor) = (Counters::default(), Tensor::zeros(DType::U8, [1]).unwrap());
         let ops = on(&tensor);
         let claims = claims(&ops);
         let keep = || claims.keep();
-        let mut turn = enter(&group, 0, &mut counts, &keep);
+        let mut call = enter(&group, 0, &mut counters, &keep);
         group.abort(&"the test says so".into());
-        assert!(turn.start().is_err());
+        assert!(call.start().is_err());
     }
 
     #[test]
     fn a_failure_does_not_keep_a_rank_from_its_own_memory() {
         let group = Group::present(1);
-        let (mut counts, tensor) = (Counts::default(), Tensor::zeros(DType::U8, [2]).unwrap());
+        let (mut counters, tensor) = (Counters::default(), Tensor::zeros(DType::U8, [2]).unwrap());
         let ops = on(&tensor);
         let claims = claims(&ops);
         let keep = || claims.keep();
-        let mut turn = enter(&group, 0, &mut counts, &keep);
+        let mut call = enter(&group, 0, &mut counters, &keep);
         group.abort(&"the test says so".into());
         let [from, to] = [0, 1].map(|index| Region::of(&tensor).block(index, 2).unwrap());
-        turn.own().copy(to, from).unwrap();
+        call.own().copy(to, from).unwrap();
     }
 
     #[test]
@@ -456,12 +456,12 @@ mod tests {
         let group = Group::present(2);
         let tensor = Tensor::zeros(DType::U8, [1]).unwrap();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let mut counts = Counts::default();
+            let mut counters = Counters::default();
             let ops = on(&tensor);
             let claims = claims(&ops);
             let keep = || claims.keep();
-            let mut turn = enter(&group, 1, &mut counts, &keep);
-            turn.start().unwrap();
+            let mut call = enter(&group, 1, &mut counters, &keep);
+            call.start().unwrap();
             panic!("expected by the test");
         }));
         assert!(panicked.is_err() && tensor.bytes_mut().is_ok());

@@ -5,14 +5,14 @@ use std::thread;
 
 /// Looks at what is awaited before a rank sleeps. None of them reads a clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct SpinPolicy {
     /// Looks of one that keeps its processor.
     spins: u32,
     /// Looks of one that lets others run in between.
     yields: u32,
 }
 
-impl Pace {
+impl SpinPolicy {
     /// What pays for so many ranks on the processors that this process may use. Where each has one, a peer is nanoseconds
     /// away, unless it does something else or the scheduler has put both on one: then each look past the first few must
     /// let it run. A yield to nobody costs a fraction of a microsecond.
@@ -26,7 +26,7 @@ impl Pace {
     }
 
     /// Looks until there is something or it would be better to sleep.
-    pub(crate) fn look<T>(self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    pub(crate) fn poll<T>(self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
         for _ in 0..self.spins {
             if let Some(found) = ready() {
                 return Some(found);

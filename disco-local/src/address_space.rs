@@ -10,15 +10,15 @@ use disco_core::{Error, Result};
 use crate::identity::ProcessIdentity;
 
 /// Where the ranks of a group live.
-pub(crate) enum Home {
+pub(crate) enum AddressSpace {
     /// All in this process: a place is an address.
     Threads,
     /// In processes of this machine: a place is an offset into a rank's arena.
-    Processes(Site),
+    Processes(SharedArenas),
 }
 
 /// One rank's view of a group of processes.
-pub(crate) struct Site {
+pub(crate) struct SharedArenas {
     pub(crate) descriptors: Arc<dyn Descriptors>,
     pub(crate) arena: Arc<Arena>,
     /// All ranks, once they have come.
@@ -36,14 +36,14 @@ pub(crate) struct Peer {
 /// The place of what peers can't reach.
 pub(crate) const PRIVATE: u64 = u64::MAX;
 /// The place of what lies in the letter about it.
-pub(crate) const ENCLOSED: u64 = PRIVATE - 1;
+pub(crate) const INLINE: u64 = PRIVATE - 1;
 
-impl Home {
+impl AddressSpace {
     /// Where peers find `bytes` bytes of this rank.
-    pub(crate) fn place(&self, data: *mut u8, bytes: usize) -> u64 {
+    pub(crate) fn location(&self, data: *mut u8, bytes: usize) -> u64 {
         match self {
             Self::Threads => data.expose_provenance() as u64,
-            Self::Processes(site) => site.arena.offset_of(data, bytes).map_or(PRIVATE, |offset| offset as u64),
+            Self::Processes(arenas) => arenas.arena.offset_of(data, bytes).map_or(PRIVATE, |offset| offset as u64),
         }
     }
 
@@ -51,17 +51,17 @@ impl Home {
     ///
     /// # Errors
     /// They are not in its arena.
-    pub(crate) fn find(&self, rank: usize, place: u64, bytes: usize) -> Result<*mut u8> {
+    pub(crate) fn find(&self, rank: usize, location: u64, bytes: usize) -> Result<*mut u8> {
         match self {
-            Self::Threads => Ok(ptr::with_exposed_provenance_mut(place as usize)),
-            Self::Processes(site) => site.find(rank, place as usize, bytes).ok_or_else(|| {
-                Error::protocol(format!("rank {rank} published {bytes} bytes at {place:#x}, outside of its memory"))
+            Self::Threads => Ok(ptr::with_exposed_provenance_mut(location as usize)),
+            Self::Processes(arenas) => arenas.find(rank, location as usize, bytes).ok_or_else(|| {
+                Error::protocol(format!("rank {rank} published {bytes} bytes at {location:#x}, outside of its memory"))
             }),
         }
     }
 }
 
-impl Site {
+impl SharedArenas {
     /// A rank's view of a group of its own, whose peers are yet to come.
     pub(crate) fn new(descriptors: Arc<dyn Descriptors>, arena: Arc<Arena>) -> Self {
         Self { descriptors, arena, peers: OnceLock::new() }

@@ -7,52 +7,52 @@ use crate::sync::{AtomicU32, Ordering, fence};
 
 /// A word that changes whenever somebody rings.
 #[derive(Clone, Copy)]
-pub(super) struct Bell<'a>(pub(super) &'a AtomicU32, #[cfg(loom)] pub(super) &'a Kernel);
+pub(super) struct Futex<'a>(pub(super) &'a AtomicU32, #[cfg(loom)] pub(super) &'a Kernel);
 
 impl Board {
     /// Looks once more, and sleeps if there is nothing, until somebody rings, at most for `limit`. May wake up early.
-    pub(crate) fn rest<T>(&self, limit: Duration, look: impl FnOnce() -> Option<T>) -> Option<T> {
-        let (bell, sleepers) = (self.words.bell(), self.word(SLEEPERS));
-        let rung = bell.rung();
+    pub(crate) fn sleep_unless<T>(&self, limit: Duration, poll: impl FnOnce() -> Option<T>) -> Option<T> {
+        let (futex, sleepers) = (self.memory.futex(), self.word(SLEEPERS));
+        let observed = futex.observed();
         sleepers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let found = look();
+        let found = poll();
         if found.is_none() {
-            bell.sleep(rung, limit);
+            futex.sleep(observed, limit);
         }
         sleepers.fetch_sub(1, Ordering::Relaxed);
         found
     }
 
     /// Wakes those who sleep, after a change that they may wait for: either they see it or this sees them.
-    pub(crate) fn awake(&self) {
+    pub(crate) fn wake_sleepers(&self) {
         fence(Ordering::SeqCst);
         if self.word(SLEEPERS).load(Ordering::Relaxed) > 0 {
-            self.words.bell().ring();
+            self.memory.futex().wake_all();
         }
     }
 }
 
-impl Bell<'_> {
+impl Futex<'_> {
     /// How often it was rung. Read before looking for what is awaited.
-    fn rung(self) -> u32 {
+    fn observed(self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    fn ring(self) {
+    fn wake_all(self) {
         self.0.fetch_add(1, Ordering::AcqRel);
         self.wake();
     }
 }
 
 #[cfg(not(loom))]
-impl Bell<'_> {
+impl Futex<'_> {
     /// Sleeps unless somebody has rung since.
-    fn sleep(self, rung: u32, limit: Duration) {
+    fn sleep(self, observed: u32, limit: Duration) {
         use rustix::thread::{Timespec, futex};
         let limit = Timespec { tv_sec: limit.as_secs().min(3600) as i64, tv_nsec: limit.subsec_nanos().into() };
         // All its ways to fail, a signal, a word that has changed, the time, end the sleep as they should.
-        _ = futex::wait(self.0, futex::Flags::empty(), rung, Some(&limit));
+        _ = futex::wait(self.0, futex::Flags::empty(), observed, Some(&limit));
     }
 
     fn wake(self) {
@@ -73,10 +73,10 @@ impl Kernel {
 }
 
 #[cfg(loom)]
-impl Bell<'_> {
-    fn sleep(self, rung: u32, _: Duration) {
+impl Futex<'_> {
+    fn sleep(self, observed: u32, _: Duration) {
         let lock = self.1.0.lock().unwrap();
-        if self.rung() == rung {
+        if self.observed() == observed {
             drop(self.1.1.wait(lock));
         }
     }

@@ -8,18 +8,18 @@ use disco_core::{DType, Error, Reduction, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::NAME;
+use crate::address_space::AddressSpace;
 use crate::board::{Board, Piece};
 use crate::group::Group;
-use crate::home::Home;
 use crate::kernel::{self, Fold};
 
 /// The most bytes that are touched between two looks at the failure flag, of all tensors together.
-const BLOCK: usize = 1 << 20;
+const MAX_BLOCK_BYTES: usize = 1 << 20;
 /// What the blocks of several tensors are a multiple of, in bytes.
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// As many as that need no allocation.
-type Few<T> = SmallVec<[T; 16]>;
+type InlineVec<T> = SmallVec<[T; 16]>;
 
 /// A stretch of host memory.
 #[derive(Clone, Copy, Debug)]
@@ -72,24 +72,24 @@ impl Region {
     /// # Errors
     /// As [`Region::part`].
     pub(crate) fn share(self, index: usize, size: usize) -> Result<Self> {
-        const LINE: usize = 64;
-        let lines = self.bytes.div_ceil(LINE);
-        let start = |index: usize| (lines * index / size * LINE).min(self.bytes);
+        const LINE_BYTES: usize = 64;
+        let lines = self.bytes.div_ceil(LINE_BYTES);
+        let start = |index: usize| (lines * index / size * LINE_BYTES).min(self.bytes);
         self.part(start(index), start(index + 1) - start(index))
     }
 
     /// Where it is, for the board.
-    pub(super) fn place(self, home: &Home) -> u64 {
-        if self.bytes == 0 { 0 } else { home.place(self.data, self.bytes) }
+    pub(super) fn location(self, address_space: &AddressSpace) -> u64 {
+        if self.bytes == 0 { 0 } else { address_space.location(self.data, self.bytes) }
     }
 
     /// What `rank` has published.
     ///
     /// # Errors
     /// It is not in that rank's memory.
-    pub(super) fn find(home: &Home, rank: usize, place: u64, bytes: u64) -> Result<Self> {
+    pub(super) fn find(address_space: &AddressSpace, rank: usize, location: u64, bytes: u64) -> Result<Self> {
         let bytes = bytes as usize;
-        if bytes == 0 { Ok(Self::EMPTY) } else { Ok(Self { data: home.find(rank, place, bytes)?, bytes }) }
+        if bytes == 0 { Ok(Self::EMPTY) } else { Ok(Self { data: address_space.find(rank, location, bytes)?, bytes }) }
     }
 
     /// A piece of `rank`'s staging area; nothing where there is none.
@@ -156,7 +156,7 @@ impl<'t> Memory<'t> {
         inputs: impl IntoIterator<Item = Result<Region>>,
         outputs: impl IntoIterator<Item = Result<Region>>,
     ) -> Result<()> {
-        let (mut from, mut to) = (Few::<*const u8>::new(), Few::<*mut u8>::new());
+        let (mut from, mut to) = (InlineVec::<*const u8>::new(), InlineVec::<*mut u8>::new());
         let mut size = None;
         let mut check = |region: Region| match *size.get_or_insert(region.bytes) == region.bytes {
             true => Ok(region.data),
@@ -213,7 +213,7 @@ impl<'t> Memory<'t> {
 
     /// Passes blocks of `bytes` bytes of so many tensors on, as starts and sizes, unless something fails.
     fn each_block(&self, bytes: usize, tensors: usize, mut touch: impl FnMut(usize, usize)) -> Result<()> {
-        let block = (BLOCK / tensors.max(1)).next_multiple_of(PAGE);
+        let block = (MAX_BLOCK_BYTES / tensors.max(1)).next_multiple_of(PAGE_BYTES);
         for start in (0..bytes).step_by(block) {
             if !self.own {
                 self.group.check(self.rank)?;

@@ -3,9 +3,9 @@
 #![cfg_attr(not(loom), allow(unsafe_code))]
 
 #[cfg(not(loom))]
-pub(super) use here::Words;
+pub(super) use here::BoardMemory;
 #[cfg(loom)]
-pub(super) use modelled::Words;
+pub(super) use modelled::BoardMemory;
 
 #[cfg(not(loom))]
 mod here {
@@ -15,11 +15,11 @@ mod here {
 
     use disco_core::shared_memory::Segment;
 
-    use super::super::{BELL, LINE, bell::Bell};
+    use super::super::{FUTEX, LINE_WORDS, futex::Futex};
     use crate::sync::{AtomicU32, AtomicU64};
 
     /// Words that ranks share, whoever holds them.
-    pub(in super::super) struct Words {
+    pub(in super::super) struct BoardMemory {
         first: NonNull<AtomicU64>,
         count: usize,
         owner: Owner,
@@ -34,18 +34,18 @@ mod here {
     /// Two cache lines, which processors fetch in pairs.
     #[repr(align(128))]
     struct Line {
-        _words: [AtomicU64; LINE],
+        _words: [AtomicU64; LINE_WORDS],
     }
 
     // SAFETY: words are atomic, and the owner may be dropped on any thread.
-    unsafe impl Send for Words {}
+    unsafe impl Send for BoardMemory {}
     // SAFETY: as above.
-    unsafe impl Sync for Words {}
+    unsafe impl Sync for BoardMemory {}
 
-    impl Words {
+    impl BoardMemory {
         /// Zeros for ranks of this process.
         pub(in super::super) fn heap(count: usize) -> Self {
-            let lines = Arc::new_zeroed_slice(count.div_ceil(LINE));
+            let lines = Arc::new_zeroed_slice(count.div_ceil(LINE_WORDS));
             // SAFETY: all bits of a line are zero, which is what its words are made of.
             let lines: Arc<[Line]> = unsafe { lines.assume_init() };
             let first = NonNull::from(&*lines).cast();
@@ -73,23 +73,23 @@ mod here {
         }
 
         /// The one word that is half as wide, for a futex.
-        pub(in super::super) fn bell(&self) -> Bell<'_> {
-            let word: *const AtomicU32 = (&raw const self.all()[BELL]).cast();
+        pub(in super::super) fn futex(&self) -> Futex<'_> {
+            let word: *const AtomicU32 = (&raw const self.all()[FUTEX]).cast();
             // SAFETY: the word lives as long as `self`, and nobody uses it as a whole one.
-            Bell(unsafe { &*word })
+            Futex(unsafe { &*word })
         }
     }
 }
 
 #[cfg(loom)]
 mod modelled {
-    use super::super::bell::{Bell, Kernel};
+    use super::super::futex::{Futex, Kernel};
     use crate::sync::{AtomicU32, AtomicU64};
 
     /// All words, and the bell.
-    pub(in super::super) struct Words(Box<[AtomicU64]>, AtomicU32, Kernel);
+    pub(in super::super) struct BoardMemory(Box<[AtomicU64]>, AtomicU32, Kernel);
 
-    impl Words {
+    impl BoardMemory {
         pub(in super::super) fn heap(count: usize) -> Self {
             Self((0..count).map(|_| AtomicU64::new(0)).collect(), AtomicU32::new(0), Kernel::new())
         }
@@ -98,8 +98,8 @@ mod modelled {
             &self.0
         }
 
-        pub(in super::super) fn bell(&self) -> Bell<'_> {
-            Bell(&self.1, &self.2)
+        pub(in super::super) fn futex(&self) -> Futex<'_> {
+            Futex(&self.1, &self.2)
         }
     }
 }
