@@ -1,4 +1,4 @@
-//! Where the ranks of a group live, and so how each finds the memory of the others.
+//! The address spaces of the ranks of a group: how a rank publishes its memory and resolves the memory of peers.
 
 use std::ptr;
 use std::sync::{Arc, OnceLock};
@@ -9,37 +9,37 @@ use disco_core::{Error, Result};
 
 use crate::identity::ProcessIdentity;
 
-/// Where the ranks of a group live.
+/// The address spaces of the ranks of a group.
 pub(crate) enum AddressSpace {
-    /// All in this process: a place is an address.
+    /// All ranks are threads of this process. A location is an address.
     Threads,
-    /// In processes of this machine: a place is an offset into a rank's arena.
+    /// Ranks are in processes of this machine. A location is an offset in the rank's arena.
     Processes(SharedArenas),
 }
 
-/// One rank's view of a group of processes.
+/// The arena of this rank, and the arenas of its peers as mapped in this process.
 pub(crate) struct SharedArenas {
     pub(crate) descriptors: Arc<dyn Descriptors>,
     pub(crate) arena: Arc<Arena>,
-    /// All ranks, once they have come.
+    /// All ranks in order. Set once all have arrived.
     peers: OnceLock<Box<[Peer]>>,
 }
 
-/// A rank among processes.
+/// A rank in some process.
 #[derive(Clone)]
 pub(crate) struct Peer {
-    /// Its arena, mapped here.
+    /// The rank's arena, mapped in this process.
     pub(crate) arena: Arc<Segment>,
     pub(crate) process: ProcessIdentity,
 }
 
-/// The place of what peers can't reach.
+/// The location of memory that peers can't access.
 pub(crate) const PRIVATE: u64 = u64::MAX;
-/// The place of what lies in the letter about it.
+/// The location of a tensor whose bytes are inside the message itself.
 pub(crate) const INLINE: u64 = PRIVATE - 1;
 
 impl AddressSpace {
-    /// Where peers find `bytes` bytes of this rank.
+    /// The location that this rank publishes for `bytes` bytes of its memory.
     pub(crate) fn location(&self, data: *mut u8, bytes: usize) -> u64 {
         match self {
             Self::Threads => data.expose_provenance() as u64,
@@ -47,27 +47,29 @@ impl AddressSpace {
         }
     }
 
-    /// The address here of `bytes` bytes that `rank` has published.
+    /// The address in this process of `bytes` bytes that `rank` has published.
     ///
     /// # Errors
-    /// They are not in its arena.
+    /// The bytes are not inside the rank's arena.
     pub(crate) fn find(&self, rank: usize, location: u64, bytes: usize) -> Result<*mut u8> {
         match self {
             Self::Threads => Ok(ptr::with_exposed_provenance_mut(location as usize)),
             Self::Processes(arenas) => arenas.find(rank, location as usize, bytes).ok_or_else(|| {
-                Error::protocol(format!("rank {rank} published {bytes} bytes at {location:#x}, outside of its memory"))
+                Error::protocol(format!(
+                    "rank {rank} published {bytes} bytes at {location:#x}, which is outside its arena"
+                ))
             }),
         }
     }
 }
 
 impl SharedArenas {
-    /// A rank's view of a group of its own, whose peers are yet to come.
+    /// The arena of this rank. The peers are set later, by [`SharedArenas::set_peers`].
     pub(crate) fn new(descriptors: Arc<dyn Descriptors>, arena: Arc<Arena>) -> Self {
         Self { descriptors, arena, peers: OnceLock::new() }
     }
 
-    /// The same for some of the ranks.
+    /// The arenas of `ranks` only, for a child group.
     pub(crate) fn part(&self, ranks: &[usize]) -> Self {
         let part = Self::new(self.descriptors.clone(), self.arena.clone());
         if let Some(peers) = self.peers.get() {
@@ -76,7 +78,7 @@ impl SharedArenas {
         part
     }
 
-    /// All ranks have come: from now on their memory can be found.
+    /// Sets the arenas of all ranks, in rank order.
     pub(crate) fn set_peers(&self, peers: Box<[Peer]>) {
         self.peers.get_or_init(|| peers);
     }

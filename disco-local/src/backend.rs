@@ -6,8 +6,8 @@ use crate::NAME;
 use crate::communicator::Communicator;
 use crate::meeting::Token;
 
-/// The backend named `local`: host memory, ranks that are threads of one process or processes of one
-/// machine. Always available.
+/// The backend named `local`: tensors in host memory, ranks in threads of one process or in processes of one machine.
+/// Always available.
 #[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug)]
 pub struct Local;

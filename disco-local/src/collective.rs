@@ -1,8 +1,9 @@
-//! Schedules of the collectives: between two points, a byte has either one writer or any number of readers.
+//! Schedules of the collectives. Between two synchronisations, each byte has either one writer or any number of readers.
 //!
-//! What is small is posted as a whole, and each rank takes what it needs: one handshake. Otherwise ranks post where their
-//! tensors are and share the work: each byte is read where it is and written where it belongs, once, and a second
-//! handshake ends it. Reductions are in rank order in both, so that all ranks get the same bits.
+//! Small tensors are **eager**: ranks post their data on the board and read the posts of their peers, with one
+//! synchronisation. Large tensors are **zero-copy**: ranks post the locations of their tensors and share the work. Each byte is
+//! read from its source and written to its destination once, and a second synchronisation ends the collective. Both reduce in
+//! rank order, so all ranks get the same bits.
 
 use disco_core::{Op, Result};
 
@@ -21,12 +22,12 @@ pub(crate) fn run<'t>(call: &mut ActiveCall<'t>, buffer: &mut [u8], op: &'t Op) 
     }
 }
 
-/// Bytes of the ranks' buffers for what is posted by all.
+/// Size of a rank's buffer for the posts of all ranks, in bytes.
 pub(crate) fn buffer_bytes(size: usize) -> usize {
     MAX_POST_BYTES * size.min(8)
 }
 
-/// The most that a rank posts, if all ranks know it: the V-forms are not worth the trouble.
+/// The largest eager post of any rank in bytes, if all ranks compute the same. None for V-forms, which are never eager.
 fn posted_bytes(op: &Op, size: usize) -> Option<usize> {
     let block = op.count(size) * width(op);
     match op {
@@ -39,7 +40,7 @@ fn posted_bytes(op: &Op, size: usize) -> Option<usize> {
     }
 }
 
-/// Posts what this rank puts in, and takes what it needs of what the others have.
+/// Posts the input of this rank, and makes its output from the posts of all ranks.
 fn run_eager<'t>(call: &mut ActiveCall<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
     let (me, size) = (call.rank(), call.size());
     let (input, output) = parts(op, me, size)?;
@@ -75,20 +76,20 @@ fn run_eager<'t>(call: &mut ActiveCall<'t>, buffer: &mut [u8], op: &'t Op) -> Re
     }
 }
 
-/// Copies the same stretch of what each rank has posted into the buffer, one after the other.
+/// Copies the same range of each rank's post to the buffer, in rank order.
 fn read_all(call: &ActiveCall<'_>, buffer: &mut [u8], start: usize, bytes: usize) {
     for (peer, block) in buffer.chunks_exact_mut(bytes).take(call.size()).enumerate() {
         call.read(peer, start, block);
     }
 }
 
-/// What was taken, as inputs of a reduction.
+/// The blocks that [`read_all`] has copied, as inputs of a reduction.
 fn read_blocks(buffer: &mut [u8], bytes: usize, size: usize) -> impl Iterator<Item = Result<Region>> {
     buffer.chunks_exact_mut(bytes).take(size).map(|block| Ok(Region::from(block)))
 }
 
-/// Posts where this rank's tensors are, and does its share of the work in those of all ranks. Where some can't be reached,
-/// all go through [staging areas](staged).
+/// Posts the locations of this rank's tensors, and does its share of the work on the tensors of all ranks. If a tensor is
+/// private to a process, all data goes through [staging areas](staged).
 fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
     let (me, size) = (call.rank(), call.size());
     let (input, output) = parts(op, me, size)?;
@@ -112,10 +113,10 @@ fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
         _ => InlineVec::new(),
     };
     let total: usize = inputs.iter().chain(&outputs).map(|region| region.bytes()).sum();
-    // What a reduction in place overwrites, it has just read: it is in the cache.
+    // An in-place reduction overwrites data that it has just read, which is in the cache.
     let cached = op.reduction().is_some() && inputs.iter().zip(&outputs).any(|(input, output)| input.is(*output));
     let memory = call.start()?.streaming(total >= STREAMING_MIN_BYTES && !cached);
-    // Nobody else reads or writes this share of any tensor.
+    // No other rank reads or writes this share of any tensor.
     let share = |region: &Region| region.share(me, size);
     let mut result = output;
     match op {
@@ -124,12 +125,12 @@ fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
         Op::ReduceScatter { src, .. } => {
             let block = |region: &Region| region.block(me, size);
             if src.is_none() {
-                // Only this rank reads its block `me`; the first one is free when all are done.
+                // Block `me` is read by this rank only. The first block can be overwritten once all ranks are done.
                 result = block(&output)?;
             }
             reduce(&memory, op, inputs.iter().map(block), [Ok(result)])?;
         }
-        // In place, the own block is its own source, which `copy` leaves alone.
+        // In place, source and destination of the own block are the same region, which `copy` skips.
         Op::AllGather { .. } => {
             inputs.iter().enumerate().try_for_each(|(peer, input)| memory.copy(output.block(peer, size)?, *input))?;
         }
@@ -158,13 +159,15 @@ fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
     Ok(())
 }
 
-/// What two ranks of an all-to-all have for each other.
+/// The blocks that this rank and a peer exchange in an all-to-all.
 struct Pair {
-    /// For the peer, and from it.
+    /// This rank's block for the peer.
     send: Region,
+    /// This rank's block from the peer.
     recv: Region,
-    /// The peer's, for this rank and from it.
+    /// The peer's block for this rank.
     their_send: Region,
+    /// The peer's block from this rank.
     their_recv: Region,
 }
 
@@ -195,8 +198,8 @@ impl Pair {
         })
     }
 
-    /// Does this rank's part of the exchange. In place, what is received goes where what is sent was, so that one rank
-    /// has to do both, for each byte.
+    /// Does this rank's part of the exchange. In place, a received block overwrites a sent block, so one rank moves each byte
+    /// in both directions.
     fn exchange(&self, memory: &Memory<'_>, me: usize, peer: usize) -> Result<()> {
         let (in_place, they_in_place) = (self.send.is(self.recv), self.their_send.is(self.their_recv));
         match (in_place, they_in_place) {

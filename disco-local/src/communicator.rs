@@ -15,15 +15,15 @@ use crate::group::Group;
 use crate::meeting::Token;
 use crate::{collective, meeting, point_to_point, processes, split};
 
-/// One rank of a group of threads, or of processes. Sent to the thread that uses it.
+/// One rank of a group of threads or processes. It may be sent to another thread.
 ///
-/// Dropping it while others wait for this rank ends their wait with [`Error::Lost`].
+/// If a communicator is dropped while peers wait for its rank, their operations fail with [`Error::Lost`].
 pub struct Communicator {
     group: Arc<Group>,
     rank: Rank,
     deadline: Duration,
     counters: Counters,
-    /// For parts of small collectives.
+    /// The data that all ranks post in an eager collective.
     buffer: Box<[u8]>,
 }
 
@@ -32,11 +32,11 @@ const _: fn() = || {
     moves::<Communicator>();
 };
 
-/// Communicators of `ranks` ranks without a session, by rank. Each goes to a thread of its own; a collective may take
-/// `deadline`, counted from entry.
+/// Makes communicators of `ranks` ranks without a session, in rank order. Each is for a thread of its own. `deadline` limits
+/// each collective, from its call.
 ///
 /// # Errors
-/// No ranks, or more than a [`Rank`] can count.
+/// `ranks` is 0, or exceeds the range of [`Rank`].
 pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communicator>> {
     let last = ranks.checked_sub(1).and_then(|last| u32::try_from(last).ok());
     let last = last.ok_or_else(|| Error::invalid(format!("{ranks} ranks make no communicator")))?;
@@ -45,12 +45,13 @@ pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communica
 }
 
 impl Communicator {
-    /// What [`Backend::connect`](disco_core::Backend::connect) gives, as itself. Where the link has an arena, ranks may live in
-    /// several processes of this machine; otherwise they are threads of this one.
+    /// Like [`Backend::connect`](disco_core::Backend::connect), but returns the concrete type. If the link has an arena, ranks
+    /// may be in several processes of this machine; otherwise all ranks are threads of this process.
     ///
     /// # Errors
-    /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`], [`Error::Mismatch`] if ranks disagree on
-    /// how many they are; [`Error::Invalid`] for a rank that can't be, or memory that the system or the link refuses.
+    /// [`Error::Deadline`] with the ranks that have not arrived; [`Error::Aborted`]; [`Error::Mismatch`] if ranks expect
+    /// different numbers of ranks; [`Error::Invalid`] for a rank outside the world; errors of the system or the link when
+    /// memory is allocated or mapped.
     pub fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
         let device = params.queue.device();
         if !device.is_host() {

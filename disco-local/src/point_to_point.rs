@@ -1,13 +1,13 @@
-//! Sends and receives: letters in a few slots for each pair of ranks, copied by the receiver.
+//! Sends and receives: messages in a few slots for each pair of ranks. The receiver copies the tensors.
 //!
-//! A group sends letters as far as there are slots, takes what has come for its receives in whatever order it comes, and
-//! sends more when slots are free, until its receives are done and its letters are taken. So any order that can end does.
-//! Letters of one sender stay in order, and so do the receives from it.
+//! A group sends messages while slots are free, and receives messages in the order of their arrival, until all receives are
+//! done and all its messages are acknowledged. So a group completes whenever the order of its peers' operations allows it.
+//! Messages from one sender arrive in order, and match receives in order.
 //!
-//! A small tensor lies in its letter, so that its sender is done with it at once. Of others a letter says where they are. A
-//! tensor that the receiver can't reach, since it lies in another process's private
-//! memory, goes through the sender's staging area, a letter for each piece: two letters of a pair are under way at a time, in
-//! two pieces that collectives never use ([`Piece::Letter`]).
+//! A small tensor is inline in its message, so the sender does not wait for the receiver. Otherwise the message has the location
+//! of the tensor. A tensor in the private memory of another process goes through the sender's staging area, with one message
+//! for each piece. At most two such messages of a pair are in flight, in two pieces that collectives never use
+//! ([`Piece::Message`]).
 
 use std::collections::BTreeSet;
 
@@ -20,40 +20,41 @@ use crate::board::{self, Board, MAX_IN_FLIGHT, MessageHeader, Piece};
 use crate::failure::Failure;
 use crate::report;
 
-/// From how many bytes on a letter is copied past the caches.
+/// Size from which a tensor is copied with streaming stores.
 const STREAMING_MIN_BYTES: usize = 12 << 20;
 
-/// A tensor that is not received to its end.
+/// A send or receive that is not complete.
 struct Transfer {
-    /// From whom, or to whom.
+    /// The receiver of a send, or the sender of a receive.
     peer: usize,
     region: Region,
     dtype: DType,
     elements: usize,
-    /// Where peers find it, or that they can't.
+    /// The location of the tensor for the receiver, [`INLINE`] or [`PRIVATE`].
     location: u64,
-    /// Bytes that have gone through the staging area.
+    /// Bytes that went through the staging area so far.
     staged: usize,
 }
 
-/// Several, of which most groups have one or two: those need no allocation.
+/// Transfers of a group. Most groups have one or two, which need no allocation.
 type Transfers = SmallVec<[Transfer; 2]>;
 
-/// What a group still has to do.
+/// The incomplete transfers of a group.
 struct PendingTransfers {
     me: usize,
     sends: Transfers,
     recvs: Transfers,
-    /// Ranks that may have letters to take, of which nothing is left to send.
+    /// Receivers of complete sends, which may not have acknowledged all messages yet.
     sent: SmallVec<[usize; 2]>,
 }
 
-/// What a group can do now.
+/// The next step of a group.
 enum Step {
-    /// There is a slot for a send.
+    /// A slot is free for this send.
     Send(usize),
-    /// There is a letter for a receive.
+    /// A message has arrived for this receive.
     Take(usize),
+    /// All transfers are complete.
     Done,
 }
 
@@ -88,7 +89,7 @@ impl PendingTransfers {
         Self { me: call.rank(), sends, recvs, sent: SmallVec::new() }
     }
 
-    /// What can be done now, if anything.
+    /// The next possible step, if there is one.
     fn next(&self, board: &Board) -> Result<Option<Step>, Failure> {
         for (index, transfer) in first_of_each_peer(&self.sends) {
             let room = if transfer.location == PRIVATE { 2 } else { MAX_IN_FLIGHT };
@@ -97,7 +98,7 @@ impl PendingTransfers {
             }
         }
         for (index, transfer) in first_of_each_peer(&self.recvs) {
-            // That it is gone is seen before what it sent last is looked for.
+            // The order matters: a peer may send its last message and then leave, so its presence is read first.
             let has_left = board.is_alarmed() && board.has_left(transfer.peer);
             match board.next_message(transfer.peer, self.me) {
                 Some((_, header)) if !transfer.fits(header) => return Err(self.mismatch(transfer, header)),
@@ -115,7 +116,7 @@ impl PendingTransfers {
         Ok((is_done && is_taken()).then_some(Step::Done))
     }
 
-    /// Sends a letter, or the next piece of it.
+    /// Sends the message of a transfer, or the next of its pieces.
     fn send(&mut self, call: &mut ActiveCall<'_>, index: usize) -> Result<()> {
         let (me, transfer) = (self.me, &mut self.sends[index]);
         let (to, bytes, board) = (transfer.peer, transfer.region.bytes(), call.board());
@@ -142,7 +143,7 @@ impl PendingTransfers {
         Ok(())
     }
 
-    /// Copies a letter to where it belongs, or the next piece of it.
+    /// Receives the message of a transfer, or the next of its pieces.
     fn take(&mut self, call: &mut ActiveCall<'_>, index: usize) -> Result<()> {
         let (me, transfer, board) = (self.me, &mut self.recvs[index], call.board());
         let (from, bytes) = (transfer.peer, transfer.region.bytes());
@@ -151,7 +152,12 @@ impl PendingTransfers {
             INLINE => {
                 let mut payload = [0; board::MAX_INLINE_BYTES];
                 let room = payload.get_mut(..bytes);
-                let payload = room.ok_or_else(|| Error::protocol(format!("rank {from} encloses {bytes} bytes")))?;
+                let payload = room.ok_or_else(|| {
+                    Error::protocol(format!(
+                        "rank {from} sent {bytes} bytes inline, which exceeds the limit of {} bytes",
+                        board::MAX_INLINE_BYTES
+                    ))
+                })?;
                 board.read_inline(from, me, number, payload);
                 call.own().write(transfer.region, payload)?;
                 true
@@ -191,7 +197,7 @@ impl PendingTransfers {
         self.sends.iter().map(|transfer| transfer.peer).chain(self.sent.iter().copied())
     }
 
-    /// What the peers do that this rank waits for.
+    /// The current operations of the peers for which this rank waits.
     fn waiting(&self, board: &Board) -> String {
         let is_open = |to: &usize| board.in_flight(self.me, *to) > 0;
         let senders: BTreeSet<usize> = self.recvs.iter().map(|transfer| transfer.peer).collect();
@@ -216,13 +222,13 @@ impl Transfer {
     }
 }
 
-/// The first parcel of each peer, and where it is: the others wait for it.
+/// The first transfer of each peer, with its index. Later transfers of that peer wait for it.
 fn first_of_each_peer(transfers: &[Transfer]) -> impl Iterator<Item = (usize, &Transfer)> {
     let is_first = |index: usize, peer: usize| transfers[..index].iter().all(|earlier| earlier.peer != peer);
     transfers.iter().enumerate().filter(move |(index, transfer)| is_first(*index, transfer.peer))
 }
 
-/// The place where a letter of that number from one rank to another is staged: the receiver's block of the piece.
+/// The staging memory of message `number` from one rank to another: the receiver's block of the sender's piece.
 fn staging_block(call: &ActiveCall<'_>, from: usize, to: usize, number: u64) -> Result<Region> {
     let block = call.board().block_bytes();
     call.staged(from, Piece::Message(number)).part(to * block, block)

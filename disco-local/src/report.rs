@@ -1,4 +1,4 @@
-//! Words for people who ask why it hangs.
+//! Texts for deadline errors: the current operation of each rank.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -7,21 +7,22 @@ use disco_core::OpKind;
 
 use crate::board::{Board, Presence};
 
-/// In a rank's trace, written by it alone, without order: it is for a person. First what it is inside of, as a
-/// [code](name), then the last operation that it finished, and how many these were.
+/// Offsets in a rank's trace: the [code](name) of the current operation, the code of the last finished one, and the number of
+/// finished operations. Only the rank itself writes its trace. The words are not ordered with each other, because only
+/// error texts use them.
 const CURRENT_OPERATION: usize = 0;
 const LAST_OPERATION: usize = 1;
 const FINISHED_OPERATIONS: usize = 2;
 
-/// The code of a split, which is no [`OpKind`]; those have their number + 1.
+/// The code of a split, which is not an [`OpKind`]. The code of a kind is its number + 1.
 const SPLIT_CODE: u64 = u8::MAX as u64;
 
-/// `rank` enters an operation; none is a split.
+/// Records that `rank` enters an operation; `None` is a split.
 pub(crate) fn enter(board: &Board, rank: usize, kind: Option<OpKind>) {
     board.trace(rank)[CURRENT_OPERATION].store(kind.map_or(SPLIT_CODE, |kind| kind as u64 + 1), Ordering::Relaxed);
 }
 
-/// `rank` leaves it, having finished so many.
+/// Records that `rank` leaves its operation and has finished `operations` of them.
 pub(crate) fn leave(board: &Board, rank: usize, operations: usize) {
     let trace = board.trace(rank);
     if operations > 0 {
@@ -45,21 +46,21 @@ pub(crate) fn ranks(ranks: &[usize]) -> String {
     format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, list.join(", "))
 }
 
-/// Who has not come as far as `presence` in connecting, and who waits for them.
+/// The ranks below `presence` during connect, and the ranks that wait for them.
 pub(crate) fn connecting(board: &Board, presence: Presence) -> String {
     let (come, missing): (Vec<_>, Vec<_>) = (0..board.size()).partition(|&rank| board.presence(rank) >= presence);
     let have = if missing.len() == 1 { "has" } else { "have" };
     format!("{} {have} not come; {}", ranks(&missing), waiting(&come))
 }
 
-/// What some ranks do instead of coming, and who waits for them.
+/// The current operations of the ranks that have not arrived, and the ranks that wait for them.
 pub(crate) fn missing(board: &Board, has_arrived: impl Fn(usize) -> bool) -> String {
     let (come, missing): (Vec<_>, Vec<_>) = (0..board.size()).partition(|&rank| has_arrived(rank));
     let missing: Vec<String> = missing.into_iter().map(|rank| doing(board, rank)).collect();
     format!("{}; {}", missing.join(", "), waiting(&come))
 }
 
-/// What a rank does, who is waited for.
+/// The current operation of a rank for which others wait.
 pub(crate) fn doing(board: &Board, rank: usize) -> String {
     let load = |index: usize| board.trace(rank)[index].load(Ordering::Relaxed);
     let mut text = format!("rank {rank} ");
@@ -73,7 +74,7 @@ pub(crate) fn doing(board: &Board, rank: usize) -> String {
             write!(text, "has not arrived ({finished} operation{s} so far, the last {last})")
         }
     };
-    debug_assert!(written.is_ok(), "a string takes all text");
+    debug_assert!(written.is_ok(), "writing to a string does not fail");
     text
 }
 

@@ -1,9 +1,9 @@
-//! Communicators of some of a group's ranks.
+//! Split of a communicator into children.
 //!
 //! ```text
-//! meet   each rank shows its color and key; all work out who is together
-//! meet   the first of each color has made a group and shows its name
-//! sync   the others have taken it; its maker takes the name back
+//! meet   each rank posts its color and key; all ranks compute the members of each child
+//! meet   the first member of each child has made its group, and posts the name of the group
+//! sync   the other members have opened the group; the first member withdraws the name
 //! ```
 
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::board::{Board, Presence};
 use crate::group::Group;
 use crate::{meeting, processes};
 
-/// A rank's place in a communicator that a split made.
+/// A rank in a child communicator.
 pub(crate) struct Child {
     pub(crate) group: Arc<Group>,
     pub(crate) rank: Rank,
 }
 
-/// Takes this rank's seat among those who wish for the same color; none without a color.
+/// Runs the split on this rank. Returns the child of the ranks with the same color, or none if `color` is none.
 pub(crate) fn run(call: &mut ActiveCall<'_>, color: Option<u32>, key: i32) -> Result<Option<Child>> {
     let wanted = color.map_or(0, |color| 1 << 32 | u64::from(color));
     call.meet(Call::Split, [wanted, u64::from(key.cast_unsigned())].into_iter())?;
@@ -46,7 +46,7 @@ pub(crate) fn run(call: &mut ActiveCall<'_>, color: Option<u32>, key: i32) -> Re
     Ok(child.map(|(group, rank)| Child { group, rank: Rank::new(rank as u32) }))
 }
 
-/// The ranks that wish for the same, by key, then by rank.
+/// The ranks with this color word, ordered by key, then by rank.
 fn members(call: &ActiveCall<'_>, wanted: u64) -> Vec<usize> {
     let key = |rank: usize| (call.word(rank, 1) as u32).cast_signed();
     let mut members: Vec<usize> =
@@ -55,7 +55,7 @@ fn members(call: &ActiveCall<'_>, wanted: u64) -> Vec<usize> {
     members
 }
 
-/// A group that others can take by its name, until this is dropped.
+/// A group that other ranks can open by its name. The name is withdrawn when the offer is dropped.
 struct Offer {
     name: u64,
     group: Arc<Group>,
@@ -88,18 +88,21 @@ impl Drop for Offer {
     }
 }
 
-/// The group that the first of the members has made.
+/// Opens the group that the first member has made.
 fn take(call: &ActiveCall<'_>, members: &[usize], name: u64) -> Result<Arc<Group>> {
     let parent = call.group();
     match &parent.address_space {
-        AddressSpace::Threads => {
-            meeting::find(name).ok_or_else(|| Error::invalid("split: nobody has made the communicator"))
-        }
+        AddressSpace::Threads => meeting::find(name)
+            .ok_or_else(|| Error::invalid("split: the first member of the child has not made its group")),
         AddressSpace::Processes(arenas) => {
             let board = processes::open_board(&*arenas.descriptors, name, call.deadline()).map_err(in_split)?;
             match board.size() == members.len() {
                 true => Ok(parent.child_on(board, AddressSpace::Processes(arenas.part(members)))),
-                false => Err(Error::protocol(format!("split: a board of {} ranks", board.size()))),
+                false => Err(Error::protocol(format!(
+                    "split: the board of the child has {} ranks, expected {}",
+                    board.size(),
+                    members.len()
+                ))),
             }
         }
     }

@@ -1,21 +1,22 @@
-//! Collectives on tensors that not all ranks can reach: those of other processes, in their private memory.
+//! Collectives on tensors in the private memory of a process, which ranks of other processes can't access.
 //!
-//! Every rank writes to its own tensors and to its own staging area alone, and reads the areas of all. The work goes on in
-//! pieces that stay in the caches, so that memory is read and written as often as without staging:
+//! Each rank writes only to its own tensors and its own staging area, and reads the staging areas of all ranks. The work is a
+//! pipeline over pieces that fit in the caches, so main memory is read and written as often as without staging:
 //!
 //! ```text
-//! before the meeting   fill    piece 0      if that much is certain, which it is where the own input can't be reached
-//! between two points   fill    piece i      each rank copies what others need of its input into its area
-//!                      work    piece i - 1  each rank takes what it needs from the areas, and its own from its tensor;
-//!                                           a reduction of all to all: its share, which goes into its area too
-//!                      share   piece i - 2  such a reduction: each rank takes the others' shares of the result
+//! before the meeting     fill    piece 0      if the own input is private, so that staging is certain
+//! in each round i        fill    piece i      each rank copies the parts of its input that peers need to its area
+//!                        work    piece i - 1  each rank makes its results from the areas and its own tensor;
+//!                                             in a reduction with shares: its share, which it also copies to its area
+//!                        share   piece i - 2  in such a reduction: each rank copies the shares of its peers
 //! ```
 //!
-//! Pieces are double-buffered, counted over the life of a communicator: a piece is filled again only after the point that
-//! follows its last read. The meeting takes the place of the first point where all ranks have filled their first piece before
-//! it. The meeting of the next collective takes the place of the last point: a collective of one piece has no point, or one for
-//! its shares. Letters do not meet all ranks, and so have pieces of their own ([`Piece`]).
-//! Shares are the same as without staging, and the order of the ranks is: so are the bits.
+//! A synchronisation ends each round. Pieces are double-buffered and numbered over the life of a communicator: a piece is
+//! filled again only after the synchronisation that follows its last read. If all ranks have filled their first piece before
+//! the meeting, the meeting replaces the first synchronisation. The meeting of the next collective replaces the last one. So a
+//! collective of one piece has no synchronisation of its own, or one for its shares. Messages synchronise two ranks only, and
+//! therefore have pieces of their own ([`Piece`]). The shares and the order of reduction are those of the zero-copy schedule,
+//! so the results have the same bits.
 
 use disco_core::{Op, Result};
 
@@ -23,7 +24,7 @@ use crate::active_call::{ActiveCall, Region};
 use crate::board::Piece;
 use crate::parts::{InlineVec, STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
 
-/// Fills the first piece, before ranks meet, if it is certain that they will come here. Returns whether it did.
+/// Fills the first piece before the meeting if this collective is certain to be staged. Returns whether it did.
 pub(crate) fn prepare(call: &mut ActiveCall<'_>, op: &Op, input: Region) -> Result<bool> {
     let is_certain = call.is_private(input) && can_prepare(op);
     if is_certain {
@@ -32,12 +33,12 @@ pub(crate) fn prepare(call: &mut ActiveCall<'_>, op: &Op, input: Region) -> Resu
     Ok(is_certain)
 }
 
-/// How long the pieces of an uneven all-to-all are shows when ranks have met.
+/// Whether the number of pieces is known before the meeting. In an all-to-all V it depends on the counts of all ranks.
 fn can_prepare(op: &Op) -> bool {
     !matches!(op, Op::AllToAllV { .. })
 }
 
-/// A collective that goes through staging areas. All ranks have met.
+/// Runs a collective through the staging areas, after the meeting.
 pub(crate) fn run(call: &mut ActiveCall<'_>, op: &Op, is_prepared: bool) -> Result<()> {
     let staged = Staged::new(call, op)?;
     let are_prepared = can_prepare(op) && call.inputs_are_private();
@@ -52,7 +53,7 @@ pub(crate) fn run(call: &mut ActiveCall<'_>, op: &Op, is_prepared: bool) -> Resu
         if staged.shares && round >= 2 {
             staged.share(call, round - 2)?;
         }
-        // The meeting has shown that the first piece is there; and the next one will show that the last was taken.
+        // The meeting has replaced the first synchronisation, and the next meeting replaces the last one.
         if round + 1 < rounds && (round > 0 || !are_prepared) {
             call.sync()?;
         }
@@ -61,21 +62,22 @@ pub(crate) fn run(call: &mut ActiveCall<'_>, op: &Op, is_prepared: bool) -> Resu
     Ok(())
 }
 
-/// One rank's part in it.
+/// One rank's part in a staged collective.
 struct Staged<'o> {
     op: &'o Op,
     me: usize,
     size: usize,
     input: Region,
     output: Region,
-    /// Bytes of one piece of a stretch, of which an op has one or one for each peer, and how many there are.
+    /// Size in bytes of one piece. Depending on the operation, the pieces divide a whole tensor, or a block for each peer.
     step: usize,
+    /// Number of pieces.
     pieces: usize,
     /// Number of pieces that earlier collectives of this communicator have staged.
     first: u64,
-    /// Whether a reduction's results are made in shares, which ranks take from each other.
+    /// Whether each rank reduces a share of the result, which its peers copy.
     shares: bool,
-    /// Whether results go past the caches.
+    /// Whether results are written with streaming stores.
     streams: bool,
 }
 
@@ -105,17 +107,17 @@ impl<'o> Staged<'o> {
         Ok(Self { op, me, size, input, output, step, pieces, first, shares, streams })
     }
 
-    /// Where `rank` puts a piece of its input.
+    /// The staging area of `rank` for a piece of its input.
     fn area(&self, call: &ActiveCall<'_>, rank: usize, piece: usize) -> Region {
         call.staged(rank, Piece::Input(self.first + piece as u64))
     }
 
-    /// Where `rank` puts its share of the result.
+    /// The staging area of `rank` for its share of the result.
     fn share_area(&self, call: &ActiveCall<'_>, rank: usize, piece: usize) -> Region {
         call.staged(rank, Piece::Share(self.first + piece as u64))
     }
 
-    /// Copies what others need of this rank's input into its area.
+    /// Copies the parts of this rank's input that peers need to its staging area.
     fn fill(&self, call: &mut ActiveCall<'_>, piece: usize) -> Result<()> {
         let (me, area) = (self.me, self.area(call, self.me, piece));
         let whole = self.cut(self.input, piece)?;
@@ -142,7 +144,7 @@ impl<'o> Staged<'o> {
         blocks?.into_iter().try_for_each(|(to, from)| memory.copy(to, from))
     }
 
-    /// Makes this rank's part of the result.
+    /// Makes this rank's part of the result from the staging areas.
     fn work(&self, call: &mut ActiveCall<'_>, piece: usize) -> Result<()> {
         let me = self.me;
         match self.op {
@@ -185,7 +187,7 @@ impl<'o> Staged<'o> {
         }
     }
 
-    /// Takes the shares of the result that others have made.
+    /// Copies the shares of the result that peers have made.
     fn share(&self, call: &mut ActiveCall<'_>, piece: usize) -> Result<()> {
         let output = self.cut(self.output, piece)?;
         if output.bytes() == 0 {
@@ -199,7 +201,7 @@ impl<'o> Staged<'o> {
         Ok(())
     }
 
-    /// Takes a piece of a stretch that `peer` has for this rank.
+    /// Copies a piece that `peer` has for this rank to `stretch`.
     fn take(&self, call: &mut ActiveCall<'_>, peer: usize, stretch: Region, piece: usize) -> Result<()> {
         let to = self.cut(stretch, piece)?;
         let from = match (self.op, peer == self.me) {
@@ -223,7 +225,7 @@ impl<'o> Staged<'o> {
         }
     }
 
-    /// A piece of a stretch; nothing beyond its end.
+    /// Piece `piece` of `stretch`; empty beyond its end.
     fn cut(&self, stretch: Region, piece: usize) -> Result<Region> {
         let start = (piece * self.step).min(stretch.bytes());
         stretch.part(start, self.step.min(stretch.bytes() - start))

@@ -1,33 +1,32 @@
-//! One rank inside one call, and how memory stays valid whoever leaves when.
+//! One rank inside one call, and the rules that keep its memory valid while peers access it.
 //!
 //! ```text
-//!           rank                                           its peers
-//! enter     claims its tensors' borrow flags
-//! meet      posts its part: all of it, or addresses; or letters
-//!    ┌────▶ waits until all have
-//! start     touching = true, unless something failed ┐     while `touching`, it may touch
-//!    │      works on blocks of at most 1 MiB;        │     whatever peers have published
-//!    │      looks at `failed` before each            │
-//! sync ──── touching = false, next step ◀────────────┘
-//! leave     if anything failed: waits until no rank is touching anything
-//!           gives the claims back
+//! enter     claims the tensors (their borrow flags)
+//! meet      posts small data, or the locations of its tensors; or sends messages
+//!    ┌────▶ waits until all ranks have posted
+//! start     accessing = true, unless the group has failed ┐   while `accessing`, this rank may
+//!    │      works on blocks of at most 1 MiB,             │   access all published memory
+//!    │      checks `failed` before each block             │
+//! sync ──── accessing = false, next step ◀────────────────┘   all ranks wait for each other
+//! leave     after a failure: waits until no rank is accessing memory
+//!           releases the claims
 //! ```
 //!
-//! A small part is posted as a whole, and what peers in other processes can't reach is staged: no tensor is shared. Otherwise, since `touching`
-//! and the failure flag are a handshake (see [`board`](crate::board)):
+//! No tensor is shared if the data is posted inline, or staged because other processes can't access it. Otherwise the flags
+//! `accessing` and `failed` form a handshake (see [`board`](crate::board)), which gives these guarantees:
 //!
-//! - Nothing failed: a rank leaves when all who touch its memory are done, for every schedule ends in a point that all
-//!   reach, or in the last letter read. Its claims go back then.
-//! - Something failed: nobody starts to touch, and whoever is at it stops at the next block. A rank that leaves waits for
-//!   them, then gives its claims back.
-//! - A peer does not stop in time, because it is frozen in the middle of a block: the claims are kept by the group, for as
-//!   long as anybody has it, and the frozen peer does. Nobody can view or free these tensors before. Between processes a
-//!   group is one rank's: a thread keeps the claims until the peer goes on or its process has ended.
-//! - A peer's process is killed in the middle of a block: it touches nothing any more, and a rank that leaves does not wait
-//!   for it.
+//! - **Success.** Every schedule ends with a synchronisation of all ranks, or with the acknowledgement of the last message. So
+//!   a rank leaves, and releases its claims, only after all accesses to its memory have ended.
+//! - **Failure.** No rank starts an access, and a rank inside an access stops at the next block. A rank that leaves waits for
+//!   these ranks, then releases its claims.
+//! - **Failure while a peer is stopped** (by a debugger, say) in the middle of a block. The group keeps the claims, so the
+//!   tensors can be neither viewed nor freed. Among threads the claims last as long as the group, which the stopped peer holds.
+//!   Among processes a thread keeps them until the peer continues or its process has ended.
+//! - **A peer's process is killed** in the middle of a block. It accesses no memory any more, so a rank that leaves does not
+//!   wait for it.
 //!
-//! This holds for a panic too: leaving is [`Turn`]'s drop. What each byte's one writer and its readers are between two
-//! points is up to the schedules in `collective` and `point_to_point`.
+//! The same holds after a panic, because the drop of [`ActiveCall`] leaves the call. The schedules in `collective` and
+//! `point_to_point` ensure that between two synchronisations each byte has either one writer or any number of readers.
 
 mod memory;
 
@@ -46,39 +45,40 @@ use crate::failure::Failure;
 use crate::group::{Group, LazyTimeout};
 use crate::report;
 
-/// How long a rank that leaves waits for peers inside a copy. They need no more than a block; this is for a frozen one.
+/// How long a rank that leaves after a failure waits for peers inside a copy. A running peer stops after one block, in much
+/// less time; a peer that exceeds this limit is stopped.
 const PEER_COPY_GRACE: Duration = Duration::from_secs(1);
-/// How often it looks.
+/// Interval of checks whether peers are still inside a copy.
 const ACCESS_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// How far a rank has come, over the life of its communicator.
+/// Counters of a rank over the life of its communicator.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    /// Collectives, which are counted from 1.
+    /// Collectives so far; the first is number 1.
     collective: u64,
-    /// Points inside them.
+    /// Synchronisations inside collectives so far.
     step: u64,
-    /// Pieces that collectives have staged.
+    /// Pieces that collectives have staged so far.
     staged: u64,
 }
 
-/// One rank inside one call. Leaving, by [`Turn::leave`] or by unwinding, gives the tensors back when that is safe.
+/// One rank inside one call. Leaving, by [`ActiveCall::leave`] or by unwinding, releases the tensors once that is safe.
 pub(crate) struct ActiveCall<'t> {
     group: &'t Arc<Group>,
     rank: usize,
     counters: &'t mut Counters,
     deadline: Duration,
-    /// What is left of it, in the operation or group of letters that it is in.
+    /// The limit of the current collective, or of the current group of sends and receives.
     timeout: Cell<LazyTimeout>,
-    /// The operation that it is in, for reports.
+    /// The current operation, for error texts.
     call: Call<'t>,
-    /// Takes the claims of its tensors, for when a frozen peer may still touch them.
+    /// Takes over the claims on the tensors, in case a stopped peer may still access them.
     keep: Option<&'t dyn Fn() -> Vec<Access>>,
     left: bool,
 }
 
 impl<'t> ActiveCall<'t> {
-    /// Enters. The tensors that the call touches are claimed until the turn is over, or longer if it comes to `keep`.
+    /// Enters the call. The caller has claimed the tensors, and releases them after the call unless `keep` took the claims.
     #[inline]
     pub(crate) fn enter(
         (group, rank, counters): (&'t Arc<Group>, usize, &'t mut Counters),
@@ -101,22 +101,23 @@ impl<'t> ActiveCall<'t> {
         self.group.size()
     }
 
-    /// The shared side.
+    /// The state that all ranks share.
     pub(crate) fn group(&self) -> &'t Arc<Group> {
         self.group
     }
 
-    /// What all ranks see.
+    /// The board of the group.
     pub(crate) fn board(&self) -> &'t Board {
         &self.group.board
     }
 
-    /// How long this call may wait.
+    /// The limit of one collective.
     pub(crate) fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// Meets all ranks in a collective, showing them `words`; its deadline counts from here.
+    /// Posts `words` for a collective, waits until all ranks have posted, and checks that all call the same. The deadline of
+    /// the collective starts here.
     pub(crate) fn meet(&mut self, call: Call<'t>, words: impl Iterator<Item = u64>) -> Result<()> {
         self.counters.collective += 1;
         self.timeout = Cell::new(LazyTimeout::new(self.deadline));
@@ -133,46 +134,47 @@ impl<'t> ActiveCall<'t> {
         }
     }
 
-    /// As [`Turn::meet`], showing where memory is that peers may touch.
+    /// Like [`ActiveCall::meet`], but posts the locations of tensors that peers may access.
     pub(crate) fn meet_at(&mut self, call: Call<'t>, input: Region, output: Region) -> Result<()> {
         let words = [input, output].map(|region| [region.location(&self.group.address_space), region.bytes() as u64]);
         self.meet(call, words.into_iter().flatten())
     }
 
-    /// Every rank sees that not all call the same. Once all have said what they call, everybody is told.
+    /// Ranks call different operations, which all of them detect. Each writes its call to the board; once all have, the group
+    /// fails with an error that names all calls.
     fn disagree(&mut self) -> Result<()> {
         self.board().set_call_text(self.rank, &self.call.signature(self.size()));
         let ready = || match agree::disagreement(self.board()) {
             Some(error) => Err(Failure::for_all(error)),
             None => Ok(None),
         };
-        self.wait(ready, || "ranks disagree, and not all say on what".to_owned())
+        self.wait(ready, || "ranks call different operations, and not all of them have reported their call".to_owned())
     }
 
-    /// Word `index` that `peer` has shown in [`Turn::meet`].
+    /// Word `index` that `peer` has posted in [`ActiveCall::meet`].
     pub(crate) fn word(&self, peer: usize, index: usize) -> u64 {
         self.board().posted_word(peer, self.counters.collective, index)
     }
 
-    /// Whether all can reach what all have shown in [`Turn::meet_at`].
+    /// Whether all ranks can access all tensors that were posted in [`ActiveCall::meet_at`].
     pub(crate) fn is_reachable(&self) -> bool {
         (0..self.size()).all(|peer| self.word(peer, 0) != PRIVATE && self.word(peer, 2) != PRIVATE)
     }
 
-    /// Whether peers can't reach a region of this rank.
+    /// Whether peers can't access a region of this rank.
     pub(crate) fn is_private(&self, region: Region) -> bool {
         region.location(&self.group.address_space) == PRIVATE
     }
 
-    /// Whether this holds for what all ranks put in, according to [`Turn::meet_at`].
+    /// Whether the inputs of all ranks that were posted in [`ActiveCall::meet_at`] are private or empty.
     pub(crate) fn inputs_are_private(&self) -> bool {
         (0..self.size()).all(|peer| self.word(peer, 0) == PRIVATE || self.word(peer, 1) == 0)
     }
 
-    /// What `peer` has shown in [`Turn::meet_at`]: where it reads, and where it writes.
+    /// The input and output that `peer` has posted in [`ActiveCall::meet_at`].
     ///
     /// # Errors
-    /// It is not in that rank's memory.
+    /// They are not inside that rank's arena.
     pub(crate) fn regions(&self, peer: usize) -> Result<(Region, Region)> {
         let region = |index| self.region(peer, self.word(peer, index), self.word(peer, index + 1));
         Ok((region(0)?, region(2)?))
@@ -181,7 +183,7 @@ impl<'t> ActiveCall<'t> {
     /// Memory that `peer` has published.
     ///
     /// # Errors
-    /// As [`Turn::regions`].
+    /// As [`ActiveCall::regions`].
     pub(crate) fn region(&self, peer: usize, location: u64, bytes: u64) -> Result<Region> {
         Region::find(&self.group.address_space, peer, location, bytes)
     }
@@ -191,7 +193,7 @@ impl<'t> ActiveCall<'t> {
         self.counters.staged
     }
 
-    /// A collective has staged so many more.
+    /// Adds the pieces that a collective has staged.
     pub(crate) fn count_staged(&mut self, pieces: usize) {
         self.counters.staged += pieces as u64;
     }
@@ -201,34 +203,34 @@ impl<'t> ActiveCall<'t> {
         Region::staged(self.board(), rank, piece)
     }
 
-    /// Where peers find a region of this rank.
+    /// The location that this rank publishes for a region.
     pub(crate) fn location(&self, region: Region) -> u64 {
         region.location(&self.group.address_space)
     }
 
-    /// Fills `into` with what `peer` has shown in [`Turn::meet`], from byte `start` on.
+    /// Fills `into` with the bytes that `peer` has posted in [`ActiveCall::meet`], from byte `start` on.
     pub(crate) fn read(&self, peer: usize, start: usize, into: &mut [u8]) {
         self.board().read(peer, self.counters.collective, start, into);
     }
 
-    /// Whether the counts of an all-to-all V fit together.
+    /// Checks that the counts of an all-to-all V match between ranks.
     ///
     /// # Errors
-    /// [`Error::Mismatch`], which all ranks are told.
+    /// [`Error::Mismatch`], on all ranks.
     pub(crate) fn check_exchange(&self) -> Result<()> {
         agree::check_exchange(self.board(), self.rank, self.counters.collective)
             .map_err(|error| self.group.fail_with(self.rank, &Failure::for_all(error)))
     }
 
-    /// Count `index` that `peer` has shown of a V-form.
+    /// Count `index` of `peer` in a V-form.
     pub(crate) fn count(&self, peer: usize, index: usize) -> usize {
         self.board().count(peer, self.counters.collective, index)
     }
 
-    /// Starts to touch what peers have published, until the next point.
+    /// Starts to access published memory of peers, until the next synchronisation.
     ///
     /// # Errors
-    /// Something has failed: peers may have left with their tensors.
+    /// The group has failed: peers may have left and freed their tensors.
     pub(crate) fn start(&mut self) -> Result<Memory<'_>> {
         match self.board().begin_access(self.rank) {
             true => Ok(Memory::new(self.group, self.rank)),
@@ -236,18 +238,18 @@ impl<'t> ActiveCall<'t> {
         }
     }
 
-    /// Touches this rank's own tensors, and what is staged, alone.
+    /// Access to this rank's own tensors and to staging areas only.
     pub(crate) fn own(&mut self) -> Memory<'_> {
         Memory::new(self.group, self.rank).own()
     }
 
-    /// Touches nothing of others any more.
+    /// Ends the access to memory of peers.
     pub(crate) fn stop(&mut self) {
         self.board().end_access(self.rank);
     }
 
-    /// Comes to a point in a collective and waits until all have: what ranks wrote before is there, and nobody touches
-    /// anything that was published.
+    /// Synchronises all ranks inside a collective. Afterwards all earlier writes are visible, and no rank accesses published
+    /// memory.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.stop();
         self.counters.step += 1;
@@ -257,7 +259,7 @@ impl<'t> ActiveCall<'t> {
         self.wait_for_all(|peer| board.has_reached_step(peer, step))
     }
 
-    /// Waits until `ready` gives something.
+    /// Waits until `ready` returns a value. `report` gives the state for a deadline error.
     pub(crate) fn wait<T>(
         &self,
         ready: impl FnMut() -> Result<Option<T>, Failure>,
@@ -276,7 +278,7 @@ impl<'t> ActiveCall<'t> {
         Error::Deadline { operation: self.call.signature(self.size()), after, state }
     }
 
-    /// Leaves. An error that only this rank knows breaks the group.
+    /// Leaves the call. An error of this rank breaks the group.
     pub(crate) fn leave(mut self, operations: usize, result: Result<()>) -> Result<()> {
         match &result {
             Ok(()) => {
@@ -288,7 +290,7 @@ impl<'t> ActiveCall<'t> {
         result
     }
 
-    /// Breaks the group, if it is not broken, and leaves it when nobody touches this rank's memory any more.
+    /// Breaks the group unless it is broken, and returns once no peer accesses this rank's memory.
     fn withdraw(&mut self, error: &Error) {
         self.left = true;
         self.stop();
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_stay_claimed_while_a_peer_is_frozen_in_a_copy() {
+    fn tensors_stay_claimed_while_a_peer_is_stopped_in_a_copy() {
         let group = Group::present(2);
         let tensors = [(); 2].map(|()| Tensor::zeros(DType::U8, [1]).unwrap());
         let mut counters = [Counters::default(); 2];
@@ -362,21 +364,21 @@ mod tests {
         let [left, held] = [&ops[0], &ops[1]].map(|ops| claims(ops));
         let keep = || left.keep();
         let hold = || held.keep();
-        let (leaving, mut frozen) = (enter(&group, 0, first, &keep), enter(&group, 1, second, &hold));
-        let memory = frozen.start().unwrap();
-        group.abort(&"the test says so".into());
+        let (leaving, mut stopped) = (enter(&group, 0, first, &keep), enter(&group, 1, second, &hold));
+        let memory = stopped.start().unwrap();
+        group.abort(&"aborted by the test".into());
         drop(leaving);
         drop(left);
-        assert!(tensors[0].bytes().is_err(), "the frozen peer may still read it");
+        assert!(tensors[0].bytes().is_err(), "the stopped peer may still read it");
         assert!(memory.copy(Region::of(&tensors[1]), Region::of(&tensors[0])).is_err());
-        drop(frozen);
+        drop(stopped);
         drop(held);
-        assert!(tensors[1].bytes().is_ok(), "nobody else is copying");
+        assert!(tensors[1].bytes().is_ok(), "no other rank is inside a copy");
         drop(group);
         assert!(tensors[0].bytes().is_ok());
     }
 
-    /// A group of two ranks among processes, of which the second one lives in a child of this process.
+    /// A group of two ranks; the process of the second is a child of this process.
     fn group_with_child() -> (Arc<Group>, Child) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
         let arena = Arena::new(1).unwrap();
@@ -393,7 +395,7 @@ mod tests {
         let keep = || claims.keep();
         let leaving = enter(group, 0, &mut counters, &keep);
         assert!(group.board.begin_access(1));
-        group.abort(&"the test says so".into());
+        group.abort(&"aborted by the test".into());
         drop(leaving);
     }
 
@@ -412,11 +414,11 @@ mod tests {
     }
 
     #[test]
-    fn tensors_are_released_when_a_frozen_peer_in_a_copy_is_killed() {
+    fn tensors_are_released_when_a_stopped_peer_in_a_copy_is_killed() {
         let (group, mut child) = group_with_child();
         let tensor = Tensor::zeros(DType::U8, [1]).unwrap();
         leave_while_peer_copies(&group, &tensor);
-        assert!(tensor.bytes().is_err(), "the frozen peer may still read it");
+        assert!(tensor.bytes().is_err(), "the stopped peer may still read it");
         child.kill().unwrap();
         child.wait().unwrap();
         let mut timeout = LazyTimeout::new(LONG);
@@ -427,32 +429,32 @@ mod tests {
     }
 
     #[test]
-    fn nobody_starts_to_copy_after_a_failure() {
+    fn no_copy_starts_after_a_failure() {
         let group = Group::present(1);
         let (mut counters, tensor) = (Counters::default(), Tensor::zeros(DType::U8, [1]).unwrap());
         let ops = on(&tensor);
         let claims = claims(&ops);
         let keep = || claims.keep();
         let mut call = enter(&group, 0, &mut counters, &keep);
-        group.abort(&"the test says so".into());
+        group.abort(&"aborted by the test".into());
         assert!(call.start().is_err());
     }
 
     #[test]
-    fn a_failure_does_not_keep_a_rank_from_its_own_memory() {
+    fn a_rank_can_access_its_own_memory_after_a_failure() {
         let group = Group::present(1);
         let (mut counters, tensor) = (Counters::default(), Tensor::zeros(DType::U8, [2]).unwrap());
         let ops = on(&tensor);
         let claims = claims(&ops);
         let keep = || claims.keep();
         let mut call = enter(&group, 0, &mut counters, &keep);
-        group.abort(&"the test says so".into());
+        group.abort(&"aborted by the test".into());
         let [from, to] = [0, 1].map(|index| Region::of(&tensor).block(index, 2).unwrap());
         call.own().copy(to, from).unwrap();
     }
 
     #[test]
-    fn a_panic_breaks_the_group_and_gives_the_tensors_back() {
+    fn a_panic_breaks_the_group_and_releases_the_tensors() {
         let group = Group::present(2);
         let tensor = Tensor::zeros(DType::U8, [1]).unwrap();
         let panicked = catch_unwind(AssertUnwindSafe(|| {

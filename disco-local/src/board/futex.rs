@@ -1,19 +1,20 @@
-//! What ranks sleep on: a futex, which works between processes.
+//! The futex on which ranks sleep. It works between processes too.
 
 use std::time::Duration;
 
 use super::{Board, SLEEPERS};
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// A word that changes whenever somebody rings.
+/// A futex word that changes with each wake-up.
 #[derive(Clone, Copy)]
 pub(super) struct Futex<'a>(pub(super) &'a AtomicU32, #[cfg(loom)] pub(super) &'a Kernel);
 
 impl Board {
-    /// Looks once more, and sleeps if there is nothing, until somebody rings, at most for `limit`. May wake up early.
+    /// Calls `poll`, and sleeps for at most `limit` if it returns none. The sleep ends with the next
+    /// [wake-up](Board::wake_sleepers), and may end earlier.
     pub(crate) fn sleep_unless<T>(&self, limit: Duration, poll: impl FnOnce() -> Option<T>) -> Option<T> {
         let (futex, sleepers) = (self.memory.futex(), self.word(SLEEPERS));
-        let observed = futex.observed();
+        let observed = futex.value();
         sleepers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let found = poll();
@@ -24,7 +25,8 @@ impl Board {
         found
     }
 
-    /// Wakes those who sleep, after a change that they may wait for: either they see it or this sees them.
+    /// Wakes sleeping ranks after a change that they may wait for. A rank that goes to sleep at the same time either sees the
+    /// change in its last poll, or is seen here.
     pub(crate) fn wake_sleepers(&self) {
         fence(Ordering::SeqCst);
         if self.word(SLEEPERS).load(Ordering::Relaxed) > 0 {
@@ -34,8 +36,8 @@ impl Board {
 }
 
 impl Futex<'_> {
-    /// How often it was rung. Read before looking for what is awaited.
-    fn observed(self) -> u32 {
+    /// The value of the word. Loaded before the last poll.
+    fn value(self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
@@ -47,11 +49,11 @@ impl Futex<'_> {
 
 #[cfg(not(loom))]
 impl Futex<'_> {
-    /// Sleeps unless somebody has rung since.
+    /// Sleeps unless the word has changed since it was `observed`.
     fn sleep(self, observed: u32, limit: Duration) {
         use rustix::thread::{Timespec, futex};
         let limit = Timespec { tv_sec: limit.as_secs().min(3600) as i64, tv_nsec: limit.subsec_nanos().into() };
-        // All its ways to fail, a signal, a word that has changed, the time, end the sleep as they should.
+        // Errors are ignored: a signal, a changed word and the limit all end the sleep, and the caller polls again.
         _ = futex::wait(self.0, futex::Flags::empty(), observed, Some(&limit));
     }
 
@@ -61,7 +63,7 @@ impl Futex<'_> {
     }
 }
 
-/// A model's kernel: sleepers compare the word, and are woken, under its lock.
+/// The kernel of a loom model: comparing the word, sleeping and waking happen under its lock.
 #[cfg(loom)]
 pub(super) struct Kernel(loom::sync::Mutex<()>, loom::sync::Condvar);
 
@@ -76,7 +78,7 @@ impl Kernel {
 impl Futex<'_> {
     fn sleep(self, observed: u32, _: Duration) {
         let lock = self.1.0.lock().unwrap();
-        if self.observed() == observed {
+        if self.value() == observed {
             drop(self.1.1.wait(lock));
         }
     }

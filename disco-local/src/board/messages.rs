@@ -1,40 +1,42 @@
-//! Letters on their way from one rank to another, in order, a few at a time.
+//! Messages from one rank to another: a bounded queue of slots for each pair of ranks.
 
 use super::posts::read_words;
 use super::{Board, LINE_WORDS, pair};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Letters that a pair of ranks may have under way.
+/// The most messages in flight between a pair of ranks.
 pub(crate) const MAX_IN_FLIGHT: u64 = if cfg!(loom) { 1 } else { 4 };
 
-/// Of a pair: what the sender alone looks at, as a rule, what the receiver writes, and the slots, a line each.
+/// Offsets in the words of a pair: the line that mostly the sender uses, the line that the receiver writes, and the slots, a
+/// line each.
 const POSTED: usize = 0;
 const SEEN: usize = 1;
 const TAKEN: usize = LINE_WORDS;
 const FIRST: usize = 2 * LINE_WORDS;
 pub(super) const PAIR_WORDS: usize = FIRST + MAX_IN_FLIGHT as usize * LINE_WORDS;
 
-/// In a slot: the number of its letter, from 1 on, written last; what the letter says; what is enclosed.
+/// Offsets in a slot: the number of its message + 1, which is stored last; the header; the inline data.
 const SEQUENCE: usize = 0;
 const HEADER_WORDS: usize = if cfg!(loom) { 1 } else { 3 };
 const PAYLOAD: usize = 1 + HEADER_WORDS;
 
-/// What is in a letter: any words.
+/// The header of a message. The board does not interpret it.
 pub(crate) type MessageHeader = [u64; HEADER_WORDS];
 
-/// The most that can be enclosed, in bytes.
+/// The most inline data of a message, in bytes.
 #[cfg(not(loom))]
 pub(crate) const MAX_INLINE_BYTES: usize = 8 * (LINE_WORDS - PAYLOAD);
 
 impl Board {
-    /// Letters that `from` has sent to `to`, which is not done with them. Whoever sees that one is taken may change what it is
-    /// about.
+    /// Number of messages from `from` to `to` that `to` has not acknowledged. The tensor of an acknowledged message may be
+    /// changed.
     pub(crate) fn in_flight(&self, from: usize, to: usize) -> u64 {
         let pair = self.pair(from, to);
         pair[POSTED].load(Ordering::Relaxed).wrapping_sub(pair[TAKEN].load(Ordering::Acquire))
     }
 
-    /// Whether less than `room` letters are under way, for `from` alone: it looks at the receiver's line as seldom as it can.
+    /// Whether fewer than `limit` messages are in flight. For `from` only. Loads the receiver's line only if the cached
+    /// acknowledgements don't suffice.
     pub(crate) fn has_room(&self, from: usize, to: usize, limit: u64) -> bool {
         let pair = self.pair(from, to);
         let (posted, seen) = (pair[POSTED].load(Ordering::Relaxed), &pair[SEEN]);
@@ -46,12 +48,12 @@ impl Board {
         }
     }
 
-    /// The number of the next letter from `from` to `to`, for `from` alone.
+    /// The number of the next message from `from` to `to`. For `from` only.
     pub(crate) fn next_number(&self, from: usize, to: usize) -> u64 {
         self.pair(from, to)[POSTED].load(Ordering::Relaxed)
     }
 
-    /// Sends a letter, with at most [`ENCLOSED`] bytes in it. Less than [`SLOTS`] are under way.
+    /// Sends a message with at most [`MAX_INLINE_BYTES`] of inline data. Fewer than [`MAX_IN_FLIGHT`] messages are in flight.
     pub(crate) fn send(&self, from: usize, to: usize, header: MessageHeader, payload: impl Iterator<Item = u64>) {
         let pair = self.pair(from, to);
         let number = pair[POSTED].load(Ordering::Relaxed);
@@ -64,7 +66,7 @@ impl Board {
         slot[SEQUENCE].store(next, Ordering::Release);
     }
 
-    /// The next letter for `to`, and its number: its words are there, and what they are about.
+    /// The number and header of the next message for `to`, if it has arrived. All writes of the sender before it are visible.
     pub(crate) fn next_message(&self, from: usize, to: usize) -> Option<(u64, MessageHeader)> {
         let pair = self.pair(from, to);
         let number = pair[TAKEN].load(Ordering::Relaxed);
@@ -73,13 +75,13 @@ impl Board {
         is_there.then(|| (number, std::array::from_fn(|index| slot[SEQUENCE + 1 + index].load(Ordering::Relaxed))))
     }
 
-    /// Fills `into` with what is enclosed in a letter that has come; zeros beyond its end.
+    /// Fills `into` with the inline data of a message that has arrived, and zeros beyond its end.
     pub(crate) fn read_inline(&self, from: usize, to: usize, number: u64, into: &mut [u8]) {
         let slot = slot(self.pair(from, to), number);
         read_words(into, 0, |index| slot.get(PAYLOAD + index).map_or(0, |word| word.load(Ordering::Relaxed)));
     }
 
-    /// `to` is done with the next letter.
+    /// Acknowledges message `number`, whose slot becomes free.
     pub(crate) fn release_slot(&self, from: usize, to: usize, number: u64) {
         self.pair(from, to)[TAKEN].store(number.wrapping_add(1), Ordering::Release);
     }
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_of_a_pair_stay_in_order() {
+    fn messages_of_a_pair_arrive_in_order() {
         let board = Board::new(3);
         assert_eq!(board.next_message(0, 2), None);
         for round in 0..3 {

@@ -1,20 +1,20 @@
-//! A rank's part in a collective, and the points inside it.
+//! The posts of ranks for a collective, and the synchronisations inside it.
 
 use super::{Board, LINE_WORDS, ROWS, STEPS, lines, rank_area};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The most that fits on a sheet, in bytes: what is not larger needs one handshake instead of two.
+/// The most data of a post, in bytes. Collectives of at most this size need one synchronisation instead of two.
 pub(crate) const MAX_POST_BYTES: usize = 8 * WORDS;
 const WORDS: usize = if cfg!(loom) { 1 } else { 32 };
 
-/// On a sheet: first what all collectives need, on the line that carries the number.
+/// Offsets in a post. The fields that all collectives need share the line of the number.
 const NUMBER: usize = 0;
 const SIGNATURE: usize = 1;
 const COUNT: usize = 2;
 const FIRST: usize = 3;
 pub(super) const POST_WORDS: usize = lines(FIRST + WORDS);
 
-/// What ranks must agree on before a sheet means anything.
+/// The parameters of a collective that must be equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) signature: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Head {
 }
 
 impl Board {
-    /// Shows `rank`'s part in collective `number`: `words`, of which there are at most [`INLINE`] / 8. Numbers count from 1.
+    /// Posts `words` of `rank` for collective `number`: at most [`MAX_POST_BYTES`] / 8 words. The first collective is number 1.
     pub(crate) fn post(&self, rank: usize, number: u64, head: Head, words: impl Iterator<Item = u64>) {
         let slot = self.slot(rank, number);
         slot[SIGNATURE].store(head.signature, Ordering::Relaxed);
@@ -33,45 +33,45 @@ impl Board {
         slot[NUMBER].store(number, Ordering::Release);
     }
 
-    /// Writes counts for collective `number`, before it is posted: at most 2 a rank.
+    /// Writes the counts of `rank` for collective `number`, before its post: at most two for each rank of the group.
     pub(crate) fn write_row(&self, rank: usize, number: u64, counts: impl Iterator<Item = usize>) {
         for (cell, count) in self.row(rank, number).iter().zip(counts) {
             cell.store(count as u64, Ordering::Relaxed);
         }
     }
 
-    /// Whether `rank`'s part in collective `number` can be read.
+    /// Whether the post of `rank` for collective `number` can be read.
     pub(crate) fn has_posted(&self, rank: usize, number: u64) -> bool {
         self.slot(rank, number)[NUMBER].load(Ordering::Acquire) == number
     }
 
-    /// What `rank` wants in collective `number`.
+    /// The parameters of `rank` in collective `number`.
     pub(crate) fn head(&self, rank: usize, number: u64) -> Head {
         let slot = self.slot(rank, number);
         Head { signature: slot[SIGNATURE].load(Ordering::Relaxed), count: slot[COUNT].load(Ordering::Relaxed) }
     }
 
-    /// Word `index` of `rank`'s sheet; 0 where there is none.
+    /// Word `index` of `rank`'s post; 0 beyond its end.
     pub(crate) fn posted_word(&self, rank: usize, number: u64, index: usize) -> u64 {
         self.slot(rank, number).get(FIRST + index).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Count `index` of `rank`'s row; 0 where there is none.
+    /// Count `index` of `rank`'s row; 0 beyond its end.
     pub(crate) fn count(&self, rank: usize, number: u64, index: usize) -> usize {
         self.row(rank, number).get(index).map_or(0, |count| count.load(Ordering::Relaxed) as usize)
     }
 
-    /// Fills `into` with the bytes of `rank`'s sheet from `start` on; zeros beyond its end.
+    /// Fills `into` with the bytes of `rank`'s post from `start` on, and zeros beyond its end.
     pub(crate) fn read(&self, rank: usize, number: u64, start: usize, into: &mut [u8]) {
         read_words(into, start, |index| self.posted_word(rank, number, index));
     }
 
-    /// `rank` has come to a point inside a collective, its `step`th.
+    /// Marks that `rank` has reached synchronisation `step`.
     pub(crate) fn step(&self, rank: usize, step: u64) {
         self.at(rank, STEPS).store(step, Ordering::Release);
     }
 
-    /// Whether `rank` has come that far: what it wrote before is there.
+    /// Whether `rank` has reached synchronisation `step`. If so, all its earlier writes are visible.
     pub(crate) fn has_reached_step(&self, rank: usize, step: u64) -> bool {
         self.at(rank, STEPS).load(Ordering::Acquire) >= step
     }
@@ -86,12 +86,12 @@ impl Board {
     }
 }
 
-/// Words of a row for so many ranks.
+/// Number of words of a row for `size` ranks.
 pub(super) fn row(size: usize) -> usize {
     if cfg!(loom) { LINE_WORDS } else { lines(2 * size) }
 }
 
-/// Bytes as the words of a sheet; the last is filled up with zeros.
+/// Converts bytes to words; the last word is padded with zeros.
 pub(crate) fn to_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -100,7 +100,7 @@ pub(crate) fn to_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Fills `into` with the bytes of these words from byte `start` on.
+/// Fills `into` with the bytes of the words that `word` returns by index, from byte `start` on.
 pub(super) fn read_words(mut into: &mut [u8], start: usize, word: impl Fn(usize) -> u64) {
     let (mut index, skip) = (start / 8, start % 8);
     if skip > 0 {
@@ -121,7 +121,7 @@ mod tests {
     const HEAD: Head = Head { signature: 7, count: 20 };
 
     #[test]
-    fn bytes_are_read_from_anywhere_on_a_sheet() {
+    fn any_range_of_a_post_can_be_read() {
         let board = Board::new(2);
         let bytes: Vec<u8> = (1..=20).collect();
         board.post(1, 5, HEAD, to_words(&bytes));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn two_collectives_can_be_told_apart() {
+    fn posts_of_two_successive_collectives_are_both_readable() {
         let board = Board::new(1);
         board.post(0, 1, HEAD, [1].into_iter());
         board.post(0, 2, Head { count: 2, ..HEAD }, [2].into_iter());

@@ -1,10 +1,10 @@
-//! What broke the group, written down by the first who says so.
+//! The record of the group's failure, written by the first rank that fails.
 
 use super::text::{self, TEXT};
 use super::{ALARM, Board, RECORD, lines};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Words of a record: state │ kind │ two witnesses, + 1 │ two texts.
+/// Words of a record: state │ kind │ two involved ranks, + 1 │ two texts.
 pub(super) const WORDS: usize = lines(FIRST + 2 * TEXT);
 const STATE: usize = 0;
 const KIND: usize = 1;
@@ -15,18 +15,18 @@ const FREE: u64 = 0;
 const TAKEN: u64 = 1;
 const WRITTEN: u64 = 2;
 
-/// An error as words.
+/// A failure in the form that the board stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: u64,
-    /// The ranks whose own error it is; none means all.
+    /// The ranks that return the error itself; none means all ranks.
     pub(crate) involved: Option<[usize; 2]>,
     pub(crate) texts: [String; 2],
 }
 
 impl Board {
-    /// Breaks the group, if it is not broken: nobody starts to touch memory, and all who wait are told. Says whether this is
-    /// what broke it.
+    /// Breaks the group unless it is broken: no rank starts to access memory, and waiting ranks wake up. Returns whether this
+    /// failure is the one that broke it.
     pub(crate) fn fail(&self, record: &Record) -> bool {
         let words = self.record_words();
         let is_first = words[STATE].compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -40,14 +40,14 @@ impl Board {
             }
             words[STATE].store(WRITTEN, Ordering::Release);
         }
-        // Whoever did not come first needs it, too: the first may be held up before it gets here.
+        // Later failures set the flags too: the first rank may be delayed before it gets here.
         self.forbid_access();
         self.word(ALARM).store(1, Ordering::Relaxed);
         self.wake_sleepers();
         is_first
     }
 
-    /// What broke the group, once it is written.
+    /// The failure of the group, once its record is complete.
     pub(crate) fn record(&self) -> Option<Record> {
         let words = self.record_words();
         if words[STATE].load(Ordering::Acquire) != WRITTEN {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_stays() {
+    fn the_first_failure_is_recorded_and_later_ones_are_ignored() {
         let board = Board::new(2);
         assert!(board.record().is_none() && !board.has_failed());
         let record = |text: &str| Record { kind: 3, involved: Some([1, 0]), texts: [text.into(), "b".into()] };

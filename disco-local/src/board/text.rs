@@ -1,27 +1,27 @@
-//! Texts of limited length.
+//! Texts of limited length on the board.
 
 use super::{Board, LINE_WORDS, lines, rank_area};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Words of the text that a rank shows when ranks disagree.
+/// Words of the text with a rank's call, which the rank writes when ranks call different operations.
 pub(super) const CALL_TEXT: usize = if cfg!(loom) { LINE_WORDS } else { lines(1 + 2048 / 8) };
 /// Words of each text of a record.
 pub(super) const TEXT: usize = if cfg!(loom) { 1 } else { 1 + 4088 / 8 };
 
 impl Board {
-    /// What `rank` says that it called.
+    /// The call of `rank`, if the rank has written it.
     pub(crate) fn call_text(&self, rank: usize) -> Option<String> {
         read(self.span(rank_area(self.size, rank) + super::CALL_TEXT, CALL_TEXT))
     }
 
-    /// `rank` says what it called, once.
+    /// Writes the call of `rank`. Called once.
     pub(crate) fn set_call_text(&self, rank: usize, text: &str) {
         write(self.span(rank_area(self.size, rank) + super::CALL_TEXT, CALL_TEXT), text);
         self.wake_sleepers();
     }
 }
 
-/// Writes a text, or as much of it as there is room for: first its bytes, then how many there are, + 1.
+/// Writes a text, truncated to the available words: first its bytes, then their number + 1.
 pub(super) fn write(words: &[AtomicU64], text: &str) {
     let Some((length, cells)) = words.split_first() else { return };
     let room = 8 * cells.len();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_is_too_long_is_cut_between_characters() {
+    fn a_text_that_is_too_long_is_truncated_between_characters() {
         let board = Board::new(2);
         assert_eq!(board.call_text(1), None);
         board.set_call_text(0, "");
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn junk_is_read_as_some_text() {
+    fn invalid_words_are_read_as_some_text() {
         let board = Board::new(1);
         board.set_call_text(0, "x");
         board.at(0, super::super::CALL_TEXT).store(u64::MAX, Ordering::Relaxed);
