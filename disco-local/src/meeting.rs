@@ -42,7 +42,7 @@ impl Token {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let refuse = || Error::protocol(format!("{} bytes are no rendezvous of backend local", bytes.len()));
+        let refuse = || Error::protocol(format!("{} bytes are not a rendezvous of the backend local", bytes.len()));
         let (process, number) = bytes.split_first_chunk().ok_or_else(refuse)?;
         let number = number.try_into().map_err(|_| refuse())?;
         Ok(Self { process: u32::from_le_bytes(*process), number: u64::from_le_bytes(number) })

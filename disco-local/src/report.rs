@@ -50,7 +50,7 @@ pub(crate) fn ranks(ranks: &[usize]) -> String {
 pub(crate) fn connecting(board: &Board, presence: Presence) -> String {
     let (come, missing): (Vec<_>, Vec<_>) = (0..board.size()).partition(|&rank| board.presence(rank) >= presence);
     let have = if missing.len() == 1 { "has" } else { "have" };
-    format!("{} {have} not come; {}", ranks(&missing), waiting(&come))
+    format!("{} {have} not arrived; {}", ranks(&missing), waiting(&come))
 }
 
 /// The current operations of the ranks that have not arrived, and the ranks that wait for them.
