@@ -13,9 +13,9 @@ use disco_core::{DType, Error, Op, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::abi::Abi;
-use crate::communicator::{Communicator, OWN, USER, call};
-use crate::reduction::Goal;
-use crate::span::{LIMIT, Span};
+use crate::communicator::{COLLECTIVE_TAG, Communicator, USER_TAG, call};
+use crate::reduction::Destination;
+use crate::span::{MAX_COUNT, Span};
 
 /// A message to or from a rank.
 type Message = (usize, Span);
@@ -34,17 +34,19 @@ impl<A: Abi> Communicator<A> {
         let (src, dst) = (op.src().map(Span::of), span(op.dst()));
         match op {
             Op::Barrier => self.barrier(op),
-            Op::AllReduce { reduction, .. } => self.reduce(op, *reduction, Goal::All, src.unwrap_or(dst), dst),
+            Op::AllReduce { reduction, .. } => self.reduce(op, *reduction, Destination::All, src.unwrap_or(dst), dst),
             Op::Reduce { reduction, .. } => {
                 let dst = if at_root { dst } else { Span::NONE };
-                self.reduce(op, *reduction, Goal::Root(root), src.unwrap_or(dst), dst)
+                self.reduce(op, *reduction, Destination::Root(root), src.unwrap_or(dst), dst)
             }
-            Op::ReduceScatter { reduction, .. } => self.reduce(op, *reduction, Goal::Blocks, src.unwrap_or(dst), dst),
+            Op::ReduceScatter { reduction, .. } => {
+                self.reduce(op, *reduction, Destination::Blocks, src.unwrap_or(dst), dst)
+            }
             Op::Broadcast { .. } => {
                 if let Some(src) = src.filter(|_| at_root) {
                     dst.copy(src);
                 }
-                dst.pieces(LIMIT).try_for_each(|piece| self.broadcast(op, piece, root))
+                dst.pieces(MAX_COUNT).try_for_each(|piece| self.broadcast(op, piece, root))
             }
             Op::AllGather { .. } => self.all_gather(op, src, dst),
             Op::Gather { .. } => {
@@ -90,7 +92,7 @@ impl<A: Abi> Communicator<A> {
             _ => None,
         });
         let (sends, recvs): (Messages, Messages) = (sends.collect(), recvs.collect());
-        self.pass(first, &sends, &recvs, USER)
+        self.pass(first, &sends, &recvs, USER_TAG)
     }
 
     /// Messages between pairs, of which those to oneself are copied.
@@ -101,14 +103,14 @@ impl<A: Abi> Communicator<A> {
             to.copy(from);
         }
         let others = |messages: Vec<Message>| messages.into_iter().filter(|(peer, _)| *peer != me).collect::<Vec<_>>();
-        self.pass(op, &others(sends), &others(recvs), OWN)
+        self.pass(op, &others(sends), &others(recvs), COLLECTIVE_TAG)
     }
 
     /// Starts all, the receives first, and waits.
     pub(crate) fn pass(&self, op: &Op, sends: &[Message], recvs: &[Message], tag: c_int) -> Result<()> {
         match (sends, recvs) {
-            ([(peer, span)], []) if span.bytes <= LIMIT => return self.send(op, *peer, *span, tag),
-            ([], [(peer, span)]) if span.bytes <= LIMIT => return self.recv(op, *peer, *span, tag),
+            ([(peer, span)], []) if span.bytes <= MAX_COUNT => return self.send(op, *peer, *span, tag),
+            ([], [(peer, span)]) if span.bytes <= MAX_COUNT => return self.recv(op, *peer, *span, tag),
             _ => {}
         }
         let (mpi, comm, byte) = (self.mpi, self.comm, self.mpi.constants.byte);
@@ -118,7 +120,7 @@ impl<A: Abi> Communicator<A> {
             mpi.about.check(function, call(&mut request)).map(|()| requests.push(request))
         };
         // An empty message is one, too.
-        let pieces = |span: Span| span.pieces(LIMIT).chain((span.bytes == 0).then_some(span));
+        let pieces = |span: Span| span.pieces(MAX_COUNT).chain((span.bytes == 0).then_some(span));
         for &(peer, span) in recvs {
             for piece in pieces(span) {
                 start("MPI_Irecv", &mut |request| {
@@ -202,7 +204,7 @@ impl<A: Abi> Communicator<A> {
     fn all_gather(&mut self, op: &Op, src: Option<Span>, dst: Span) -> Result<()> {
         let size = self.ranks();
         let block = dst.bytes / size;
-        if block * size > LIMIT {
+        if block * size > MAX_COUNT {
             let mine = src.unwrap_or_else(|| dst.block(self.me(), size));
             let sends = (0..size).map(|peer| (peer, mine)).collect();
             return self.exchange(op, sends, (0..size).map(|peer| (peer, dst.block(peer, size))).collect());
@@ -234,7 +236,7 @@ impl<A: Abi> Communicator<A> {
     fn gather(&mut self, op: &Op, src: Span, is_in_place: bool, dst: Span, root: usize) -> Result<()> {
         let (me, size) = (self.me(), self.ranks());
         let block = if me == root { dst.bytes / size } else { src.bytes };
-        if block * size > LIMIT {
+        if block * size > MAX_COUNT {
             let blocks = |peer| (peer, dst.block(peer, size));
             let recvs = if me == root { (0..size).map(blocks).collect() } else { Vec::new() };
             let sends = if is_in_place { Vec::new() } else { vec![(root, src)] };
@@ -248,7 +250,7 @@ impl<A: Abi> Communicator<A> {
     fn scatter(&mut self, op: &Op, src: Span, dst: Span, is_in_place: bool, root: usize) -> Result<()> {
         let (me, size) = (self.me(), self.ranks());
         let block = if me == root { src.bytes / size } else { dst.bytes };
-        if block * size > LIMIT {
+        if block * size > MAX_COUNT {
             let blocks = |peer| (peer, src.block(peer, size));
             let sends = if me == root { (0..size).map(blocks).collect() } else { Vec::new() };
             let recvs = if is_in_place { Vec::new() } else { vec![(root, dst)] };
@@ -262,7 +264,7 @@ impl<A: Abi> Communicator<A> {
     fn all_to_all(&mut self, op: &Op, src: Span, dst: Span) -> Result<()> {
         let size = self.ranks();
         let block = dst.bytes / size;
-        if block * size > LIMIT {
+        if block * size > MAX_COUNT {
             let blocks = |span: Span| (0..size).map(|peer| (peer, span.block(peer, size))).collect();
             return self.exchange(op, blocks(src), blocks(dst));
         }

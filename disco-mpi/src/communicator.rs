@@ -15,20 +15,20 @@ use disco_core::{Abort, Attendance, Capabilities, Error, Op, Rank, Result};
 
 use crate::NAME;
 use crate::abi::{Abi, UNDEFINED};
-use crate::flag::{self, Flag};
+use crate::flag::{self, AbortFlag};
 use crate::launcher;
 use crate::library::Installed;
-use crate::numbers::Wrong;
+use crate::numbers::FaultyReductions;
 
 /// `1`: MPI's blocking calls, which know neither deadline nor abort.
 const BLOCKING: &str = "DISCO_MPI_BLOCKING";
 /// As many looks at a request but one go without one at the flag and the clock, and without letting others run: a power of two,
 /// less one.
-const SPINS: u32 = 511;
+const CHECK_MASK: u32 = 511;
 
 /// Tags of messages: of users' sends, and of those that make up a collective.
-pub(crate) const USER: c_int = 0;
-pub(crate) const OWN: c_int = 1;
+pub(crate) const USER_TAG: c_int = 0;
+pub(crate) const COLLECTIVE_TAG: c_int = 1;
 
 /// One rank.
 pub(crate) struct Communicator<A: Abi> {
@@ -37,20 +37,20 @@ pub(crate) struct Communicator<A: Abi> {
     rank: Rank,
     size: usize,
     deadline: Duration,
-    flag: Arc<Flag>,
+    flag: Arc<AbortFlag>,
     /// None for a communicator of no session.
-    roll: Option<Attendance>,
+    attendance: Option<Attendance>,
     /// Groups of operations so far.
     calls: u64,
     /// Since when the one under way has been waited for, once that has been looked at.
-    since: Cell<Option<Instant>>,
+    wait_start: Cell<Option<Instant>>,
     /// Why nothing works any more.
     broken: Option<Arc<str>>,
     /// Memory of the operation under way, beside its tensors.
     pub(crate) scratch: Vec<Box<[u64]>>,
-    spins: u32,
+    check_mask: u32,
     is_blocking: bool,
-    pub(crate) wrong: Wrong,
+    pub(crate) faulty: FaultyReductions,
 }
 
 /// Calls a function of MPI's, or the form of it that is waited for: both take the same, and then the communicator.
@@ -73,18 +73,19 @@ impl<A: Abi> Communicator<A> {
         mpi: &'static Installed<A>,
         comm: A::Handle,
         deadline: Duration,
-        flag: Arc<Flag>,
-        roll: Option<Attendance>,
+        flag: Arc<AbortFlag>,
+        attendance: Option<Attendance>,
     ) -> Result<Self> {
         mpi.return_errors(comm)?;
-        let (rank, size) = mpi.place_in(comm)?;
-        flag::watch(&flag);
+        let (rank, size) = mpi.rank_and_size(comm)?;
+        flag::register(&flag);
         // Of ranks that a launcher has started, others may be on other machines.
         let here = if launcher::is_launched() { size.min(launcher::ranks_here()) } else { size };
-        let spins = if here <= launcher::processors() { SPINS } else { 0 };
+        let check_mask = if here <= launcher::processors() { CHECK_MASK } else { 0 };
         let rank = Rank::new(rank as u32);
         let is_blocking = Variable::read(BLOCKING).flag()?.unwrap_or(false);
-        let (wrong, calls, since, broken, scratch) = (Wrong::default(), 0, Cell::default(), None, Vec::new());
+        let (faulty, calls, wait_start, broken, scratch) =
+            (FaultyReductions::default(), 0, Cell::default(), None, Vec::new());
         Ok(Self {
             mpi,
             comm,
@@ -92,22 +93,22 @@ impl<A: Abi> Communicator<A> {
             size,
             deadline,
             flag,
-            roll,
+            attendance,
             calls,
-            since,
+            wait_start,
             broken,
             scratch,
-            spins,
+            check_mask,
             is_blocking,
-            wrong,
+            faulty,
         })
     }
 
     /// The same, after all ranks have told each other what their library computes wrongly: their processors may differ.
-    pub(crate) fn agreed(mut self) -> Result<Self> {
-        let mine = self.mpi.wrong()?.to_bytes();
+    pub(crate) fn exchange_faulty_reductions(mut self) -> Result<Self> {
+        let mine = self.mpi.faulty_reductions()?.to_bytes();
         match self.gathered(&mine) {
-            Ok(all) => self.wrong = Wrong::any(&all),
+            Ok(all) => self.faulty = FaultyReductions::any(&all),
             Err(error) => {
                 self.break_off(&error);
                 return Err(error);
@@ -171,31 +172,31 @@ impl<A: Abi> Communicator<A> {
     /// Waits until `test`, a function of MPI's that lets it work, says that it is done.
     #[inline]
     fn wait(&self, op: &Op, function: &'static str, mut test: impl FnMut(&mut c_int) -> c_int) -> Result<()> {
-        let (mut looks, mut done) = (0u32, 0);
+        let (mut polls, mut done) = (0u32, 0);
         loop {
             self.mpi.about.check(function, test(&mut done))?;
             if done != 0 {
                 return Ok(());
             }
-            looks = looks.wrapping_add(1);
-            if looks & self.spins == 0 {
+            polls = polls.wrapping_add(1);
+            if polls & self.check_mask == 0 {
                 thread::yield_now();
-                self.check_patience(op)?;
+                self.check_wait(op)?;
             }
         }
     }
 
     /// Whether to go on waiting.
     #[cold]
-    fn check_patience(&self, op: &Op) -> Result<()> {
+    fn check_wait(&self, op: &Op) -> Result<()> {
         if let Some(cause) = self.flag.cause() {
             return Err(Error::Aborted { cause });
         }
-        let since = self.since.get().unwrap_or_else(Instant::now);
-        self.since.set(Some(since));
-        let (waited, operation) = (since.elapsed(), || op.signature(self.size));
-        match &self.roll {
-            Some(roll) => roll.check_wait(self.calls, waited, self.deadline, operation),
+        let wait_start = self.wait_start.get().unwrap_or_else(Instant::now);
+        self.wait_start.set(Some(wait_start));
+        let (waited, operation) = (wait_start.elapsed(), || op.signature(self.size));
+        match &self.attendance {
+            Some(attendance) => attendance.check_wait(self.calls, waited, self.deadline, operation),
             None if waited <= self.deadline => Ok(()),
             None => {
                 let state = "other ranks have not arrived, or call something else".to_owned();
@@ -214,7 +215,7 @@ impl<A: Abi> Communicator<A> {
     /// What MPI may still touch is kept for ever.
     fn break_off(&mut self, error: &Error) {
         self.broken = Some(error.to_string().into());
-        flag::leave_unfinished();
+        flag::mark_unfinished();
         std::mem::forget(std::mem::take(&mut self.scratch));
     }
 
@@ -223,7 +224,7 @@ impl<A: Abi> Communicator<A> {
         let mut claims = Claims::default();
         claims.claim(group)?;
         self.calls += 1;
-        self.since.set(None);
+        self.wait_start.set(None);
         let result = match first.kind().is_point_to_point() {
             true => self.transfer(group),
             false => group.iter().try_for_each(|op| self.collective(op)),
@@ -240,8 +241,8 @@ impl<A: Abi> Communicator<A> {
 
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         self.calls += 1;
-        self.since.set(None);
-        self.roll.as_mut().map(Attendance::split);
+        self.wait_start.set(None);
+        self.attendance.as_mut().map(Attendance::split);
         // Splitting can't be given up: nobody starts before all are there, and whoever can't take part is there, too.
         self.barrier(&Op::Barrier)?;
         let number = color.map_or(Ok(UNDEFINED), c_int::try_from);
@@ -256,11 +257,11 @@ impl<A: Abi> Communicator<A> {
         if child == self.mpi.constants.comm_null {
             return Ok(None);
         }
-        let (rank, size) = self.mpi.place_in(child)?;
-        let flag = Flag::child(&self.flag);
-        let roll = self.roll.as_ref().map(|roll| roll.child(color.cast_unsigned(), rank, size));
-        let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), roll)?;
-        child.wrong = self.wrong;
+        let (rank, size) = self.mpi.rank_and_size(child)?;
+        let flag = AbortFlag::child(&self.flag);
+        let attendance = self.attendance.as_ref().map(|attendance| attendance.child(color.cast_unsigned(), rank, size));
+        let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), attendance)?;
+        child.faulty = self.faulty;
         Ok(Some(child))
     }
 }

@@ -16,16 +16,16 @@ use disco_core::{Abort, Attendance, ConnectParams, Error, Rank, Rendezvous, Resu
 
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::Communicator;
-use crate::flag::Flag;
+use crate::flag::AbortFlag;
 use crate::launcher;
 use crate::library::{self, Installed, Mpi, Threads};
 use crate::pmi;
 
 /// Whose rank this process is, of the last rendezvous: MPI has one in each process.
-static TAKEN: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
+static CLAIMED: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
 
 /// Variables by which a rank finds its process manager.
-const ENTRY: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"];
+const PMI_VARIABLES: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"];
 
 /// One rank's communicator of the whole world.
 ///
@@ -42,7 +42,7 @@ pub(crate) fn connect<A: Abi>(
         let operation = format!("connect on {device}");
         return Err(Error::Unsupported { backend: crate::NAME, operation, dtype: None });
     }
-    take_process(at, params.rank, params.world.size())?;
+    claim_process(at, params.rank, params.world.size())?;
     let meeting = Meeting {
         key: format!("disco.mpi {}", String::from_utf8_lossy(at.as_bytes())),
         store: params.link.store(),
@@ -60,7 +60,7 @@ pub(crate) fn connect<A: Abi>(
         let initialized = init(mpi, params.world.size());
         if has_no_launcher {
             // They are this rank's, and none of its children's.
-            ENTRY.into_iter().for_each(remove_var);
+            PMI_VARIABLES.into_iter().for_each(remove_var);
         }
         initialized?;
         if !sockets.is_empty() {
@@ -68,7 +68,7 @@ pub(crate) fn connect<A: Abi>(
         }
     }
     check_threads(mpi)?;
-    let flag = Arc::new(Flag::default());
+    let flag = Arc::new(AbortFlag::default());
     params.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
     meeting.check_world(mpi)?;
     // Making a communicator can't be given up: nobody starts before all are there.
@@ -78,8 +78,10 @@ pub(crate) fn connect<A: Abi>(
     }
     sockets.into_iter().for_each(|socket| params.link.descriptors().unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
-    let roll = Attendance::new(meeting.store, meeting.key, params.rank.index(), meeting.size);
-    Ok(Box::new(Communicator::new(mpi, comm, params.deadline, flag, Some(roll))?.agreed()?))
+    let attendance = Attendance::new(meeting.store, meeting.key, params.rank.index(), meeting.size);
+    Ok(Box::new(
+        Communicator::new(mpi, comm, params.deadline, flag, Some(attendance))?.exchange_faulty_reductions()?,
+    ))
 }
 
 /// This rank of a communicator that the program has made itself, without a session. `handle` is its `MPI_Comm`: with rsmpi
@@ -110,7 +112,7 @@ fn duplicate<A: Abi>(
     // SAFETY: the communicator is there, as the caller promises.
     let code = unsafe { (mpi.table.comm_dup)(A::Handle::from_bits(handle), &mut comm) };
     mpi.about.check("MPI_Comm_dup", code)?;
-    Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?.agreed()?))
+    Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?.exchange_faulty_reductions()?))
 }
 
 /// The store of the session whose ranks this process has served by PMI.
@@ -119,8 +121,8 @@ fn served() -> MutexGuard<'static, Option<Arc<dyn Store>>> {
     sync::lock(&SERVED)
 }
 
-fn take_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
-    let mut taken = sync::lock(&TAKEN);
+fn claim_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
+    let mut taken = sync::lock(&CLAIMED);
     if let Some((_, other)) = taken.as_ref().filter(|(of, other)| of == at.as_bytes() && *other != rank) {
         return Err(Error::invalid(format!(
             "mpi: {rank} and {other} are threads of one process, which MPI has only one rank for: make the {size} workers \
@@ -134,10 +136,10 @@ fn take_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
 /// Alike on all ranks of a rendezvous, unlike that of the next: the number at its end.
 fn tag(at: &Rendezvous) -> c_int {
     // Every MPI has tags up to this.
-    const MOST: u64 = 32767;
+    const MAX_TAG: u64 = 32767;
     let text = String::from_utf8_lossy(at.as_bytes());
     let number = text.rsplit('-').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
-    (number % MOST) as c_int
+    (number % MAX_TAG) as c_int
 }
 
 /// Initialises MPI for all threads of this process.
@@ -232,7 +234,7 @@ impl Meeting {
         // Initialising can't be given up: nobody starts before all are there.
         self.await_all("about to initialise")?;
         if let Some(socket) = mine {
-            self.enter(socket);
+            self.set_pmi_environment(socket);
         }
         Ok(shared)
     }
@@ -257,15 +259,15 @@ impl Meeting {
     }
 
     /// What a launcher would have put into the environment.
-    fn enter(&self, socket: OwnedFd) {
+    fn set_pmi_environment(&self, socket: OwnedFd) {
         let (rank, size) = (self.rank.index().to_string(), self.size.to_string());
         let values = [&socket.into_raw_fd().to_string(), &rank, &rank, &size, &size];
-        ENTRY.into_iter().zip(values).for_each(|(name, value)| set_var(name, value));
+        PMI_VARIABLES.into_iter().zip(values).for_each(|(name, value)| set_var(name, value));
     }
 
     /// A launcher of another family makes as many worlds as ranks.
     fn check_world<A: Abi>(&self, mpi: &Installed<A>) -> Result<()> {
-        let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
+        let (rank, size) = mpi.rank_and_size(mpi.constants.comm_world)?;
         let about = &mpi.about;
         if size < self.size && !launcher::is_launched() {
             return Err(Error::invalid(format!(
@@ -340,7 +342,7 @@ impl<A: Abi> Installed<A> {
     }
 
     /// This process's rank in a communicator, and its size.
-    pub(crate) fn place_in(&self, comm: A::Handle) -> Result<(usize, usize)> {
+    pub(crate) fn rank_and_size(&self, comm: A::Handle) -> Result<(usize, usize)> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: the communicator is there.
         self.about.check("MPI_Comm_rank", unsafe { (self.table.comm_rank)(comm, &mut rank) })?;

@@ -11,22 +11,22 @@ use disco_core::sync;
 /// A communicator has been left with requests under way: finalising would wait for them.
 static UNFINISHED: AtomicBool = AtomicBool::new(false);
 /// Communicators, some of which are gone.
-static FLAGS: Mutex<Vec<Weak<Flag>>> = Mutex::new(Vec::new());
+static FLAGS: Mutex<Vec<Weak<AbortFlag>>> = Mutex::new(Vec::new());
 /// How long their threads may take to leave MPI.
-const LEAVE: Duration = Duration::from_secs(1);
+const LEAVE_GRACE: Duration = Duration::from_secs(1);
 
 /// The end of waiting, from outside.
 #[derive(Debug, Default)]
-pub(crate) struct Flag {
+pub(crate) struct AbortFlag {
     aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
     /// That of the communicator that this one was split off.
-    parent: Option<Arc<Flag>>,
+    parent: Option<Arc<AbortFlag>>,
     /// Whether its thread calls MPI now.
     is_inside: AtomicBool,
 }
 
-impl Flag {
+impl AbortFlag {
     /// For a communicator that is split off.
     pub(crate) fn child(parent: &Arc<Self>) -> Self {
         Self { parent: Some(parent.clone()), ..Self::default() }
@@ -55,35 +55,35 @@ impl Flag {
     }
 }
 
-impl Abort for Flag {
+impl Abort for AbortFlag {
     fn abort(&self, cause: &Arc<str>) {
         self.cause.get_or_init(|| cause.clone());
         // Whether this rank has anything under way or not, others have.
-        leave_unfinished();
+        mark_unfinished();
         self.aborted.store(true, Ordering::SeqCst);
     }
 }
 
 /// A collective was left, by this rank or another: MPI may wait for those who were in it.
-pub(crate) fn leave_unfinished() {
+pub(crate) fn mark_unfinished() {
     UNFINISHED.store(true, Ordering::Release);
 }
 
 /// Another communicator.
-pub(crate) fn watch(flag: &Arc<Flag>) {
+pub(crate) fn register(flag: &Arc<AbortFlag>) {
     let mut flags = sync::lock(&FLAGS);
     flags.retain(|flag| flag.strong_count() > 0);
     flags.push(Arc::downgrade(flag));
 }
 
 /// Ends what communicators of this process do, so that MPI can be finalised: none calls it any more. Says whether that is so.
-pub(crate) fn leave_all() -> bool {
+pub(crate) fn abort_all() -> bool {
     let flags = std::mem::take(&mut *sync::lock(&FLAGS));
-    let flags: Vec<Arc<Flag>> = flags.iter().filter_map(Weak::upgrade).collect();
+    let flags: Vec<Arc<AbortFlag>> = flags.iter().filter_map(Weak::upgrade).collect();
     flags.iter().for_each(|flag| flag.abort(&"MPI is finalised".into()));
     let start = Instant::now();
     while flags.iter().any(|flag| flag.is_inside()) {
-        if start.elapsed() > LEAVE {
+        if start.elapsed() > LEAVE_GRACE {
             return false;
         }
         thread::sleep(Duration::from_millis(1));

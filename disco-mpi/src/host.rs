@@ -17,23 +17,23 @@ use disco_core::{Error, Result};
 
 use crate::abi::Abi;
 use crate::connect;
-use crate::flag::{is_finished, leave_all, leave_unfinished};
+use crate::flag::{abort_all, is_finished, mark_unfinished};
+use crate::invitation::{MESSAGE_BYTES, Message, SessionInvitation};
 use crate::launcher;
-use crate::letter::{LETTER, Letter, Post};
 use crate::library::{self, Installed, Mpi};
-use crate::machine::{self, Machine, RECORD};
+use crate::machine::{self, Machine, RECORD_BYTES};
 
 /// The tag of letters.
-const TAG: c_int = 2;
+const INVITATION_TAG: c_int = 2;
 /// Looks at the letter box before a rank that is idle sleeps, and how long.
-const LOOKS: u32 = 1000;
-const NAP: Duration = Duration::from_millis(1);
+const POLLS_BEFORE_SLEEP: u32 = 1000;
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// How long ranks may take to say which machine they are on.
-const LOCATE: Duration = Duration::from_secs(30);
+const LOCATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long finalising may take after something went wrong.
-const FINALIZE: Duration = Duration::from_secs(5);
+const UNFINISHED_FINALIZE_GRACE: Duration = Duration::from_secs(5);
 /// And where nothing is known to have gone wrong: a rank that is gone, or can't be reached, keeps the others from it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const FINALIZE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// This process, once it has looked.
 static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
@@ -52,8 +52,8 @@ pub struct Host {
 /// MPI's world, whatever the ABI.
 trait World: Send + Sync {
     /// Says whether MPI took it in time.
-    fn send(&self, to: usize, letter: [u8; LETTER], limit: Duration) -> Result<bool>;
-    fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()>;
+    fn send(&self, to: usize, message: [u8; MESSAGE_BYTES], limit: Duration) -> Result<bool>;
+    fn receive(&self, message: &mut [u8; MESSAGE_BYTES]) -> Result<()>;
     fn finalize(&self) -> Result<()>;
     /// Whether MPI is not finalised yet.
     fn is_live(&self) -> bool;
@@ -108,19 +108,19 @@ impl Host {
     ///
     /// # Errors
     /// It is too long; there is no such rank; MPI does not take it in time; MPI's own.
-    pub fn send(&self, rank: usize, letter: Letter, limit: Duration) -> Result<()> {
+    pub fn send(&self, rank: usize, message: SessionInvitation, limit: Duration) -> Result<()> {
         if !(1..self.size).contains(&rank) {
-            return Err(Error::invalid(format!("mpi: rank {rank} of {} can't be sent a letter", self.size)));
+            return Err(Error::invalid(format!("mpi: rank {rank} of {} can't be sent a message", self.size)));
         }
-        self.post(rank, &Post::Letter(letter), limit)
+        self.send_message(rank, &Message::Invitation(message), limit)
     }
 
-    fn post(&self, rank: usize, post: &Post, limit: Duration) -> Result<()> {
-        match self.world.send(rank, post.write()?, limit)? {
+    fn send_message(&self, rank: usize, message: &Message, limit: Duration) -> Result<()> {
+        match self.world.send(rank, message.write()?, limit)? {
             true => Ok(()),
             false => {
                 let state = format!("MPI can't reach {}", self.name(rank));
-                Err(Error::Deadline { operation: "mpi: a letter to a rank".into(), after: limit, state })
+                Err(Error::Deadline { operation: "mpi: a message to a rank".into(), after: limit, state })
             }
         }
     }
@@ -129,14 +129,14 @@ impl Host {
     ///
     /// # Errors
     /// MPI's own; a letter that another version has written.
-    pub fn next_letter(&self) -> Result<Option<Letter>> {
-        let mut letter = [0; LETTER];
-        self.world.receive(&mut letter)?;
-        match Post::read(&letter)? {
-            Post::Letter(letter) => Ok(Some(letter)),
-            Post::End(is_finished) => {
+    pub fn next_invitation(&self) -> Result<Option<SessionInvitation>> {
+        let mut message = [0; MESSAGE_BYTES];
+        self.world.receive(&mut message)?;
+        match Message::read(&message)? {
+            Message::Invitation(message) => Ok(Some(message)),
+            Message::End(is_finished) => {
                 if !is_finished {
-                    leave_unfinished();
+                    mark_unfinished();
                 }
                 Ok(None)
             }
@@ -150,7 +150,7 @@ impl Host {
     /// # Errors
     /// MPI's own.
     pub fn finish(&self) -> Result<()> {
-        if !leave_all() {
+        if !abort_all() {
             return Err(Error::state("mpi: a worker does not leave MPI, which is not finalised"));
         }
         if is_finished() {
@@ -158,20 +158,20 @@ impl Host {
             let _watch = self.watch_finalisation();
             return self.world.finalize();
         }
-        let (world, (tell, told)) = (self.world, mpsc::channel());
-        thread::spawn(move || tell.send(world.finalize()));
-        told.recv_timeout(FINALIZE).unwrap_or(Ok(()))
+        let (world, (sender, receiver)) = (self.world, mpsc::channel());
+        thread::spawn(move || sender.send(world.finalize()));
+        receiver.recv_timeout(UNFINISHED_FINALIZE_GRACE).unwrap_or(Ok(()))
     }
 
     /// Ends the process if what this returns is not dropped in time.
     fn watch_finalisation(&self) -> mpsc::Sender<()> {
         let (watch, watched) = mpsc::channel();
         let why = format!(
-            "disco: {}: MPI_Finalize does not come back within {PATIENCE:?}: a rank is gone, or can't be reached",
+            "disco: {}: MPI_Finalize does not come back within {FINALIZE_TIMEOUT:?}: a rank is gone, or can't be reached",
             self.name(self.rank)
         );
         let end = move || {
-            if watched.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if watched.recv_timeout(FINALIZE_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
                 // Nobody may listen any more.
                 _ = writeln!(io::stderr(), "{why}");
                 // SAFETY: it may be called at any time; null are all streams.
@@ -188,11 +188,11 @@ impl Host {
 
     /// Sends the other ranks home.
     fn end(&self) -> Result<()> {
-        leave_all();
-        let (end, limit) = (Post::End(is_finished()), Instant::now() + FINALIZE);
+        abort_all();
+        let (end, limit) = (Message::End(is_finished()), Instant::now() + UNFINISHED_FINALIZE_GRACE);
         let left = || limit.saturating_duration_since(Instant::now());
         // One that is gone keeps none of the others here.
-        (1..self.size).map(|rank| self.post(rank, &end, left())).fold(Ok(()), Result::and)
+        (1..self.size).map(|rank| self.send_message(rank, &end, left())).fold(Ok(()), Result::and)
     }
 }
 
@@ -242,7 +242,7 @@ impl<A: Abi> Launched<A> {
         if is_ours {
             connect::init(mpi, launcher::ranks_here())?;
         }
-        let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
+        let (rank, size) = mpi.rank_and_size(mpi.constants.comm_world)?;
         if size == 1 && launcher::ranks() > 1 {
             if is_ours {
                 mpi.about.finalize()?;
@@ -275,19 +275,19 @@ impl<A: Abi> Launched<A> {
     /// Each rank's machine. All ranks call this first, over MPI's world, whose errors stay with whoever has initialised MPI.
     fn locate(mpi: &Installed<A>, size: usize) -> Result<Vec<Machine>> {
         let mut request = mpi.constants.request_null;
-        let (count, byte) = (RECORD as c_int, mpi.constants.byte);
+        let (count, byte) = (RECORD_BYTES as c_int, mpi.constants.byte);
         // Kept, since nothing takes a collective back.
-        let (mine, all) = (Machine::this().write().to_vec().leak(), vec![0; size * RECORD].leak());
+        let (mine, all) = (Machine::this().write().to_vec().leak(), vec![0; size * RECORD_BYTES].leak());
         let (from, to, comm) = (mine.as_ptr().cast(), all.as_mut_ptr().cast(), mpi.constants.comm_world);
         // SAFETY: both stay for ever, and nobody looks at them until the request is done, below.
         let code = unsafe { (mpi.table.iallgather)(from, count, byte, to, count, byte, comm, &mut request) };
         mpi.about.check("MPI_Iallgather", code)?;
-        match Self::wait(mpi, &mut request, Some(LOCATE))? {
-            true => Ok(all.chunks_exact(RECORD).map(Machine::read).collect()),
+        match Self::wait(mpi, &mut request, Some(LOCATE_TIMEOUT))? {
+            true => Ok(all.chunks_exact(RECORD_BYTES).map(Machine::read).collect()),
             false => {
                 let (operation, state) =
                     ("mpi: finding which machines ranks are on", "some have not called disco::init()");
-                Err(Error::Deadline { operation: operation.into(), after: LOCATE, state: state.into() })
+                Err(Error::Deadline { operation: operation.into(), after: LOCATE_TIMEOUT, state: state.into() })
             }
         }
     }
@@ -311,7 +311,7 @@ impl<A: Abi> Launched<A> {
 
     /// Waits until a request is done, for at most so long. Says whether it is.
     fn wait(mpi: &Installed<A>, request: &mut A::Handle, limit: Option<Duration>) -> Result<bool> {
-        let (start, mut looks) = (Instant::now(), 0);
+        let (start, mut polls) = (Instant::now(), 0);
         loop {
             let mut done = 0;
             // SAFETY: the request was started, and what it touches stays until it is done.
@@ -320,38 +320,39 @@ impl<A: Abi> Launched<A> {
             if done != 0 {
                 return Ok(true);
             }
-            looks += 1;
-            if looks > LOOKS {
+            polls += 1;
+            if polls > POLLS_BEFORE_SLEEP {
                 if limit.is_some_and(|limit| start.elapsed() >= limit) {
-                    leave_unfinished();
+                    mark_unfinished();
                     return Ok(false);
                 }
-                thread::sleep(NAP);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }
 }
 
 impl<A: Abi> World for Launched<A> {
-    fn send(&self, to: usize, letter: [u8; LETTER], limit: Duration) -> Result<bool> {
+    fn send(&self, to: usize, message: [u8; MESSAGE_BYTES], limit: Duration) -> Result<bool> {
         let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
-        let letter = ManuallyDrop::new(Box::new(letter));
-        let (data, bytes, byte) = (letter.as_ptr().cast(), LETTER as c_int, mpi.constants.byte);
+        let message = ManuallyDrop::new(Box::new(message));
+        let (data, bytes, byte) = (message.as_ptr().cast(), MESSAGE_BYTES as c_int, mpi.constants.byte);
         // SAFETY: the letter stays until the request is done, which may be never.
-        let code = unsafe { (mpi.table.isend)(data, bytes, byte, to as c_int, TAG, self.comm, &mut request) };
+        let code =
+            unsafe { (mpi.table.isend)(data, bytes, byte, to as c_int, INVITATION_TAG, self.comm, &mut request) };
         mpi.about.check("MPI_Isend", code)?;
         let is_done = Self::wait(mpi, &mut request, Some(limit))?;
         if is_done {
-            drop(ManuallyDrop::into_inner(letter));
+            drop(ManuallyDrop::into_inner(message));
         }
         Ok(is_done)
     }
 
-    fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()> {
+    fn receive(&self, message: &mut [u8; MESSAGE_BYTES]) -> Result<()> {
         let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
-        let (data, bytes, byte) = (letter.as_mut_ptr().cast(), LETTER as c_int, mpi.constants.byte);
+        let (data, bytes, byte) = (message.as_mut_ptr().cast(), MESSAGE_BYTES as c_int, mpi.constants.byte);
         // SAFETY: the letter stays until the request is done, below.
-        let code = unsafe { (mpi.table.irecv)(data, bytes, byte, 0, TAG, self.comm, &mut request) };
+        let code = unsafe { (mpi.table.irecv)(data, bytes, byte, 0, INVITATION_TAG, self.comm, &mut request) };
         mpi.about.check("MPI_Irecv", code)?;
         Self::wait(mpi, &mut request, None).map(drop)
     }

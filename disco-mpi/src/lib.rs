@@ -25,8 +25,8 @@ mod communicator;
 mod connect;
 mod flag;
 mod host;
+mod invitation;
 mod launcher;
-mod letter;
 mod library;
 mod machine;
 mod numbers;
@@ -40,8 +40,8 @@ mod table;
 pub use backend::{BACKEND, Mpi};
 pub use connect::connect_comm;
 pub use host::Host;
+pub use invitation::{NodeInvitation, SessionInvitation};
 pub use launcher::{is_launched, launcher};
-pub use letter::{Joining, Letter};
 
 /// The name of the backend.
 pub(crate) const NAME: &str = "mpi";

@@ -13,20 +13,20 @@ use disco_dl::{Candidate, Library, python};
 
 use crate::NAME;
 use crate::abi::{Abi, Constants, Mpich, OpenMpi, Standard};
-use crate::numbers::Wrong;
+use crate::numbers::FaultyReductions;
 use crate::table::{Early, Table};
 
 /// Names the library, in place of the search.
-const VARIABLE: &str = "DISCO_MPI_LIBRARY";
+const LIBRARY_VARIABLE: &str = "DISCO_MPI_LIBRARY";
 /// Room for any text of a library.
-const TEXT: usize = 8192;
+const MAX_TEXT_BYTES: usize = 8192;
 
 /// A library with its table and constants.
 pub(crate) struct Installed<A: Abi> {
     pub(crate) about: About,
     pub(crate) table: Table<A::Handle>,
     pub(crate) constants: Constants<A::Handle>,
-    wrong: OnceLock<Wrong>,
+    faulty: OnceLock<FaultyReductions>,
 }
 
 /// What is alike in all ABIs.
@@ -109,15 +109,15 @@ impl<A: Abi> Installed<A> {
         // SAFETY: these are MPI's functions, with handles of its ABI.
         let table = unsafe { Table::resolve(library) }?;
         let constants = A::constants(library, &about.version)?;
-        Ok(Self { about, table, constants, wrong: OnceLock::new() })
+        Ok(Self { about, table, constants, faulty: OnceLock::new() })
     }
 
     /// What it computes wrongly, found out once, after its initialisation.
-    pub(crate) fn wrong(&self) -> Result<Wrong> {
-        if let Some(wrong) = self.wrong.get() {
-            return Ok(*wrong);
+    pub(crate) fn faulty_reductions(&self) -> Result<FaultyReductions> {
+        if let Some(faulty) = self.faulty.get() {
+            return Ok(*faulty);
         }
-        let wrong = Wrong::find(|dtype, reduction, from, to| {
+        let faulty = FaultyReductions::find(|dtype, reduction, from, to| {
             let Some((number, function)) = self.constants.reduction(dtype, reduction) else { return Ok(()) };
             let count = (from.len() / dtype.size()) as c_int;
             let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
@@ -125,14 +125,14 @@ impl<A: Abi> Installed<A> {
             self.about
                 .check("MPI_Reduce_local", unsafe { (self.table.reduce_local)(from, to, count, number, function) })
         })?;
-        Ok(*self.wrong.get_or_init(|| wrong))
+        Ok(*self.faulty.get_or_init(|| faulty))
     }
 }
 
 /// The override alone; or what is in this process already, what the launcher's environment implies, all others, and those of
 /// Python's environments.
 fn candidates() -> Vec<Candidate> {
-    if let Some(file) = Variable::read(VARIABLE).path() {
+    if let Some(file) = Variable::read(LIBRARY_VARIABLE).path() {
         return vec![Candidate::file(file)];
     }
     let mut names = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi.so"];
@@ -156,7 +156,7 @@ fn is_standard(library: &Library) -> bool {
 
 impl Early {
     fn library_version(&self) -> Option<String> {
-        let mut text = [0; TEXT];
+        let mut text = [0; MAX_TEXT_BYTES];
         let mut length = 0;
         // SAFETY: no library's text is longer.
         let code = unsafe { (self.get_library_version)(text.as_mut_ptr(), &mut length) };
@@ -251,7 +251,7 @@ impl About {
 
     #[cold]
     fn error(&self, function: &'static str, code: c_int) -> Error {
-        let mut text = [0; TEXT];
+        let mut text = [0; MAX_TEXT_BYTES];
         let mut length = 0;
         // SAFETY: no library's text is longer.
         let known = unsafe { (self.early.error_string)(code, text.as_mut_ptr(), &mut length) } == 0;
@@ -260,7 +260,7 @@ impl About {
     }
 }
 
-fn string(text: &[c_char; TEXT]) -> String {
+fn string(text: &[c_char; MAX_TEXT_BYTES]) -> String {
     let bytes: Vec<u8> = text.iter().map(|byte| byte.cast_unsigned()).collect();
     let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
     text.to_string_lossy().trim_end().to_owned()

@@ -4,10 +4,10 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// Bytes of what each rank says of its machine: what tells it from others, and its name.
-pub(crate) const RECORD: usize = ID + NAME;
-const ID: usize = 8;
+pub(crate) const RECORD_BYTES: usize = ID_BYTES + NAME_BYTES;
+const ID_BYTES: usize = 8;
 /// No name is longer.
-const NAME: usize = 64;
+const NAME_BYTES: usize = 64;
 
 /// A machine, or a container that is as good as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +35,16 @@ impl Machine {
         &self.name
     }
 
-    pub(crate) fn write(&self) -> [u8; RECORD] {
-        let mut record = [0; RECORD];
-        record[..ID].copy_from_slice(&self.id.to_le_bytes());
-        let name = &self.name.as_bytes()[..self.name.len().min(NAME)];
-        record[ID..ID + name.len()].copy_from_slice(name);
+    pub(crate) fn write(&self) -> [u8; RECORD_BYTES] {
+        let mut record = [0; RECORD_BYTES];
+        record[..ID_BYTES].copy_from_slice(&self.id.to_le_bytes());
+        let name = &self.name.as_bytes()[..self.name.len().min(NAME_BYTES)];
+        record[ID_BYTES..ID_BYTES + name.len()].copy_from_slice(name);
         record
     }
 
     pub(crate) fn read(record: &[u8]) -> Self {
-        let (id, name) = record.split_at(ID.min(record.len()));
+        let (id, name) = record.split_at(ID_BYTES.min(record.len()));
         let id = id.try_into().map_or(0, u64::from_le_bytes);
         Self { id, name: String::from_utf8_lossy(name).trim_end_matches('\0').to_owned() }
     }

@@ -13,7 +13,7 @@ use std::thread;
 use rustix::event::{self, PollFd, PollFlags};
 
 /// The longest line that is taken.
-const LINE: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// Serves so many ranks from a thread of its own, until the last has closed its end. These are their ends, by rank.
 ///
@@ -86,7 +86,7 @@ impl Manager {
         let mut chunk = [0; 4096];
         let count = client.socket.read(&mut chunk)?;
         client.unread.extend_from_slice(&chunk[..count]);
-        if count == 0 || client.unread.len() > LINE {
+        if count == 0 || client.unread.len() > MAX_LINE_BYTES {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         while let Some(end) = self.clients[index].unread.iter().position(|byte| *byte == b'\n') {
@@ -125,7 +125,7 @@ impl Manager {
             // Abort, and what nobody asks for.
             _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, line.to_owned())),
         };
-        self.clients[index].say(&answer)
+        self.clients[index].send(&answer)
     }
 
     fn get(&self, key: &str) -> Option<String> {
@@ -151,7 +151,7 @@ impl Manager {
             for client in &mut self.clients {
                 client.is_in_barrier = false;
                 // Whoever is gone by now shows when it is listened to.
-                _ = client.say("cmd=barrier_out rc=0");
+                _ = client.send("cmd=barrier_out rc=0");
             }
         }
         Ok(())
@@ -159,7 +159,7 @@ impl Manager {
 }
 
 impl Client {
-    fn say(&mut self, line: &str) -> io::Result<()> {
+    fn send(&mut self, line: &str) -> io::Result<()> {
         self.socket.write_all(format!("{line}\n").as_bytes())
     }
 }
@@ -172,10 +172,10 @@ mod tests {
 
     fn ask(socket: &UnixStream, line: &str) -> String {
         (&*socket).write_all(format!("{line}\n").as_bytes()).unwrap();
-        hear(socket)
+        receive(socket)
     }
 
-    fn hear(socket: &UnixStream) -> String {
+    fn receive(socket: &UnixStream) -> String {
         let mut line = String::new();
         BufReader::with_capacity(1, socket).read_line(&mut line).unwrap();
         line
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(ask(&a, "cmd=put kvsname=k key=card-0 value=shm id=7"), "cmd=put_result rc=0 msg=success\n");
         (&a).write_all(b"cmd=barrier_in\n").unwrap();
         assert_eq!(ask(&b, "cmd=barrier_in"), "cmd=barrier_out rc=0\n");
-        assert_eq!(hear(&a), "cmd=barrier_out rc=0\n");
+        assert_eq!(receive(&a), "cmd=barrier_out rc=0\n");
         assert_eq!(ask(&b, "cmd=get kvsname=k key=card-0"), "cmd=get_result rc=0 msg=success value=shm id=7\n");
         assert_eq!(ask(&b, "cmd=get kvsname=k key=card-9"), "cmd=get_result rc=-1 msg=key_not_found value=unknown\n");
         assert_eq!(

@@ -9,7 +9,7 @@ use disco_core::Tensor;
 
 /// The most elements or bytes of one call, those of all ranks together: counts are C ints, and older libraries compute offsets
 /// with them.
-pub(crate) const LIMIT: usize = 1 << 30;
+pub(crate) const MAX_COUNT: usize = 1 << 30;
 
 /// Bytes of this rank, inside tensors that are claimed or in its scratch memory, until the operation is over.
 #[derive(Clone, Copy, Debug)]
