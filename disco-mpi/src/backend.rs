@@ -1,4 +1,4 @@
-//! The backend as the registry has it.
+//! The backend `mpi` in the registry.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use crate::NAME;
 use crate::connect;
 use crate::library;
 
-/// The backend named `mpi`: host memory, ranks that are processes.
+/// The backend named `mpi`: tensors in host memory, ranks in processes.
 #[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug)]
 pub struct Mpi;

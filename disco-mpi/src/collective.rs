@@ -1,8 +1,8 @@
-//! Operations as MPI's.
+//! Operations as calls of MPI.
 //!
-//! Nothing is reduced or moved here that the library does not do itself, but for three things: a reduction in numbers that it
-//! does not know goes [in wider ones](crate::reduction); forms with counts by rank, blocks too large for a count of MPI's, and
-//! reduce-scatters of few ranks are messages between all pairs; averages are sums, divided.
+//! The library moves and reduces all data, with three exceptions. Reductions of dtypes that the library can't reduce use
+//! [wider numbers](crate::reduction). V-forms, blocks that exceed a count of MPI, and reduce-scatters of few ranks are messages
+//! between all pairs. Averages are sums that this crate divides.
 
 #![allow(unsafe_code)]
 
@@ -95,7 +95,7 @@ impl<A: Abi> Communicator<A> {
         self.pass(first, &sends, &recvs, USER_TAG)
     }
 
-    /// Messages between pairs, of which those to oneself are copied.
+    /// Sends and receives messages between pairs. A message to this rank itself is copied.
     fn exchange(&mut self, op: &Op, sends: Vec<Message>, recvs: Vec<Message>) -> Result<()> {
         let me = self.me();
         let own = |messages: &[Message]| messages.iter().find(|(peer, _)| *peer == me).map(|(_, span)| *span);
@@ -106,7 +106,7 @@ impl<A: Abi> Communicator<A> {
         self.pass(op, &others(sends), &others(recvs), COLLECTIVE_TAG)
     }
 
-    /// Starts all, the receives first, and waits.
+    /// Starts all receives, then all sends, and waits for them.
     pub(crate) fn pass(&self, op: &Op, sends: &[Message], recvs: &[Message], tag: c_int) -> Result<()> {
         match (sends, recvs) {
             ([(peer, span)], []) if span.bytes <= MAX_COUNT => return self.send(op, *peer, *span, tag),
@@ -119,12 +119,12 @@ impl<A: Abi> Communicator<A> {
             let mut request = mpi.constants.request_null;
             mpi.about.check(function, call(&mut request)).map(|()| requests.push(request))
         };
-        // An empty message is one, too.
+        // An empty message is sent too.
         let pieces = |span: Span| span.pieces(MAX_COUNT).chain((span.bytes == 0).then_some(span));
         for &(peer, span) in recvs {
             for piece in pieces(span) {
                 start("MPI_Irecv", &mut |request| {
-                    // SAFETY: the piece stays, and is nobody else's, until the request is done.
+                    // SAFETY: the piece is valid until the request is done, and has no other reader or writer.
                     unsafe {
                         (mpi.table.irecv)(piece.write(), piece.bytes as c_int, byte, peer as c_int, tag, comm, request)
                     }
@@ -134,7 +134,7 @@ impl<A: Abi> Communicator<A> {
         for &(peer, span) in sends {
             for piece in pieces(span) {
                 start("MPI_Isend", &mut |request| {
-                    // SAFETY: the piece stays, and nobody writes to it, until the request is done.
+                    // SAFETY: the piece is valid until the request is done, and has no writer.
                     unsafe {
                         (mpi.table.isend)(piece.read(), piece.bytes as c_int, byte, peer as c_int, tag, comm, request)
                     }
@@ -163,16 +163,17 @@ impl<A: Abi> Communicator<A> {
         self.run(["MPI_Recv", "MPI_Irecv"], op, status, |mpi, comm, request| {
             let byte = mpi.constants.byte;
             match request {
-                // SAFETY: as for a `call!`; there is room for a status of any library.
+                // SAFETY: the memory is in a claimed tensor or in scratch memory of this rank, so it is valid and has no other
+                // reader or writer until the operation ends. `status` has the size of the largest `MPI_Status`.
                 None => unsafe { (mpi.table.recv)(to, bytes, byte, from, tag, comm, status) },
-                // SAFETY: as above.
+                // SAFETY: as for the blocking call; the request is waited for below.
                 Some(request) => unsafe { (mpi.table.irecv)(to, bytes, byte, from, tag, comm, request) },
             }
         })?;
         self.check_received(op, status.cast(), peer, span)
     }
 
-    /// Whether as much has come as there was room for.
+    /// Checks that a message has the expected size.
     fn check_received(&self, op: &Op, status: *const u8, peer: usize, room: Span) -> Result<()> {
         let mut bytes = 0;
         // SAFETY: MPI has filled in the status.
@@ -181,7 +182,7 @@ impl<A: Abi> Communicator<A> {
         if bytes as usize == room.bytes {
             return Ok(());
         }
-        let detail = format!("rank {peer} has sent {bytes} bytes, {} are expected", room.bytes);
+        let detail = format!("rank {peer} has sent {bytes} bytes, {} bytes are expected", room.bytes);
         Err(Error::Mismatch { operation: op.kind().to_string(), detail })
     }
 
@@ -221,7 +222,7 @@ impl<A: Abi> Communicator<A> {
         )
     }
 
-    /// The same bytes of all ranks, by rank.
+    /// Gathers `mine` of each rank, in rank order.
     pub(crate) fn gathered(&mut self, mine: &[u8]) -> Result<Vec<u8>> {
         let bytes = mine.len() * self.ranks();
         let mut all = Span { data: self.allocate(bytes), bytes };
@@ -272,7 +273,7 @@ impl<A: Abi> Communicator<A> {
         call!(self, op, ["MPI_Alltoall", "MPI_Ialltoall"], alltoall, ialltoall, (from, bytes, byte, to, bytes, byte))
     }
 
-    /// A copy that stays until the operation is over.
+    /// A copy in scratch memory, which lasts until the operation ends.
     fn copied(&mut self, span: Span) -> Span {
         let copy = Span { data: self.allocate(span.bytes), bytes: span.bytes };
         copy.copy(span);
@@ -284,7 +285,7 @@ impl<A: Abi> Communicator<A> {
     }
 }
 
-/// Block `index` where block `i` has `counts[i]` elements.
+/// Block `index` of a span in which block `i` has `counts[i]` elements of `width` bytes.
 fn uneven(span: Span, counts: &[usize], index: usize, width: usize) -> Span {
     span.part(counts[..index].iter().sum::<usize>() * width, counts[index] * width)
 }

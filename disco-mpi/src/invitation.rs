@@ -1,9 +1,9 @@
-//! What rank 0 tells the others, in letters of one size.
+//! Messages from rank 0 to the other ranks, in packets of a fixed size.
 //!
 //! ```text
-//! kind   1 byte    1 an invitation, 2 and 3 rank 0 ends, 4 where to join
-//! length 2 bytes   little endian
-//! text             joining: milliseconds, token, and addresses parted by commas, with a blank in between
+//! kind   1 byte    1 invitation as a worker, 2 and 3 rank 0 ends (3: with pending operations), 4 invitation as a node
+//! length 2 bytes   of the text, little endian
+//! text             invitation as a node: `MILLISECONDS TOKEN ADDRESS,ADDRESS…`
 //! ```
 
 use std::fmt;
@@ -11,43 +11,43 @@ use std::time::Duration;
 
 use disco_core::{Error, Result};
 
-/// Bytes of a letter, and of the longest text in it.
+/// Size of a packet.
 pub(crate) const MESSAGE_BYTES: usize = MAX_TEXT_BYTES + HEADER_BYTES;
 const MAX_TEXT_BYTES: usize = 509;
 const HEADER_BYTES: usize = 3;
 
-/// What a rank is asked to do for a session.
-#[allow(clippy::exhaustive_enums, reason = "whoever gets one has to do what it says, whichever it is")]
+/// An invitation of a rank to a session.
+#[allow(clippy::exhaustive_enums, reason = "a rank must handle every kind of invitation")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionInvitation {
-    /// To serve as a worker of rank 0's machine, with an invitation that has this text.
+    /// Invites the rank as a worker on rank 0's machine, with the text of an invitation of the process lane.
     Worker(String),
-    /// To join as a node, from wherever it is.
+    /// Invites the rank as a node, on any machine.
     Node(NodeInvitation),
 }
 
-/// How a rank finds rank 0. It is the node that has its number.
+/// An invitation to join a session as a node. The number of the node is the rank.
 #[non_exhaustive]
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeInvitation {
-    /// The session's token, which has no blanks.
+    /// The session's token, without spaces.
     pub token: String,
-    /// How long joining may take.
+    /// Limit for the join.
     pub start: Duration,
-    /// Where rank 0 may be reached, each as `HOST:PORT`; the first ones, as many as a letter has room for.
+    /// Addresses of rank 0 as `HOST:PORT`. Only the first ones that fit in a packet are sent.
     pub addresses: Vec<String>,
 }
 
-/// Anything that a rank is told.
+/// A message from rank 0.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     Invitation(SessionInvitation),
-    /// Rank 0 ends; whether MPI can be finalised.
+    /// Rank 0 ends. The flag tells whether no operation was left pending, so that MPI can be finalised.
     End(bool),
 }
 
 impl NodeInvitation {
-    /// A session with this token, at these addresses.
+    /// An invitation to the session with this token, at these addresses.
     pub fn new(token: String, start: Duration, addresses: Vec<String>) -> Self {
         Self { token, start, addresses }
     }
@@ -57,7 +57,10 @@ impl NodeInvitation {
         let mut text = format!("{millis} {}", self.token);
         for (index, address) in self.addresses.iter().enumerate() {
             if text.len() + 1 + address.len() > MAX_TEXT_BYTES {
-                tracing::debug!(left = self.addresses.len() - index, "addresses that no message has room for");
+                tracing::debug!(
+                    left = self.addresses.len() - index,
+                    "addresses omitted from an invitation, which is full"
+                );
                 break;
             }
             text.push(if index == 0 { ' ' } else { ',' });
@@ -73,16 +76,16 @@ impl NodeInvitation {
             let (token, addresses) = (parts.next()?.to_owned(), parts.next()?);
             Some(Self { token, start, addresses: addresses.split(',').map(str::to_owned).collect() })
         };
-        // Its text has a token, and is not shown.
-        parse().ok_or_else(|| Error::protocol("mpi: a message that says where to join can't be read"))
+        // The error does not quote the text, which has the token.
+        parse().ok_or_else(|| Error::protocol("mpi: rank 0 has sent an invitation as a node that can't be parsed"))
     }
 }
 
 impl Message {
-    /// As it is sent.
+    /// Encodes the message.
     ///
     /// # Errors
-    /// A text that is too long.
+    /// The text is too long.
     pub(crate) fn write(&self) -> Result<[u8; MESSAGE_BYTES]> {
         let (kind, text) = match self {
             Self::Invitation(SessionInvitation::Worker(text)) => (1, text.clone()),
@@ -90,7 +93,10 @@ impl Message {
             Self::Invitation(SessionInvitation::Node(invitation)) => (4, invitation.write()),
         };
         if text.len() > MAX_TEXT_BYTES {
-            return Err(Error::invalid(format!("mpi: {} bytes are too many for a message to a rank", text.len())));
+            return Err(Error::invalid(format!(
+                "mpi: an invitation of {} bytes exceeds the limit of {MAX_TEXT_BYTES} bytes",
+                text.len()
+            )));
         }
         let mut message = [0; MESSAGE_BYTES];
         message[0] = kind;
@@ -99,10 +105,10 @@ impl Message {
         Ok(message)
     }
 
-    /// What came.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// It is none of this version.
+    /// The message is not one of this version.
     pub(crate) fn read(message: &[u8; MESSAGE_BYTES]) -> Result<Self> {
         let length = usize::from(u16::from_le_bytes([message[1], message[2]])).min(MAX_TEXT_BYTES);
         let text = String::from_utf8_lossy(&message[HEADER_BYTES..HEADER_BYTES + length]);
@@ -110,9 +116,9 @@ impl Message {
             1 => Ok(Self::Invitation(SessionInvitation::Worker(text.into_owned()))),
             kind @ (2 | 3) => Ok(Self::End(kind == 2)),
             4 => NodeInvitation::read(&text).map(|invitation| Self::Invitation(SessionInvitation::Node(invitation))),
-            kind => {
-                Err(Error::protocol(format!("mpi: rank 0 sends a message of kind {kind}: do all run one program?")))
-            }
+            kind => Err(Error::protocol(format!(
+                "mpi: rank 0 has sent a message of unknown kind {kind}; do all ranks run the same program?"
+            ))),
         }
     }
 }
@@ -133,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_read_as_they_were_written() {
+    fn messages_are_decoded_as_they_were_encoded() {
         let invitation = SessionInvitation::Worker("3:disco-1f:00ff".into());
         for message in
             [Message::Invitation(invitation), Message::Invitation(SessionInvitation::Node(node(3))), Message::End(true)]
@@ -144,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn joining_may_take_for_ever() {
+    fn an_unlimited_join_is_encoded_as_the_longest_time() {
         let message = Message::Invitation(SessionInvitation::Node(NodeInvitation { start: Duration::MAX, ..node(1) }));
         let Message::Invitation(SessionInvitation::Node(read)) = Message::read(&message.write().unwrap()).unwrap()
         else {
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_takes_as_many_addresses_as_it_has_room_for() {
+    fn an_invitation_has_as_many_addresses_as_fit() {
         let Message::Invitation(SessionInvitation::Node(read)) =
             Message::read(&Message::Invitation(SessionInvitation::Node(node(100))).write().unwrap()).unwrap()
         else {
@@ -163,18 +169,18 @@ mod tests {
         assert_eq!(read.addresses, node(19).addresses);
         assert_eq!(read.token, node(1).token);
         let long = Message::Invitation(SessionInvitation::Worker("a".repeat(510))).write().unwrap_err().to_string();
-        assert_eq!(long, "mpi: 510 bytes are too many for a message to a rank");
+        assert_eq!(long, "mpi: an invitation of 510 bytes exceeds the limit of 509 bytes");
     }
 
     #[test]
-    fn what_is_no_letter_is_refused_without_its_text() {
+    fn an_invalid_message_is_refused_with_an_error_that_does_not_quote_it() {
         let mut message = Message::Invitation(SessionInvitation::Node(node(1))).write().unwrap();
         message[3] = b'?';
         let error = Message::read(&message).unwrap_err().to_string();
-        assert_eq!(error, "mpi: a message that says where to join can't be read");
+        assert_eq!(error, "mpi: rank 0 has sent an invitation as a node that can't be parsed");
         message[0] = 9;
         let error = Message::read(&message).unwrap_err().to_string();
-        assert_eq!(error, "mpi: rank 0 sends a message of kind 9: do all run one program?");
+        assert_eq!(error, "mpi: rank 0 has sent a message of unknown kind 9; do all ranks run the same program?");
         assert!(!format!("{:?}", node(1)).contains("0123456789abcdef"));
     }
 }

@@ -1,31 +1,31 @@
-//! What MPI can't compute with, in numbers that it can: halves and eighths in f32, averages of integers in i64.
+//! Conversions for reductions that MPI does not support: 8-bit and 16-bit floats are reduced as f32, averages of integers as i64.
 //!
-//! Sums of widened numbers are rounded once, and averages of integers are exact and truncate toward zero: those of 64 bits are
-//! summed as two halves of 32.
+//! Sums of floats are rounded once, after the reduction. Averages of integers are exact and truncate toward zero: 64-bit
+//! integers are summed as two halves of 32 bits.
 
 use disco_core::{DType, Reduction};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// How the elements of a reduction go through MPI.
+/// The form in which elements are passed to MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As they are.
+    /// Unchanged.
     Native,
-    /// Each as so many numbers of this dtype.
+    /// Each element as this many numbers of this dtype.
     Wide(DType, usize),
 }
 
-/// Which reductions of integers a library computes wrongly. Open MPI 5.0.11 does not wrap sums of 8 and 16 bits around, on
-/// processors with AVX (100i8 + 100i8 = 127); Debian's MPICH 4.0.2 compares unsigned numbers as if they were signed.
+/// A set of reductions of integers that a library computes wrongly. On processors with AVX, Open MPI 5.0.11 saturates sums of 8
+/// and 16 bits instead of wrapping (100i8 + 100i8 = 127). Debian's MPICH 4.0.2 compares unsigned integers as signed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FaultyReductions(u128);
 
 impl FaultyReductions {
-    /// Looks at examples. `reduce` is the library's: it reduces elements to others in place.
+    /// Finds the faulty reductions by example. `reduce` calls the library: it reduces the first elements into the second ones.
     ///
     /// # Errors
-    /// Those of `reduce`.
+    /// Errors of `reduce`.
     pub(crate) fn find<E>(
         mut reduce: impl FnMut(DType, Reduction, &[u8], &mut [u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
@@ -45,12 +45,12 @@ impl FaultyReductions {
         Ok(faulty)
     }
 
-    /// As bytes, and back.
+    /// The set as bytes, for [`FaultyReductions::any`].
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0.to_ne_bytes()
     }
 
-    /// What any of several libraries computes wrongly.
+    /// The union of the encoded sets in `all`.
     pub(crate) fn any(all: &[u8]) -> Self {
         Self(all.as_chunks().0.iter().fold(0, |any, bytes| any | u128::from_ne_bytes(*bytes)))
     }
@@ -64,7 +64,8 @@ impl FaultyReductions {
     }
 }
 
-/// Whether wider numbers give the right result: those of 64 bits have none, but unsigned ones can be compared as signed ones.
+/// Whether a reduction can be computed in wider numbers. There are none for 64 bits, but unsigned 64-bit integers can be mapped
+/// to signed ones for comparisons.
 fn has_wider(dtype: DType, reduction: Reduction) -> bool {
     match dtype {
         DType::I64 => false,
@@ -73,7 +74,7 @@ fn has_wider(dtype: DType, reduction: Reduction) -> bool {
     }
 }
 
-/// As many elements as vector units take at once, of any size and sign. Those of two seeds have nothing to do with each other.
+/// Pseudo-random elements of all magnitudes and signs: enough of them to fill a vector register.
 fn examples(dtype: DType, seed: u64) -> Vec<u8> {
     let word = |index: u64| {
         let word = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -82,7 +83,7 @@ fn examples(dtype: DType, seed: u64) -> Vec<u8> {
     (0..128).flat_map(|index| word(index)[..dtype.size()].to_vec()).collect()
 }
 
-/// One element, reduced as integers of this size are here.
+/// The expected result of reducing two elements.
 fn expected_element(dtype: DType, reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8> {
     let (a, b) = (number(dtype, a), number(dtype, b));
     let result = match reduction {
@@ -116,7 +117,8 @@ pub(crate) fn form(dtype: DType, reduction: Reduction, faulty: FaultyReductions)
     }
 }
 
-/// Writes elements as wider numbers, so many for each. One number for an unsigned one of 64 bits keeps its order, not its value.
+/// Converts each element to `numbers` wider numbers. With one number, a `u64` becomes an `i64` with the same order but another
+/// value.
 pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
     match dtype {
         DType::U64 if numbers == 1 => each::<8, 8>(from, to, flip_sign),
@@ -132,12 +134,12 @@ pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
         DType::U32 => each::<4, 8>(from, to, |bytes| i64::from(u32::from_ne_bytes(bytes)).to_ne_bytes()),
         DType::I64 => each::<8, 16>(from, to, |bytes| split_halves(i64::from_ne_bytes(bytes).into())),
         DType::U64 => each::<8, 16>(from, to, |bytes| split_halves(u64::from_ne_bytes(bytes).into())),
-        // Never asked for: see `form`.
+        // `form` does not widen other dtypes.
         _ => {}
     }
 }
 
-/// Writes results back as elements; averages are over `ranks`.
+/// Converts results back to elements, and divides them by `ranks` for an average.
 pub(crate) fn narrow(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8], ranks: Option<usize>) {
     let float = |bytes: [u8; 4]| f32::from_ne_bytes(bytes) / ranks.unwrap_or(1) as f32;
     let int = |bytes: [u8; 8]| i64::from_ne_bytes(bytes) / ranks.unwrap_or(1) as i64;
@@ -156,7 +158,7 @@ pub(crate) fn narrow(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8], r
     }
 }
 
-/// Makes averages of sums that MPI has computed.
+/// Divides sums that MPI has computed by `ranks`.
 pub(crate) fn divide(dtype: DType, sums: &mut [u8], ranks: usize) {
     match dtype {
         DType::F32 => sums.as_chunks_mut().0.iter_mut().for_each(|bytes: &mut [u8; 4]| {
@@ -169,7 +171,7 @@ pub(crate) fn divide(dtype: DType, sums: &mut [u8], ranks: usize) {
     }
 }
 
-/// float8's own conversion knows no infinity.
+/// Converts with infinity, which the conversion of the crate `float8` saturates.
 fn to_f8e5m2(value: f32) -> u8 {
     match value {
         f32::INFINITY => 0x7c,
@@ -184,12 +186,12 @@ fn each<const N: usize, const M: usize>(from: &[u8], to: &mut [u8], convert: imp
     }
 }
 
-/// What is in the order of signed numbers as this is in that of unsigned ones, and the other way round.
+/// Flips the highest bit, which maps the order of `u64` to the order of `i64`, and back.
 fn flip_sign(bytes: [u8; 8]) -> [u8; 8] {
     (u64::from_ne_bytes(bytes) ^ 1 << 63).to_ne_bytes()
 }
 
-/// The upper and the lower 32 bits, so that sums of each fit 64.
+/// The upper and the lower 32 bits as 64-bit integers, whose sums don't overflow.
 fn split_halves(value: i128) -> [u8; 16] {
     let (upper, lower) = ((value >> 32) as i64, (value & 0xffff_ffff) as i64);
     let mut bytes = [0; 16];
@@ -226,15 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_widened_comes_back() {
+    fn narrow_inverts_widen() {
         let faulty = FaultyReductions::find(library(|_, _, _, _| Some(0))).unwrap();
         for (dtype, reduction) in DType::all().flat_map(|dtype| [(dtype, Reduction::Avg), (dtype, Reduction::Min)]) {
             let Form::Wide(wide, numbers) = form(dtype, reduction, faulty) else { continue };
-            // Which has no average.
+            // Bool has no average.
             if dtype == DType::Bool {
                 continue;
             }
-            // No pattern is a NaN's, which may change.
+            // None of the patterns is a NaN, whose bits may change.
             let bytes: Vec<u8> = (0..10 * dtype.size()).map(|at| (at * 7 % 100) as u8).collect();
             let mut widened = vec![0; bytes.len() / dtype.size() * wide.size() * numbers];
             widen(dtype, numbers, &bytes, &mut widened);
@@ -244,7 +246,7 @@ mod tests {
         }
     }
 
-    /// A library that computes as this crate does, unless `other` has another result for an element.
+    /// A library that computes the expected results, unless `other` returns another one.
     fn library(
         other: impl Fn(DType, Reduction, i128, i128) -> Option<i128>,
     ) -> impl FnMut(DType, Reduction, &[u8], &mut [u8]) -> Result<(), ()> {
@@ -258,7 +260,7 @@ mod tests {
         }
     }
 
-    /// The reductions of integers that go as wider numbers.
+    /// The reductions of integers that are computed in wider numbers.
     fn wide(faulty: FaultyReductions) -> Vec<(DType, Reduction)> {
         let integers = DType::all().filter(|dtype| !dtype.is_float() && *dtype != DType::Bool);
         let reductions = [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max];
@@ -267,9 +269,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_library_gets_wrong_is_found() {
+    fn faulty_reductions_are_found_and_computed_in_wider_numbers() {
         assert_eq!(wide(FaultyReductions::find(library(|_, _, _, _| None)).unwrap()), []);
-        // As MPICH 4.0.2 of Debian.
+        // Like MPICH 4.0.2 of Debian.
         let compares_as_signed = |dtype: DType, reduction, a: i128, b: i128| {
             let bits = 8 * dtype.size();
             let signed = |number: i128| if number >> (bits - 1) == 1 { number - (1 << bits) } else { number };
@@ -283,7 +285,7 @@ mod tests {
         let unsigned = [DType::U8, DType::U16, DType::U32, DType::U64];
         let orders = |dtype| [(dtype, Reduction::Min), (dtype, Reduction::Max)];
         assert_eq!(wide(FaultyReductions::find(library(compares_as_signed)).unwrap()), unsigned.map(orders).concat());
-        // As Open MPI 5.0.11 on processors with AVX.
+        // Like Open MPI 5.0.11 on processors with AVX.
         let saturates = |dtype: DType, reduction, a: i128, b: i128| {
             let bits = 8 * dtype.size();
             let least = if is_signed(dtype) { -1 << (bits - 1) } else { 0 };

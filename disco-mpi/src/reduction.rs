@@ -1,4 +1,4 @@
-//! Reductions, of numbers that MPI knows and of others.
+//! Reductions, of dtypes that MPI supports and of others.
 
 #![allow(unsafe_code)]
 
@@ -13,26 +13,30 @@ use crate::communicator::{COLLECTIVE_TAG, Communicator, call};
 use crate::numbers::{self, Form};
 use crate::span::{MAX_COUNT, Span};
 
-/// The most ranks that reduce-scatter by messages between all pairs. Measured with f32 on 2 processors, 2 ranks, µs at 16 KiB,
-/// 256 KiB and 4 MiB: Open MPI 5.0.11 3.9, 22, 536 (its own 8.9, 58, 1210), MPICH 5.0.2 5.5, 41, 764 (10, 57, 862), Intel MPI
-/// 2021.18 3.5, 27, 617 (4.3, 52, 832). With 4 ranks both are about as fast; with many, messages are too many.
+/// The most ranks that reduce-scatter with messages between all pairs. With more ranks the number of messages is too large.
+///
+/// Measured with f32 and 2 ranks on 2 processors, in µs at 16 KiB, 256 KiB and 4 MiB, with MPI's own reduce-scatter in
+/// parentheses: Open MPI 5.0.11 3.9, 22, 536 (8.9, 58, 1210); MPICH 5.0.2 5.5, 41, 764 (10, 57, 862); Intel MPI 2021.18
+/// 3.5, 27, 617 (4.3, 52, 832). With 4 ranks the times are about equal.
 const MAX_PAIRWISE_RANKS: usize = 8;
-/// Bytes of a piece of these messages.
+/// Size of the pieces of these messages.
 const PAIRWISE_PIECE_BYTES: usize = 256 << 10;
-/// Bytes of wider numbers at a time.
+/// Size of the pieces of reductions in wider numbers.
 const WIDE_PIECE_BYTES: usize = 4 << 20;
-/// Who gets the result of a reduction.
+
+/// The ranks that get the result of a reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Destination {
+    /// All ranks get the whole result.
     All,
+    /// This rank gets the whole result.
     Root(usize),
-    /// Each a block.
+    /// Each rank gets a block.
     Blocks,
 }
 
 impl<A: Abi> Communicator<A> {
-    /// Reduces `src` to `dst`, which begin at the same place where that is done in place, and which is empty where this rank
-    /// gets nothing.
+    /// Reduces `src` to `dst`. In place, both begin at the same address. `dst` is empty if this rank gets no result.
     pub(crate) fn reduce(
         &mut self,
         op: &Op,
@@ -60,7 +64,7 @@ impl<A: Abi> Communicator<A> {
         Ok(())
     }
 
-    /// The same, a piece at a time, with `numbers` of `wide` for each element.
+    /// Like [`Communicator::reduce`], with each element converted to `numbers` numbers of dtype `wide`, one piece after another.
     fn reduce_wide(
         &mut self,
         op: &Op,
@@ -95,7 +99,7 @@ impl<A: Abi> Communicator<A> {
         Ok(())
     }
 
-    /// The same for numbers that MPI knows.
+    /// Like [`Communicator::reduce`], for a dtype that MPI supports.
     fn reduce_native(
         &mut self,
         op: &Op,
@@ -134,7 +138,7 @@ impl<A: Abi> Communicator<A> {
             }),
             Destination::Blocks if size <= MAX_PAIRWISE_RANKS || src.bytes > most => {
                 let mine = src.block(me, size);
-                // In place, the first block is another rank's until it is sent.
+                // In place, the first block belongs to another rank until it is sent, so the result is made in block `me`.
                 let sum = if is_in_place { mine } else { dst };
                 if !is_in_place {
                     sum.copy(mine);
@@ -153,8 +157,8 @@ impl<A: Abi> Communicator<A> {
         }
     }
 
-    /// Reduces this rank's block of all ranks to `sum`, which has its own already: each piece of a block goes to its rank, which
-    /// computes.
+    /// Reduces this rank's block of all ranks to `sum`, which has this rank's own block already. Ranks send each piece of a
+    /// block to the rank of the block, which reduces it.
     fn sum_blocks(
         &mut self,
         op: &Op,
@@ -174,7 +178,7 @@ impl<A: Abi> Communicator<A> {
             self.pass(op, &sends, &recvs, COLLECTIVE_TAG)?;
             for (_, part) in recvs {
                 let count = (piece.bytes / width) as c_int;
-                // SAFETY: both have so many elements; they are this rank's.
+                // SAFETY: both spans have `count` elements, and belong to this rank.
                 let code =
                     unsafe { (self.mpi.table.reduce_local)(part.read(), piece.write(), count, number, function) };
                 self.mpi.about.check("MPI_Reduce_local", code)?;
