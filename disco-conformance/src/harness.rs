@@ -25,7 +25,7 @@ pub trait Harness: Debug + Send + Sync {
     ///
     /// # Errors
     /// The session's own.
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>>;
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>>;
 
     /// Results of arbitrary numbers are bit-identical across ranks and runs, and NaN wins in min and max. Otherwise they are
     /// compared within a tolerance by dtype and number of ranks.
@@ -40,7 +40,7 @@ pub trait Harness: Debug + Send + Sync {
 
     /// How long one check may take in one world: reached by broken backends only, which need not honour the deadline of
     /// their collectives. 2 minutes.
-    fn patience(&self) -> Duration {
+    fn check_timeout(&self) -> Duration {
         Duration::from_secs(120)
     }
 
@@ -60,7 +60,7 @@ pub trait Harness: Debug + Send + Sync {
 /// What a session must be like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Wish {
+pub struct SessionSpec {
     /// Workers and groups.
     pub world: World,
     /// Ranks compare what they call before each collective.
@@ -69,7 +69,7 @@ pub struct Wish {
     pub collective_deadline: Duration,
 }
 
-impl Wish {
+impl SessionSpec {
     /// A plain session of this world.
     pub fn new(world: World) -> Self {
         Self { world, check: false, collective_deadline: Duration::from_secs(60) }

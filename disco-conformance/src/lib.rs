@@ -16,15 +16,15 @@ mod fetched;
 mod harness;
 pub mod lane;
 mod oracle;
-mod patience;
 mod pattern;
 mod require;
 mod runner;
 mod threads;
+mod timeout;
 
 pub use check::{Check, Outcome};
 pub use fetched::{nvrtc, nvrtc_13};
-pub use harness::{Harness, Wish};
+pub use harness::{Harness, SessionSpec};
 pub use pattern::Pattern;
 pub use require::Required;
 pub use runner::Runner;

@@ -33,21 +33,21 @@ pub struct Runner {
     elsewhere: Vec<&'static str>,
     names: Vec<String>,
     trials: Vec<Trial>,
-    judged: Vec<Judged>,
+    suites: Vec<SuiteRun>,
     expected: HashMap<&'static str, usize>,
 }
 
 /// One backend's suite in this run.
 #[derive(Debug)]
-struct Judged {
+struct SuiteRun {
     name: String,
     suite: Arc<communicator::Suite>,
-    counts: Arc<Counts>,
+    counts: Arc<OutcomeCounts>,
 }
 
 /// What became of its checks.
 #[derive(Debug, Default)]
-struct Counts {
+struct OutcomeCounts {
     executed: AtomicUsize,
     skipped: AtomicUsize,
 }
@@ -64,7 +64,7 @@ impl Runner {
         let (name, absent) = (harness.name().to_owned(), harness.probe().err());
         let is_required = self.required.contains(&name);
         let suite = Arc::new(communicator::Suite::new(Arc::new(harness)));
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<OutcomeCounts>::default();
         let trial = |check: Check| {
             let (suite, counts, absent) = (suite.clone(), counts.clone(), absent.clone());
             Trial::ignorable_test(format!("{name}::{}", check.name()), move || match (absent, is_required) {
@@ -75,7 +75,7 @@ impl Runner {
         };
         self.trials.extend(communicator::Suite::checks().into_iter().map(trial));
         self.names.push(name.clone());
-        self.judged.push(Judged { name, suite, counts });
+        self.suites.push(SuiteRun { name, suite, counts });
         self
     }
 
@@ -86,7 +86,7 @@ impl Runner {
         let suite = Arc::new(lane::Suite::new(Arc::new(harness)));
         self.trials.extend(lane::Suite::checks().into_iter().map(|check| {
             let (suite, test) = (suite.clone(), format!("{name}::{}", check.name()));
-            Trial::ignorable_test(test, move || Counts::default().completion(suite.run(&check)))
+            Trial::ignorable_test(test, move || OutcomeCounts::default().completion(suite.run(&check)))
         }));
         self.names.push(name);
         self
@@ -131,7 +131,7 @@ impl Runner {
             println!("no check has `{filter}` in its name; the names start with {}", self.names.join("::, ") + "::");
         }
         let mut is_good = true;
-        for Judged { name, suite, counts } in &self.judged {
+        for SuiteRun { name, suite, counts } in &self.suites {
             if let Err(error) = suite.close() {
                 println!("{name}: {error}");
                 is_good = false;
@@ -144,7 +144,7 @@ impl Runner {
     }
 }
 
-impl Counts {
+impl OutcomeCounts {
     /// Whether nothing was skipped and this many sub-cases were executed; says it where not.
     fn are(&self, name: &str, expected: usize) -> bool {
         let (executed, skipped) = (self.executed.load(Ordering::Relaxed), self.skipped.load(Ordering::Relaxed));

@@ -7,7 +7,7 @@ use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Result, Session, WorkerRange, World};
 
-use crate::harness::{Harness, Wish};
+use crate::harness::{Harness, SessionSpec};
 
 /// The harness of a backend whose ranks are threads of the test program: 1, 2, 3 and 7 of them, and 4 in 2 groups.
 #[derive(Clone, Debug)]
@@ -59,12 +59,12 @@ impl Harness for ThreadSessions {
         self.worlds.clone()
     }
 
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let mut config = WorkerConfig::new(wish.world);
-        (config.check, config.collective_deadline) = (wish.check, wish.collective_deadline);
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let mut config = WorkerConfig::new(spec.world);
+        (config.check, config.collective_deadline) = (spec.check, spec.collective_deadline);
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-        let lane = ThreadLane::new(WorkerRange::new(0..wish.world.size() as u32), Arc::default(), run);
-        Ok(Box::new(LaneSession::start(wish.world, vec![Arc::new(lane)], Deadlines::default())?))
+        let lane = ThreadLane::new(WorkerRange::new(0..spec.world.size() as u32), Arc::default(), run);
+        Ok(Box::new(LaneSession::start(spec.world, vec![Arc::new(lane)], Deadlines::default())?))
     }
 
     fn is_exact(&self) -> bool {

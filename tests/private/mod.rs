@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use disco::{Backend, Builder, Communicator, Probe, Result, Session, Unavailable, World};
-use disco_conformance::{Harness, Wish};
+use disco_conformance::{Harness, SessionSpec};
 use disco_core::shared_memory::Arena;
 use disco_core::{ConnectParams, Link, backend::Rendezvous};
 
@@ -32,9 +32,9 @@ impl Harness for Private {
         [(2, 1), (3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap()).to_vec()
     }
 
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let builder = Builder::threads(wish.world.size()).groups(wish.world.groups()).check(wish.check);
-        Ok(Box::new(builder.collective_deadline(wish.collective_deadline).start()?))
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let builder = Builder::threads(spec.world.size()).groups(spec.world.groups()).check(spec.check);
+        Ok(Box::new(builder.collective_deadline(spec.collective_deadline).start()?))
     }
 
     fn is_exact(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use disco_core::{DType, Result, Tensor, WorkerContext};
 
-use super::stage;
+use super::fixture;
 
 /// Elements behind each window.
 const GUARD: usize = 3;
@@ -34,7 +34,7 @@ impl Buffer {
             false => ctx.empty(dtype, shape)?,
         };
         let window = whole.window(offset, [count as i64])?;
-        stage::upload(ctx, &whole, &guarded(&window, &content, whole.byte_len()))?;
+        fixture::upload(ctx, &whole, &guarded(&window, &content, whole.byte_len()))?;
         Ok(Self { whole, window, content })
     }
 
@@ -50,7 +50,7 @@ impl Buffer {
 
     /// The bytes of the window now, and what is wrong with the guards, if anything.
     pub(crate) fn read(&self, ctx: &mut WorkerContext) -> Result<(Vec<u8>, Option<String>)> {
-        let bytes = stage::download(ctx, &self.whole)?;
+        let bytes = fixture::download(ctx, &self.whole)?;
         let range = self.window.byte_range();
         let window = bytes[range.clone()].to_vec();
         let touched = (0..range.start).chain(range.end..bytes.len()).find(|at| bytes[*at] != POISON);

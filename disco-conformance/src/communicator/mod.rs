@@ -13,10 +13,10 @@
 mod behaviour;
 mod buffer;
 mod collective;
+mod fixture;
 mod mixed;
 mod part;
 mod scenario;
-mod stage;
 mod suite;
 mod table;
 mod transfer;

@@ -52,7 +52,7 @@ impl Part {
     ///
     /// # Errors
     /// The tensors can't be copied to the host.
-    pub(crate) fn look(&self, ctx: &mut WorkerContext, dtype: DType) -> Result<Seen> {
+    pub(crate) fn inspect(&self, ctx: &mut WorkerContext, dtype: DType) -> Result<Seen> {
         let mut seen = Seen { wrong: None, result: Vec::new() };
         for (name, buffer, want) in &self.wants {
             let (bytes, touched) = buffer.read(ctx)?;

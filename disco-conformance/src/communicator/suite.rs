@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use disco_core::sync;
 use disco_core::{DType, DataPlane, Error, OpKind, Result, Session, SessionExt, WorkerId, World};
 
+use super::fixture::Scope;
 use super::scenario::{self, Scenario};
-use super::stage::Scope;
 use super::table::{self, Row};
 use super::verdict::Verdict;
 use super::worker::{ROW, SUPPORTS};
 use crate::check::{Check, Outcome};
-use crate::harness::{Harness, Wish};
-use crate::patience::block_on;
+use crate::harness::{Harness, SessionSpec};
+use crate::timeout::block_on;
 
 /// Every check of one backend in one kind of session. Checks may run on several threads at once; each has a session to
 /// itself, and sessions are used again as long as nothing failed in them. A check that fails in a used session runs once more in a new
@@ -29,14 +29,14 @@ pub struct Suite {
 
 /// A session that waits for its next check.
 struct Used {
-    wish: Wish,
+    spec: SessionSpec,
     session: Box<dyn Session>,
     /// The last check in it.
     last: String,
 }
 
 /// What is wrong, in words.
-pub(super) type Wrong<T> = std::result::Result<T, String>;
+pub(super) type CheckResult<T> = std::result::Result<T, String>;
 
 impl Suite {
     /// The suite of a harness. Nothing starts before a check is run.
@@ -76,7 +76,7 @@ impl Suite {
         if broken.is_empty() { Ok(()) } else { Err(Error::state(broken.join("\n"))) }
     }
 
-    fn run_row(&self, row: &Row, name: &str) -> Wrong<Outcome> {
+    fn run_row(&self, row: &Row, name: &str) -> CheckResult<Outcome> {
         let mut executed = 0;
         for world in self.worlds_for(row) {
             let scopes = || {
@@ -86,7 +86,7 @@ impl Suite {
                     Scope::Split => world.size() > 1 && !row.is_large(),
                 })
             };
-            let ran = self.in_session(name, Wish::new(world), async |session| {
+            let ran = self.in_session(name, SessionSpec::new(world), async |session| {
                 let mut executed = 0;
                 for (index, scope) in scopes() {
                     let run = self.runs.fetch_add(1, Ordering::Relaxed);
@@ -120,15 +120,15 @@ impl Suite {
         }
     }
 
-    fn run_scenario(&self, scenario: Scenario, name: &str) -> Wrong<Outcome> {
+    fn run_scenario(&self, scenario: Scenario, name: &str) -> CheckResult<Outcome> {
         if let Some(reason) = scenario.is_beyond(&*self.harness) {
             return Ok(Outcome::Skipped { reason });
         }
         let worlds: Vec<World> = self.harness.worlds().into_iter().filter(|world| world.size() > 1).collect();
         let mut executed = 0;
         for world in &worlds {
-            let wish = scenario.wish(*world);
-            let ran = self.in_session(name, wish, async |session| {
+            let spec = scenario.spec(*world);
+            let ran = self.in_session(name, spec, async |session| {
                 let run = self.runs.fetch_add(1, Ordering::Relaxed);
                 match lacking(session, scenario.needs()).await.map_err(|error| error.to_string())? {
                     Some(reason) => Ok(Err(reason)),
@@ -148,23 +148,28 @@ impl Suite {
 
     /// Runs `body` in a session of the pool, which no other check uses meanwhile. A failure in a used session counts only if `body` also
     /// fails in a new one.
-    fn in_session<T>(&self, check: &str, wish: Wish, body: impl AsyncFn(&dyn Session) -> Wrong<T>) -> Wrong<T> {
+    fn in_session<T>(
+        &self,
+        check: &str,
+        spec: SessionSpec,
+        body: impl AsyncFn(&dyn Session) -> CheckResult<T>,
+    ) -> CheckResult<T> {
         let place = |why: String| {
-            let (size, groups) = (wish.world.size(), wish.world.groups());
+            let (size, groups) = (spec.world.size(), spec.world.groups());
             let groups = if groups > 1 { format!(" in {groups} groups") } else { String::new() };
             format!("{size} workers{groups}: {why}")
         };
         let mut suspicion = None;
-        if let Some(Used { session, last, .. }) = self.used(&wish) {
+        if let Some(Used { session, last, .. }) = self.used(&spec) {
             match self.attempt(&*session, &body) {
                 Ok(result) => {
-                    self.keep(check, wish, session);
+                    self.keep(check, spec, session);
                     return Ok(result);
                 }
                 Err(why) => suspicion = Some((last, why)),
             }
         }
-        let session = self.session(&wish).map_err(|error| place(error.to_string()))?;
+        let session = self.session(&spec).map_err(|error| place(error.to_string()))?;
         let result = self.attempt(&*session, &body).map_err(place)?;
         if let Some((last, why)) = suspicion {
             let why = place(why);
@@ -172,13 +177,13 @@ impl Suite {
                 "`{check}` passes in a new session, and fails in one that `{last}` has left broken: {why}"
             ));
         }
-        self.keep(check, wish, session);
+        self.keep(check, spec, session);
         Ok(result)
     }
 
     /// Runs `body`, after which the session must answer.
-    fn attempt<T>(&self, session: &dyn Session, body: &impl AsyncFn(&dyn Session) -> Wrong<T>) -> Wrong<T> {
-        let limit = self.harness.patience();
+    fn attempt<T>(&self, session: &dyn Session, body: &impl AsyncFn(&dyn Session) -> CheckResult<T>) -> CheckResult<T> {
+        let limit = self.harness.check_timeout();
         let ended = async {
             let result = body(session).await?;
             session.sync_all().await.map_err(|error| format!("the session is broken afterwards: {error}"))?;
@@ -187,20 +192,20 @@ impl Suite {
         block_on(ended, limit).unwrap_or_else(|| Err(format!("no end after {limit:?}")))
     }
 
-    fn keep(&self, check: &str, wish: Wish, session: Box<dyn Session>) {
-        sync::lock(&self.idle).push(Used { wish, session, last: check.to_owned() });
+    fn keep(&self, check: &str, spec: SessionSpec, session: Box<dyn Session>) {
+        sync::lock(&self.idle).push(Used { spec, session, last: check.to_owned() });
     }
 
-    fn used(&self, wish: &Wish) -> Option<Used> {
+    fn used(&self, spec: &SessionSpec) -> Option<Used> {
         let mut idle = sync::lock(&self.idle);
-        let at = idle.iter().position(|used| used.wish == *wish)?;
+        let at = idle.iter().position(|used| used.spec == *spec)?;
         Some(idle.swap_remove(at))
     }
 
-    fn session(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let session = self.harness.start(wish)?;
-        let connect = || format!("init_ccl: no end after {:?}", self.harness.patience());
-        block_on(session.init_ccl(self.harness.backend(), &self.harness.devices()), self.harness.patience())
+    fn session(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let session = self.harness.start(spec)?;
+        let connect = || format!("init_ccl: no end after {:?}", self.harness.check_timeout());
+        block_on(session.init_ccl(self.harness.backend(), &self.harness.devices()), self.harness.check_timeout())
             .unwrap_or_else(|| Err(Error::invalid(connect())))?;
         Ok(session)
     }

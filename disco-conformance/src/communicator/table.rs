@@ -6,8 +6,8 @@ use disco_core::{DType, OpKind, Reduction, Result};
 
 use super::behaviour::{self, Behaviour};
 use super::collective::Collective;
+use super::fixture::Fixture;
 use super::mixed::Mixed;
-use super::stage::Stage;
 use super::transfer::{Pattern, Transfer};
 use super::verdict::Verdict;
 
@@ -57,12 +57,12 @@ impl Row {
     ///
     /// # Errors
     /// The communicator's own.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
         match self {
-            Self::Collective(collective) => collective.run(stage),
-            Self::Transfer(transfer) => transfer.run(stage),
-            Self::Behaviour(behaviour) => behaviour.run(stage),
-            Self::Mixed(mixed) => mixed.run(stage),
+            Self::Collective(collective) => collective.run(fixture),
+            Self::Transfer(transfer) => transfer.run(fixture),
+            Self::Behaviour(behaviour) => behaviour.run(fixture),
+            Self::Mixed(mixed) => mixed.run(fixture),
         }
     }
 }

@@ -3,8 +3,8 @@
 use disco_core::{DType, Error, Op, OpKind, Result};
 
 use super::buffer::{Buffer, POISON};
+use super::fixture::{Fixture, rank};
 use super::part::{Part, Want};
-use super::stage::{Stage, rank};
 use super::verdict::{Tally, Verdict};
 use crate::oracle::random;
 
@@ -103,25 +103,25 @@ impl Transfer {
     ///
     /// # Errors
     /// The communicator's own.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        let capabilities = stage.comm()?.capabilities();
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        let capabilities = fixture.comm()?.capabilities();
         if ![OpKind::Send, OpKind::Recv].iter().all(|kind| capabilities.supports(*kind, self.dtype, None)) {
-            return self.refused(stage);
+            return self.refused(fixture);
         }
-        let (me, size) = stage.seat()?;
+        let (me, size) = fixture.rank_and_size()?;
         let mut tally = Tally::default();
         for (index, count) in COUNTS.into_iter().enumerate() {
-            let wrong = self.run_one(stage, (me, size), count, [0, 1, 3][index % 3])?;
+            let wrong = self.run_one(fixture, (me, size), count, [0, 1, 3][index % 3])?;
             tally.count(wrong.map(|wrong| format!("x {count}, rank {me} of {size}: {wrong}")), &[]);
         }
-        Ok(tally.verdict(stage.color))
+        Ok(tally.verdict(fixture.color))
     }
 
-    fn refused(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        let (me, _) = stage.seat()?;
-        let (src, dst) = (stage.tensor(self.dtype, &[0; 8])?, stage.tensor(self.dtype, &[0; 8])?);
+    fn refused(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        let (me, _) = fixture.rank_and_size()?;
+        let (src, dst) = (fixture.tensor(self.dtype, &[0; 8])?, fixture.tensor(self.dtype, &[0; 8])?);
         let group = [Op::Send { src, to: rank(me) }, Op::Recv { dst, from: rank(me) }];
-        Ok(match stage.enqueue(&group) {
+        Ok(match fixture.enqueue(&group) {
             Err(error @ Error::Unsupported { .. }) => Verdict::Skipped(error.to_string()),
             Err(other) => Verdict::Wrong(format!("expected to be unsupported, got: {other}")),
             Ok(()) => Verdict::Wrong("ran, although the capabilities lack it".into()),
@@ -130,16 +130,16 @@ impl Transfer {
 
     fn run_one(
         &self,
-        stage: &mut Stage<'_>,
+        fixture: &mut Fixture<'_>,
         (me, size): (usize, usize),
         count: usize,
         offset: usize,
     ) -> Result<Option<String>> {
         let mut wrong = None;
         for steps in self.pattern.groups(me, size) {
-            let part = self.part(stage, steps, (me, count), offset, 0)?;
-            stage.enqueue(&part.ops)?;
-            wrong = wrong.or(part.look(stage.ctx, self.dtype)?.wrong);
+            let part = self.part(fixture, steps, (me, count), offset, 0)?;
+            fixture.enqueue(&part.ops)?;
+            wrong = wrong.or(part.inspect(fixture.ctx, self.dtype)?.wrong);
         }
         Ok(wrong)
     }
@@ -150,7 +150,7 @@ impl Transfer {
     /// There is no room.
     pub(crate) fn part(
         &self,
-        stage: &mut Stage<'_>,
+        fixture: &mut Fixture<'_>,
         steps: Vec<Step>,
         (me, count): (usize, usize),
         offset: usize,
@@ -165,7 +165,7 @@ impl Transfer {
                 true => (message(me, step.peer, step.number), Want::Unchanged),
                 false => (vec![POISON; count * self.dtype.size()], Want::Bytes(message(step.peer, me, step.number))),
             };
-            let buffer = stage.buffer(self.dtype, content, offset)?;
+            let buffer = fixture.buffer(self.dtype, content, offset)?;
             part.push(step.op(&buffer), step.words(), buffer, want);
         }
         Ok(part)

@@ -4,10 +4,10 @@
 //! What the workers do is a [`Role`], by name, so that a lane to processes can start a worker with the name of its role.
 
 mod cases;
+mod fixture;
 mod frames;
-mod heard;
+mod recorded;
 mod role;
-mod stage;
 mod suite;
 
 pub use role::{Role, play};

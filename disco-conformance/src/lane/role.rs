@@ -14,7 +14,7 @@ use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Store, Value, W
 use super::frames::{fingerprint, range};
 
 /// How long a worker waits for what the suite promised it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What every worker of a lane does.
 #[non_exhaustive]
@@ -90,7 +90,7 @@ pub fn play(role: Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result
     let mut player = Player { role, worker, frames: 0, store: endpoint.link().store() };
     match role {
         Role::AwaitAbort => {
-            let cause = hear_abort(&endpoint)?;
+            let cause = wait_for_abort(&endpoint)?;
             endpoint.reply(0, Ok(Value::from(&*cause)))?;
         }
         Role::Notify => endpoint.link().notify(Notice::Failed { epoch: 0, failure: failure(worker, 4) }),
@@ -136,7 +136,7 @@ impl Player {
             (Role::Stick, _) if self.frames == 1 && !self.worker.index().is_multiple_of(2) => {
                 let activity = link.activity();
                 activity.enter(activity.intern("f"));
-                thread::sleep(PATIENCE);
+                thread::sleep(WAIT_LIMIT);
                 Ok(Value::None)
             }
             (Role::Recover, command) => {
@@ -165,7 +165,7 @@ impl Player {
         store.set(&key(me), &[me as u8])?;
         let mut met = Vec::new();
         for worker in range(command) {
-            met.extend(store.wait(&key(worker), PATIENCE)?);
+            met.extend(store.wait(&key(worker), WAIT_LIMIT)?);
         }
         store.add(&format!("meeting {seq}"), 1)?;
         Ok(Value::from(met))
@@ -173,16 +173,16 @@ impl Player {
 }
 
 /// Waits for the abort of the session.
-fn hear_abort(endpoint: &impl Endpoint) -> Result<Arc<str>> {
-    let (tell, told) = mpsc::channel();
-    let ear: Arc<dyn Abort> = Arc::new(Ear(Mutex::new(tell)));
-    endpoint.link().on_abort(&ear);
-    told.recv_timeout(PATIENCE).map_err(|_| Error::invalid("no abort was heard"))
+fn wait_for_abort(endpoint: &impl Endpoint) -> Result<Arc<str>> {
+    let (sender, receiver) = mpsc::channel();
+    let sender: Arc<dyn Abort> = Arc::new(AbortSender(Mutex::new(sender)));
+    endpoint.link().on_abort(&sender);
+    receiver.recv_timeout(WAIT_LIMIT).map_err(|_| Error::invalid("no abort arrived"))
 }
 
-struct Ear(Mutex<mpsc::Sender<Arc<str>>>);
+struct AbortSender(Mutex<mpsc::Sender<Arc<str>>>);
 
-impl Abort for Ear {
+impl Abort for AbortSender {
     fn abort(&self, cause: &Arc<str>) {
         // Nobody listens any more after the first one.
         _ = sync::lock(&self.0).send(cause.clone());

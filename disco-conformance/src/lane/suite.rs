@@ -12,7 +12,7 @@ use super::role::Role;
 use crate::check::{Check, Outcome};
 
 /// How long one case may take.
-const LIMIT: Duration = Duration::from_secs(120);
+const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a new lane adds to be judged. No cases.
 pub trait Harness: Debug + Send + Sync {
@@ -26,7 +26,7 @@ pub trait Harness: Debug + Send + Sync {
     fn lane(&self, workers: WorkerRange, role: Role) -> Result<Box<dyn Channel>>;
 
     /// How long anything may take that must happen: reached by broken lanes only. 30 s.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(30)
     }
 }
@@ -57,13 +57,13 @@ impl Suite {
     }
 
     fn run_case(&self, case: &'static Case) -> Outcome {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let harness = self.harness.clone();
-        let started = thread::Builder::new().name(case.name.into()).spawn(move || tell.send((case.run)(&*harness)));
-        let ran = match (started, told.recv_timeout(LIMIT)) {
+        let started = thread::Builder::new().name(case.name.into()).spawn(move || sender.send((case.run)(&*harness)));
+        let ran = match (started, receiver.recv_timeout(CASE_TIMEOUT)) {
             (Err(error), _) => Err(format!("no thread: {error}")),
             (_, Ok(ran)) => ran,
-            (_, Err(mpsc::RecvTimeoutError::Timeout)) => Err(format!("no end after {LIMIT:?}")),
+            (_, Err(mpsc::RecvTimeoutError::Timeout)) => Err(format!("no end after {CASE_TIMEOUT:?}")),
             (_, Err(mpsc::RecvTimeoutError::Disconnected)) => Err("the controller's side panicked".into()),
         };
         match ran {

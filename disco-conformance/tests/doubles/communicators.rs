@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use disco_channel::threads::ThreadLane;
 use disco_conformance::communicator::Suite;
-use disco_conformance::{Harness, Outcome, Wish};
+use disco_conformance::{Harness, Outcome, SessionSpec};
 use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Result, Session, WorkerRange, World};
@@ -17,7 +17,7 @@ use crate::lossy::Fault;
 struct Doubled {
     name: String,
     exact: bool,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Harness for Doubled {
@@ -33,21 +33,21 @@ impl Harness for Doubled {
         [1, 3].map(|workers| World::new(workers, 1).unwrap()).to_vec()
     }
 
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let mut config = WorkerConfig::new(wish.world);
-        config.check = wish.check;
-        config.collective_deadline = wish.collective_deadline;
-        let workers = WorkerRange::new(0..wish.world.size() as u32);
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let mut config = WorkerConfig::new(spec.world);
+        config.check = spec.check;
+        config.collective_deadline = spec.collective_deadline;
+        let workers = WorkerRange::new(0..spec.world.size() as u32);
         let lane =
             ThreadLane::new(workers, Arc::default(), move |worker, endpoint| worker::run(worker, config, endpoint));
         // Whoever hangs is not waited for.
         let close = Duration::from_millis(10);
         let deadlines = Deadlines::default().with_close(close);
-        Ok(Box::new(LaneSession::start(wish.world, vec![Arc::new(lane)], deadlines)?))
+        Ok(Box::new(LaneSession::start(spec.world, vec![Arc::new(lane)], deadlines)?))
     }
 
-    fn patience(&self) -> Duration {
-        self.patience
+    fn check_timeout(&self) -> Duration {
+        self.timeout
     }
 
     fn is_exact(&self) -> bool {
@@ -60,8 +60,8 @@ impl Harness for Doubled {
 }
 
 fn outcome(fault: Fault, exact: bool, name: &str) -> Outcome {
-    let patience = Duration::from_secs(if matches!(fault, Fault::Hangs | Fault::IsDeaf) { 1 } else { 60 });
-    let suite = Suite::new(Arc::new(Doubled { name: format!("{fault:?}"), exact, patience }));
+    let timeout = Duration::from_secs(if matches!(fault, Fault::Hangs | Fault::IsDeaf) { 1 } else { 60 });
+    let suite = Suite::new(Arc::new(Doubled { name: format!("{fault:?}"), exact, timeout }));
     let check = Suite::checks().into_iter().find(|check| check.name() == name).unwrap();
     suite.run(&check)
 }
@@ -94,9 +94,9 @@ fn another_reduction_is_found_in_every_dtype() {
         let found = why(Fault::SwapsReduction, &format!("all_reduce::{dtype}::max"));
         assert_says(&found, &["3 workers", "max", "element"]);
     }
-    let quiet = why(Fault::SwapsReduction, "mismatch::reduction::is_told_by_the_backend");
+    let quiet = why(Fault::SwapsReduction, "mismatch::reduction::is_detected_by_the_backend");
     assert_says(&quiet, &["ranks differ in the reduction, and sync_all gives Ok"]);
-    let checked = outcome(Fault::SwapsReduction, true, "mismatch::reduction::is_told_by_the_session");
+    let checked = outcome(Fault::SwapsReduction, true, "mismatch::reduction::is_detected_by_the_session");
     assert!(matches!(checked, Outcome::Passed { .. }), "{checked}");
 }
 
@@ -147,7 +147,7 @@ fn what_is_lacking_must_be_refused_and_is_skipped_with_the_reason() {
 
 #[test]
 fn barriers_and_orders_are_watched() {
-    let barrier = why(Fault::PassesBarriers, "barrier::nobody_passes_before_all_have_come");
+    let barrier = why(Fault::PassesBarriers, "barrier::no_rank_passes_before_all_have_arrived");
     assert_says(&barrier, &["passed barrier", "of 3 ranks had come"]);
     assert_says(&why(Fault::MixesMessages, "send_recv::many::u8"), &["message 0 received from rank"]);
     assert_says(&why(Fault::IgnoresKeys, "split::ranks_are_ordered_by_key_then_by_rank"), &["of the ranks [2, 1, 0]"]);
@@ -164,8 +164,8 @@ fn a_last_bit_counts_where_results_are_exact_and_only_there() {
 /// A split is the last that a check of an operation uses.
 #[test]
 fn a_check_does_not_fail_for_what_an_earlier_one_has_broken() {
-    let patience = Duration::from_secs(60);
-    let suite = Suite::new(Arc::new(Doubled { name: "EndsWithItsSplit".into(), exact: true, patience }));
+    let timeout = Duration::from_secs(60);
+    let suite = Suite::new(Arc::new(Doubled { name: "EndsWithItsSplit".into(), exact: true, timeout }));
     let run = |name: &str| suite.run(&Suite::checks().into_iter().find(|check| check.name() == name).unwrap());
     for name in ["broadcast::u8", "all_reduce::i32::sum"] {
         let outcome = run(name);
@@ -179,7 +179,7 @@ fn a_check_does_not_fail_for_what_an_earlier_one_has_broken() {
 
 #[test]
 fn an_absent_backend_says_why() {
-    let harness = Doubled { name: "IsAbsent".into(), exact: true, patience: Duration::from_secs(1) };
+    let harness = Doubled { name: "IsAbsent".into(), exact: true, timeout: Duration::from_secs(1) };
     assert_eq!(harness.probe().unwrap_err().to_string(), "libdouble.so is not available");
     assert!(matches!(outcome(Fault::IsAbsent, true, "broadcast::u8"), Outcome::Failed { .. }));
 }

@@ -54,7 +54,7 @@ impl Channel for Leaky {
 
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let first = self.inner.workers().first();
-        match self.inner.start(Arc::new(Ear { inbox, fault: self.fault, first })) {
+        match self.inner.start(Arc::new(FaultyInbox { inbox, fault: self.fault, first })) {
             Err(_) if self.fault == Fault::StartsTwice => Ok(()),
             other => other,
         }
@@ -98,13 +98,13 @@ impl Channel for Leaky {
     }
 }
 
-struct Ear {
+struct FaultyInbox {
     inbox: Arc<dyn Inbox>,
     fault: Fault,
     first: WorkerId,
 }
 
-impl Inbox for Ear {
+impl Inbox for FaultyInbox {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
         let (from, seq) = match self.fault {
             Fault::MiscountsReplies => (from, seq - 1),

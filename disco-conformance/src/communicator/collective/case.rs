@@ -5,8 +5,8 @@ use std::fmt;
 use disco_core::{DType, OpKind, Reduction, Result};
 
 use super::maker;
+use crate::communicator::fixture::Fixture;
 use crate::communicator::part::Seen;
-use crate::communicator::stage::Stage;
 use crate::oracle::{Elements, Expected, Values, random};
 
 /// Where input and output lie.
@@ -60,20 +60,20 @@ pub(crate) struct Case {
 
 impl Case {
     /// Runs it and compares; a second time where results must not depend on the run.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Seen> {
-        let ran = self.run_once(stage)?;
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
+        let ran = self.run_once(fixture)?;
         if !self.exact || self.values != Values::Any || ran.wrong.is_some() {
             return Ok(ran);
         }
-        let again = self.run_once(stage)?;
+        let again = self.run_once(fixture)?;
         let wrong = (again.result != ran.result).then(|| format!("{self}: a second run gives another result"));
         Ok(Seen { wrong, ..ran })
     }
 
-    fn run_once(&self, stage: &mut Stage<'_>) -> Result<Seen> {
-        let part = maker::part(self, stage)?;
-        stage.enqueue(&part.ops)?;
-        let seen = part.look(stage.ctx, self.dtype)?;
+    fn run_once(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
+        let part = maker::part(self, fixture)?;
+        fixture.enqueue(&part.ops)?;
+        let seen = part.inspect(fixture.ctx, self.dtype)?;
         Ok(Seen { wrong: seen.wrong.map(|wrong| format!("{self}: {wrong}")), ..seen })
     }
 

@@ -4,15 +4,15 @@ use disco_core::{Op, OpKind, Result};
 
 use super::case::{Case, Layout};
 use crate::communicator::buffer::{Buffer, POISON};
+use crate::communicator::fixture::{Fixture, rank};
 use crate::communicator::part::{Part, Want};
-use crate::communicator::stage::{Stage, rank};
 
 /// Makes the tensors of a sub-case, and its operation.
 ///
 /// # Errors
 /// There is no room, or the kind is no collective of elements.
-pub(crate) fn part(case: &Case, stage: &mut Stage<'_>) -> Result<Part> {
-    Maker { case, stage }.part()
+pub(crate) fn part(case: &Case, fixture: &mut Fixture<'_>) -> Result<Part> {
+    Maker { case, fixture }.part()
 }
 
 /// A source, and a destination or where there is none the source's.
@@ -20,7 +20,7 @@ type Tensors = (Option<Buffer>, Buffer);
 
 struct Maker<'a, 'b, 'c> {
     case: &'a Case,
-    stage: &'b mut Stage<'c>,
+    fixture: &'b mut Fixture<'c>,
 }
 
 impl Maker<'_, '_, '_> {
@@ -97,7 +97,7 @@ impl Maker<'_, '_, '_> {
         if at_root && in_place {
             return self.sender(all, |src| Op::Scatter { src: Some(src), dst: None, root });
         }
-        let src = if at_root { Some(self.stage.buffer(dtype, all, offset)?) } else { None };
+        let src = if at_root { Some(self.fixture.buffer(dtype, all, offset)?) } else { None };
         let tensors = (src, self.output(count)?);
         let (src, dst) = (tensors.0.as_ref().map(|src| src.tensor().clone()), tensors.1.tensor().clone());
         Ok(both(Op::Scatter { src, dst: Some(dst), root }, tensors, mine))
@@ -123,8 +123,8 @@ impl Maker<'_, '_, '_> {
     fn mapped(&mut self, input: Vec<u8>, count: usize, in_place: bool) -> Result<Tensors> {
         let &Case { dtype, offset, .. } = self.case;
         match in_place {
-            true => Ok((None, self.stage.buffer(dtype, input, offset)?)),
-            false => Ok((Some(self.stage.buffer(dtype, input, offset)?), self.output(count)?)),
+            true => Ok((None, self.fixture.buffer(dtype, input, offset)?)),
+            false => Ok((Some(self.fixture.buffer(dtype, input, offset)?), self.output(count)?)),
         }
     }
 
@@ -132,22 +132,22 @@ impl Maker<'_, '_, '_> {
     fn gathered(&mut self, input: Vec<u8>, first: usize, total: usize) -> Result<Tensors> {
         let &Case { dtype, offset, layout, .. } = self.case;
         if layout == Layout::Apart {
-            return Ok((Some(self.stage.buffer(dtype, input, offset)?), self.output(total)?));
+            return Ok((Some(self.fixture.buffer(dtype, input, offset)?), self.output(total)?));
         }
         let mut content = vec![POISON; total * dtype.size()];
         content[first * dtype.size()..][..input.len()].copy_from_slice(&input);
-        Ok((None, self.stage.buffer(dtype, content, offset)?))
+        Ok((None, self.fixture.buffer(dtype, content, offset)?))
     }
 
     fn output(&mut self, count: usize) -> Result<Buffer> {
         let &Case { dtype, offset, .. } = self.case;
         // Not as far from an aligned address as the source.
-        self.stage.buffer(dtype, vec![POISON; count * dtype.size()], offset / 2)
+        self.fixture.buffer(dtype, vec![POISON; count * dtype.size()], offset / 2)
     }
 
     /// A rank that only gives.
     fn sender(&mut self, input: Vec<u8>, op: impl FnOnce(disco_core::Tensor) -> Op) -> Result<Part> {
-        let src = self.stage.buffer(self.case.dtype, input, self.case.offset)?;
+        let src = self.fixture.buffer(self.case.dtype, input, self.case.offset)?;
         Ok(Part::new(op(src.tensor().clone()), [("src", src, Want::Unchanged)]))
     }
 

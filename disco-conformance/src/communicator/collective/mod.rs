@@ -6,7 +6,7 @@ pub(crate) mod maker;
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result};
 
 use self::case::{Case, Layout};
-use super::stage::Stage;
+use super::fixture::Fixture;
 use super::verdict::{Tally, Verdict};
 use crate::oracle::Values;
 
@@ -40,17 +40,17 @@ impl Collective {
     ///
     /// # Errors
     /// The communicator's own.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        if !self.is_supported(stage.comm()?.capabilities()) {
-            return self.refused(stage);
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        if !self.is_supported(fixture.comm()?.capabilities()) {
+            return self.refused(fixture);
         }
         let mut tally = Tally::default();
-        for case in self.cases(stage)? {
-            let ran = case.run(stage)?;
+        for case in self.cases(fixture)? {
+            let ran = case.run(fixture)?;
             // Every rank gets the same.
             tally.count(ran.wrong, if self.kind == OpKind::AllReduce { &ran.result } else { &[] });
         }
-        Ok(tally.verdict(stage.color))
+        Ok(tally.verdict(fixture.color))
     }
 
     fn is_supported(&self, capabilities: Capabilities) -> bool {
@@ -58,17 +58,17 @@ impl Collective {
     }
 
     /// What a communicator says that it lacks must be refused before anything is launched.
-    fn refused(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        let case = Case { count: 1, ..self.first(stage)? };
-        Ok(match case.run(stage) {
+    fn refused(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        let case = Case { count: 1, ..self.first(fixture)? };
+        Ok(match case.run(fixture) {
             Err(error @ Error::Unsupported { .. }) => Verdict::Skipped(error.to_string()),
             Err(other) => Verdict::Wrong(format!("{case}: expected to be unsupported, got: {other}")),
             Ok(_) => Verdict::Wrong(format!("{case}: ran, although the capabilities lack it")),
         })
     }
 
-    fn first(&self, stage: &mut Stage<'_>) -> Result<Case> {
-        let (me, size) = stage.seat()?;
+    fn first(&self, fixture: &mut Fixture<'_>) -> Result<Case> {
+        let (me, size) = fixture.rank_and_size()?;
         Ok(Case {
             kind: self.kind,
             dtype: self.dtype,
@@ -80,13 +80,13 @@ impl Collective {
             offset: 0,
             me,
             size,
-            exact: stage.exact,
+            exact: fixture.exact,
             salt: 0,
         })
     }
 
-    fn cases(&self, stage: &mut Stage<'_>) -> Result<Vec<Case>> {
-        let first = self.first(stage)?;
+    fn cases(&self, fixture: &mut Fixture<'_>) -> Result<Vec<Case>> {
+        let first = self.first(fixture)?;
         let counts: &[usize] = match first.size {
             _ if self.large => &[LARGE],
             ..=4 => &COUNTS,
@@ -96,7 +96,7 @@ impl Collective {
         for (index, &count) in counts.iter().enumerate() {
             for root in self.roots(first.size, index) {
                 for layout in Layout::of(self.kind) {
-                    for &values in self.values(stage.exact) {
+                    for &values in self.values(fixture.exact) {
                         // Aligned and not, in turn.
                         let offset = [0, 1, 3][cases.len() % 3];
                         cases.push(Case { count, root, layout, values, offset, ..first });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use disco_core::{CommunicatorExt, Error, Result, Session, SessionExt, WorkerContext};
 
-use crate::communicator::suite::Wrong;
+use crate::communicator::suite::CheckResult;
 
 /// The collective deadline of these sessions: long enough for what does end, on a busy machine.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
@@ -21,10 +21,10 @@ fn stay_away(ctx: &mut WorkerContext) -> Result<()> {
     }
 }
 
-pub(super) async fn run(session: &dyn Session) -> Wrong<usize> {
-    let said = |error: Error| error.to_string();
-    let function = session.function(STAY_AWAY).await.map_err(said)?;
-    session.call(&function, ()).await.map_err(said)?;
+pub(super) async fn run(session: &dyn Session) -> CheckResult<usize> {
+    let to_text = |error: Error| error.to_string();
+    let function = session.function(STAY_AWAY).await.map_err(to_text)?;
+    session.call(&function, ()).await.map_err(to_text)?;
     let missing = format!("rank {}", session.world().size() - 1);
     match session.sync_all().await {
         Err(error) if error.to_string().contains("no end after") && error.to_string().contains(&missing) => Ok(1),

@@ -4,8 +4,8 @@ use std::fmt;
 
 use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
 
-use crate::communicator::stage::rank;
-use crate::communicator::suite::Wrong;
+use crate::communicator::fixture::rank;
+use crate::communicator::suite::CheckResult;
 
 const DISAGREE: &str = "disco.conformance.disagree";
 
@@ -96,11 +96,11 @@ impl Mismatch {
         }
     }
 
-    pub(super) async fn run(self, session: &dyn Session) -> Wrong<usize> {
-        let said = |error: Error| error.to_string();
+    pub(super) async fn run(self, session: &dyn Session) -> CheckResult<usize> {
+        let to_text = |error: Error| error.to_string();
         let size = session.world().size();
-        let function = session.function(DISAGREE).await.map_err(said)?;
-        session.call(&function, (self.what.name(),)).await.map_err(said)?;
+        let function = session.function(DISAGREE).await.map_err(to_text)?;
+        session.call(&function, (self.what.name(),)).await.map_err(to_text)?;
         let text = match session.sync_all().await {
             Err(Error::Worker(failure)) => failure.to_string(),
             other => return Err(format!("ranks differ in the {}, and sync_all gives {other:?}", self.what.name())),
@@ -109,7 +109,7 @@ impl Mismatch {
             let zeros = |dtype, count: usize| Tensor::zeros(dtype, [count as i64]);
             let side = match self.what {
                 In::Transfer => format!("f32 x {}", if is_last { 5 } else { 4 }),
-                what => what.op(is_last, size, zeros).map_err(said)?.signature(size),
+                what => what.op(is_last, size, zeros).map_err(to_text)?.signature(size),
             };
             if !text.contains(&side) {
                 return Err(format!("the error does not show the side that called {side}: {text}"));
@@ -122,7 +122,7 @@ impl Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = if self.check { "the_session" } else { "the_backend" };
-        write!(f, "mismatch::{}::is_told_by_{by}", self.what.name())
+        write!(f, "mismatch::{}::is_detected_by_{by}", self.what.name())
     }
 }
 

@@ -12,9 +12,9 @@ use disco_core::{DType, DataPlane, OpKind, Session, World};
 
 use self::abort::Abort;
 use self::mismatch::Mismatch;
-use super::suite::{Wrong, together, verdicts};
+use super::suite::{CheckResult, together, verdicts};
 use super::verdict::Verdict;
-use crate::harness::{Harness, Wish};
+use crate::harness::{Harness, SessionSpec};
 
 /// One scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,18 +74,18 @@ impl Scenario {
     }
 
     /// What its session must be like.
-    pub(super) fn wish(self, world: World) -> Wish {
-        let wish = Wish::new(world);
+    pub(super) fn spec(self, world: World) -> SessionSpec {
+        let spec = SessionSpec::new(world);
         match self {
-            Self::Mismatch(mismatch) => Wish { check: mismatch.check, ..wish },
-            Self::Checked => Wish { check: true, ..wish },
-            Self::Deadline => Wish { collective_deadline: deadline::SHORT, ..wish },
-            _ => wish,
+            Self::Mismatch(mismatch) => SessionSpec { check: mismatch.check, ..spec },
+            Self::Checked => SessionSpec { check: true, ..spec },
+            Self::Deadline => SessionSpec { collective_deadline: deadline::SHORT, ..spec },
+            _ => spec,
         }
     }
 
     /// Stages it. Afterwards the session is as good as new.
-    pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> Wrong<usize> {
+    pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> CheckResult<usize> {
         let executed = match self {
             Self::Abort(abort) => return abort.run(session, harness, run).await,
             Self::Mismatch(mismatch) => mismatch.run(session).await?,
@@ -100,7 +100,7 @@ impl Scenario {
 }
 
 /// Rows that run alike whether the session checks or not.
-async fn checked(session: &dyn Session, run: i64) -> Wrong<usize> {
+async fn checked(session: &dyn Session, run: i64) -> CheckResult<usize> {
     let mut sum = 0;
     for name in ["all_reduce::i32::sum", "all_gather_v::u8", "all_to_all_v::u8", "send_recv::ring::f32"] {
         // The world, and a split.
@@ -117,7 +117,7 @@ async fn checked(session: &dyn Session, run: i64) -> Wrong<usize> {
 }
 
 /// After a failure, `init_ccl` must make the session usable again.
-async fn recover(session: &dyn Session, harness: &dyn Harness, run: i64) -> Wrong<()> {
+async fn recover(session: &dyn Session, harness: &dyn Harness, run: i64) -> CheckResult<()> {
     let again = session.init_ccl(harness.backend(), &harness.devices()).await;
     again.map_err(|error| format!("init_ccl after the failure: {error}"))?;
     for scope in 0..=(session.world().groups() > 1).into() {
@@ -136,9 +136,9 @@ impl fmt::Display for Scenario {
             Self::Abort(abort) => abort.fmt(f),
             Self::Mismatch(mismatch) => mismatch.fmt(f),
             Self::Deadline => f.write_str("deadline::a_rank_that_does_not_come_ends_the_wait_of_the_others"),
-            Self::Checked => f.write_str("checked::collectives_give_what_they_give_otherwise"),
+            Self::Checked => f.write_str("checked::collectives_give_the_same_results"),
             Self::Handles => f.write_str("handles::the_controller_exchanges_tensors_with_any_root_and_counts"),
-            Self::Order => f.write_str("order::concurrent_controllers_are_seen_in_one_order"),
+            Self::Order => f.write_str("order::concurrent_submissions_arrive_in_one_order"),
         }
     }
 }

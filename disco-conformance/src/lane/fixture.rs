@@ -9,68 +9,68 @@ use disco_core::channel::Signal;
 use disco_core::{Channel, Command, Frame, Value, WorkerRange};
 
 use super::frames::plain;
-use super::heard::{Event, Heard};
+use super::recorded::{Event, RecordedEvents};
 use super::role::Role;
 use super::suite::Harness;
 
 /// What is wrong, in words.
-pub(super) type Wrong<T> = Result<T, String>;
+pub(super) type CheckResult<T> = Result<T, String>;
 
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) lane: Box<dyn Channel>,
-    pub(super) heard: Arc<Heard>,
+    pub(super) events: Arc<RecordedEvents>,
     pub(super) workers: Range<u32>,
     /// How long anything may take that must happen.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
-impl Stage {
+impl Fixture {
     /// A lane to these workers.
-    pub(super) fn start(harness: &dyn Harness, workers: Range<u32>, role: Role) -> Wrong<Self> {
-        let lane = said(harness.lane(WorkerRange::new(workers.clone()), role))?;
-        let heard = Arc::new(Heard::default());
-        said(lane.start(heard.clone()))?;
-        Ok(Self { lane, heard, workers, patience: harness.patience() })
+    pub(super) fn start(harness: &dyn Harness, workers: Range<u32>, role: Role) -> CheckResult<Self> {
+        let lane = to_text(harness.lane(WorkerRange::new(workers.clone()), role))?;
+        let events = Arc::new(RecordedEvents::default());
+        to_text(lane.start(events.clone()))?;
+        Ok(Self { lane, events, workers, timeout: harness.timeout() })
     }
 
     /// Sends a frame as a session does: when there is room.
-    pub(super) fn send(&self, frame: &Arc<Frame>) -> Wrong<()> {
+    pub(super) fn send(&self, frame: &Arc<Frame>) -> CheckResult<()> {
         let before = self.rooms();
         if self.lane.room() == 0
-            && !self.heard.wait(self.patience, |events| rooms(events) > before || self.lane.room() > 0)
+            && !self.events.wait(self.timeout, |events| rooms(events) > before || self.lane.room() > 0)
         {
-            return Err(format!("there was no room for frame {} within {:?}", frame.seq(), self.patience));
+            return Err(format!("there was no room for frame {} within {:?}", frame.seq(), self.timeout));
         }
-        said(self.lane.send(frame))
+        to_text(self.lane.send(frame))
     }
 
     /// How often the lane told of room.
     pub(super) fn rooms(&self) -> usize {
-        rooms(&self.heard.so_far())
+        rooms(&self.events.so_far())
     }
 
     /// Waits until something has come up.
-    pub(super) fn wait(&self, what: &str, enough: impl Fn(&[Event]) -> bool) -> Wrong<()> {
-        match self.heard.wait(self.patience, enough) {
+    pub(super) fn wait(&self, what: &str, enough: impl Fn(&[Event]) -> bool) -> CheckResult<()> {
+        match self.events.wait(self.timeout, enough) {
             true => Ok(()),
-            false => Err(format!("{what}: not within {:?}; came up: {}", self.patience, self.summary())),
+            false => Err(format!("{what}: not within {:?}; came up: {}", self.timeout, self.summary())),
         }
     }
 
     /// Waits until as many replies have come from each of `workers`.
-    pub(super) fn wait_for_replies(&self, workers: &Range<u32>, count: usize) -> Wrong<()> {
+    pub(super) fn wait_for_replies(&self, workers: &Range<u32>, count: usize) -> CheckResult<()> {
         let enough = |events: &[Event]| workers.clone().all(|worker| replies(events, worker).len() >= count);
         self.wait(&format!("{count} replies of workers {workers:?}"), enough)
     }
 
     /// Looks at what a lane says until it is as it must be.
-    pub(super) fn watch<T>(&self, what: &str, look: impl Fn(&dyn Channel) -> Option<T>) -> Wrong<T> {
+    pub(super) fn watch<T>(&self, what: &str, poll: impl Fn(&dyn Channel) -> Option<T>) -> CheckResult<T> {
         let start = Instant::now();
         loop {
-            match look(&*self.lane) {
+            match poll(&*self.lane) {
                 Some(found) => return Ok(found),
-                None if start.elapsed() > self.patience => {
-                    return Err(format!("{what}: not within {:?}", self.patience));
+                None if start.elapsed() > self.timeout => {
+                    return Err(format!("{what}: not within {:?}", self.timeout));
                 }
                 None => thread::sleep(Duration::from_millis(1)),
             }
@@ -79,33 +79,33 @@ impl Stage {
 
     /// What a worker answered, with the numbers of the commands.
     pub(super) fn replies_of(&self, worker: u32) -> Vec<(u64, String)> {
-        replies(&self.heard.so_far(), worker)
+        replies(&self.events.so_far(), worker)
     }
 
-    pub(super) fn abort(&self, cause: &str) -> Wrong<()> {
-        said(self.lane.signal(Signal::Abort { epoch: 0, cause: cause.into() }))
+    pub(super) fn abort(&self, cause: &str) -> CheckResult<()> {
+        to_text(self.lane.signal(Signal::Abort { epoch: 0, cause: cause.into() }))
     }
 
     /// Shuts down by a frame and waits for all workers.
-    pub(super) fn end(self) -> Wrong<()> {
+    pub(super) fn end(self) -> CheckResult<()> {
         self.send(&plain(u64::MAX >> 8, Command::Shutdown))?;
-        said(self.lane.close(self.patience))
+        to_text(self.lane.close(self.timeout))
     }
 
     fn summary(&self) -> String {
-        let events = self.heard.so_far();
+        let events = self.events.so_far();
         let last: Vec<String> = events.iter().rev().take(3).rev().map(|event| format!("{event:?}")).collect();
         format!("{} events, the last: {}", events.len(), last.join("; "))
     }
 }
 
 /// An error in words.
-pub(super) fn said<T>(result: disco_core::Result<T>) -> Wrong<T> {
+pub(super) fn to_text<T>(result: disco_core::Result<T>) -> CheckResult<T> {
     result.map_err(|error| error.to_string())
 }
 
 /// Fails with both sides unless they are alike.
-pub(super) fn alike<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expected: &T) -> Wrong<()> {
+pub(super) fn expect_equal<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expected: &T) -> CheckResult<()> {
     match got == expected {
         true => Ok(()),
         false => Err(format!("{what}: expected {expected:?}, got {got:?}")),

@@ -31,7 +31,7 @@ impl Scope {
 
 /// One worker with the communicator that is judged.
 #[derive(Debug)]
-pub(crate) struct Stage<'a> {
+pub(crate) struct Fixture<'a> {
     pub(crate) ctx: &'a mut WorkerContext,
     scope: Scope,
     child: Option<Box<dyn Communicator>>,
@@ -46,7 +46,7 @@ pub(crate) struct Stage<'a> {
     pub(crate) in_private: bool,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Fixture<'a> {
     /// Makes the communicator of `scope`, on all workers at the same time.
     pub(crate) fn new(ctx: &'a mut WorkerContext, scope: Scope, run: i64, exact: bool) -> Result<Self> {
         let worker = ctx.worker().index();
@@ -74,7 +74,7 @@ impl<'a> Stage<'a> {
     }
 
     /// This worker's rank and the number of ranks.
-    pub(crate) fn seat(&mut self) -> Result<(usize, usize)> {
+    pub(crate) fn rank_and_size(&mut self) -> Result<(usize, usize)> {
         let comm = self.comm()?;
         Ok((comm.rank().index(), comm.size()))
     }

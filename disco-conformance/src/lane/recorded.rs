@@ -19,12 +19,12 @@ pub(super) enum Event {
 
 /// Everything that came up, in order.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct RecordedEvents {
     events: Mutex<Vec<Event>>,
     more: Condvar,
 }
 
-impl Heard {
+impl RecordedEvents {
     /// What came so far.
     pub(super) fn so_far(&self) -> Vec<Event> {
         sync::lock(&self.events).clone()
@@ -43,7 +43,7 @@ impl Heard {
     }
 }
 
-impl Inbox for Heard {
+impl Inbox for RecordedEvents {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
         self.push(Event::Reply(from, seq, reply));
     }
