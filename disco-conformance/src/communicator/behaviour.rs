@@ -1,11 +1,12 @@
-//! What a communicator does besides moving elements: each behaviour is a sentence and a function that every rank runs.
+//! Behaviour of communicators other than results of single operations: barriers, groups, splits, refusals.
 
 use disco_core::{Communicator, CommunicatorExt, DType, Error, Op, OpKind, Rank, Reduction, Result, Tensor};
 
 use super::fixture::{Fixture, rank};
 use super::verdict::{Tally, Verdict};
 
-/// A behaviour: its name, the operations that it needs, and what every rank runs. That returns what is wrong, if anything.
+/// A behaviour: its name, the operations that it needs, and the function that each rank runs. The function returns an entry for
+/// each sub-case: a text if the sub-case has failed.
 pub(crate) struct Behaviour {
     pub(crate) name: &'static str,
     needs: &'static [OpKind],
@@ -63,10 +64,10 @@ pub(crate) static ALL: [Behaviour; 10] = [
 ];
 
 impl Behaviour {
-    /// Runs it on this rank.
+    /// Runs the behaviour on this rank.
     ///
     /// # Errors
-    /// The communicator's own.
+    /// Errors of the communicator.
     pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
         let capabilities = fixture.comm()?.capabilities();
         if let Some(kind) = self.needs.iter().find(|kind| !capabilities.supports(**kind, DType::I32, None)) {
@@ -86,7 +87,7 @@ fn no_rank_passes_before_all_have_arrived(fixture: &mut Fixture<'_>) -> Result<V
         store.add(&key, 1)?;
         fixture.comm()?.barrier()?;
         let come = store.add(&key, 0)?;
-        let early = format!("rank {me} passed barrier {round} when {come} of {size} ranks had come");
+        let early = format!("rank {me} passed barrier {round} when {come} of {size} ranks had arrived");
         wrong.push((come != size as i64).then_some(early));
     }
     Ok(wrong)
@@ -147,7 +148,7 @@ fn children_outlive_their_parents(fixture: &mut Fixture<'_>) -> Result<Vec<Optio
 fn an_abort_of_a_child_does_not_abort_its_parent(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
     let (_, size) = fixture.rank_and_size()?;
     let mut child = existing(fixture.comm()?.split(Some(0), 0)?)?;
-    child.aborter().abort(&"the check says so".into());
+    child.aborter().abort(&"aborted by the check".into());
     let then = child.barrier();
     let broken = matches!(&then, Err(Error::Aborted { .. } | Error::Broken { .. }));
     let all: Vec<usize> = (0..size).collect();
@@ -162,10 +163,10 @@ fn an_abort_of_a_parent_reaches_its_children(fixture: &mut Fixture<'_>) -> Resul
     let mut child = existing(parent.split(Some(0), 0)?)?;
     let aborter = parent.aborter();
     drop(parent);
-    aborter.abort(&"the check says so".into());
+    aborter.abort(&"aborted by the check".into());
     let then = child.barrier();
     let told =
-        matches!(&then, Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if cause.contains("the check"));
+        matches!(&then, Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if cause.contains("by the check"));
     Ok(vec![(!told).then(|| format!("a barrier of a child of an aborted communicator gives {then:?}"))])
 }
 
@@ -197,7 +198,7 @@ fn invalid_operations_are_refused_and_break_nothing(fixture: &mut Fixture<'_>) -
             vec![Op::Barrier, Op::Send { src: x.clone(), to: rank(me) }, Op::Recv { dst: all.clone(), from: rank(me) }],
         ),
     ];
-    // Of one rank alone, one element is all, and its block is nobody else's.
+    // With one rank, one element is the whole tensor, and a block can't overlap the block of another rank.
     if size > 1 {
         groups.extend([
             ("too few elements", vec![Op::AllReduce { src: Some(window(0, 1)?), dst: all.clone(), reduction: sum }]),
@@ -215,7 +216,7 @@ fn invalid_operations_are_refused_and_break_nothing(fixture: &mut Fixture<'_>) -
     Ok(wrong)
 }
 
-/// What is wrong with a split whose communicator must have these ranks of the parent, in this order.
+/// Splits the communicator and checks that the child has these ranks of the parent, in this order.
 fn members(fixture: &mut Fixture<'_>, color: Option<u32>, key: i32, expected: &[usize]) -> Result<Option<String>> {
     let mut child = existing(fixture.comm()?.split(color, key)?)?;
     gathered(fixture, &mut *child, expected)
@@ -225,7 +226,7 @@ fn gathered(fixture: &mut Fixture<'_>, child: &mut dyn Communicator, expected: &
     let (me, _) = fixture.rank_and_size()?;
     let position = expected.iter().position(|rank| *rank == me).map(|at| Rank::new(at as u32));
     let is_there = (Some(child.rank()), child.size()) == (position, expected.len());
-    // Whatever is wrong: the other ranks are in it.
+    // The gather runs also after a failure, because the other ranks take part in it.
     let (src, all) = (ints(fixture, &[me as i32])?, ints(fixture, &vec![-1; child.size()])?);
     child.all_gather(&src, &all)?;
     child.synchronize()?;

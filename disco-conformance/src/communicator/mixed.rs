@@ -50,7 +50,7 @@ impl Mixed {
     /// Runs the walk on this rank.
     ///
     /// # Errors
-    /// The communicator's own.
+    /// Errors of the communicator.
     pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
         let color = fixture.color;
         let mut walk = Walk::new(self.seed, fixture)?;
@@ -78,9 +78,9 @@ struct Walk<'w, 's> {
     /// Half of the communicator's ranks, in reverse order.
     child: Box<dyn Communicator>,
     uses_child: bool,
-    /// Decisions that all ranks take alike.
+    /// Random numbers that are equal on all ranks.
     shared: Random,
-    /// Decisions of this rank alone.
+    /// Random numbers of this rank.
     own: Random,
     /// Number of steps so far.
     steps: u64,
@@ -151,7 +151,7 @@ impl<'w, 's> Walk<'w, 's> {
         Ok(())
     }
 
-    /// The tensors and operations of a step: none where the backend lacks the operation on all dtypes.
+    /// The tensors and operations of a step. None if the backend lacks the operation on all dtypes.
     fn part(&mut self, step: Step, on_child: bool) -> Result<Option<(String, DType, Part)>> {
         let (me, size) = match on_child {
             true => (self.child.rank().index(), self.child.size()),
@@ -208,7 +208,7 @@ impl Step {
     }
 }
 
-/// All steps in an order in which each follows each, itself too: a de Bruijn sequence of pairs over shuffled steps.
+/// A sequence of steps in which each step follows each, also itself: a de Bruijn sequence of pairs over shuffled steps.
 fn pairs(random: &mut dyn FnMut() -> u64) -> Vec<Step> {
     let kinds = OpKind::ALL.into_iter().filter(|kind| !kind.is_point_to_point() && *kind != OpKind::Barrier);
     let transfers = [Pattern::Ring, Pattern::Everybody].map(Step::Transfer);
@@ -227,7 +227,7 @@ fn pairs(random: &mut dyn FnMut() -> u64) -> Vec<Step> {
 }
 
 fn below(random: &mut Random, limit: u64) -> u64 {
-    // High bits: a limit that is a power of two takes no pattern of the low ones.
+    // The high bits are used, because the low bits of the generator have patterns.
     (random() >> 32) % limit
 }
 

@@ -1,4 +1,4 @@
-//! One rank's part of an operation, and how its result is compared.
+//! One rank's part of an operation, and the comparison of its results.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ pub(crate) enum Want {
 /// The state of a part's tensors after its operation.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// The first wrong element, in words.
+    /// A text about the first wrong element.
     pub(crate) wrong: Option<String>,
     /// The bytes of all results.
     pub(crate) result: Vec<u8>,
@@ -69,7 +69,7 @@ impl Part {
 }
 
 impl Want {
-    /// The first wrong element, in words.
+    /// A text about the first wrong element.
     fn wrong(&self, dtype: DType, bytes: &[u8], before: &[u8]) -> Option<String> {
         let got = || Elements::decode(dtype, bytes);
         let (index, expected) = match self {

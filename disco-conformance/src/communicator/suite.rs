@@ -1,4 +1,4 @@
-//! Runs checks over the sessions of a harness.
+//! Runs checks in the sessions of a harness.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,13 +16,14 @@ use crate::check::{Check, Outcome};
 use crate::harness::{Harness, SessionSpec};
 use crate::timeout::block_on;
 
-/// Every check of one backend in one kind of session. Checks may run on several threads at once; each has a session to
-/// itself, and sessions are used again as long as nothing failed in them. A check that fails in a used session runs once more in a new
-/// one, so that it only fails for reasons of its own.
+/// All checks of one backend in one kind of session.
+///
+/// Checks may run on several threads at the same time. Each has a session of its own. Sessions are reused unless a check has
+/// failed in them. A check that fails in a used session runs again in a new one, so that an earlier check can't make it fail.
 pub struct Suite {
     harness: Arc<dyn Harness>,
     idle: Mutex<Vec<Used>>,
-    /// Sessions that a check left broken, in words.
+    /// Texts about sessions that a check has left broken.
     broken: Mutex<Vec<String>>,
     runs: AtomicI64,
 }
@@ -35,7 +36,7 @@ struct Used {
     last: String,
 }
 
-/// What is wrong, in words.
+/// The result of a check; the error is a text.
 pub(super) type CheckResult<T> = std::result::Result<T, String>;
 
 impl Suite {
@@ -50,7 +51,7 @@ impl Suite {
         rows.chain(scenario::all().map(|scenario| scenario.to_string())).map(Check::new).collect()
     }
 
-    /// Runs one check in every world of the harness that it makes sense in.
+    /// Runs one check in all suitable worlds of the harness.
     pub fn run(&self, check: &Check) -> Outcome {
         let ran = match (table::find(check.name()), scenario::find(check.name())) {
             (Some(row), _) => self.run_row(&row, check.name()),
@@ -63,8 +64,8 @@ impl Suite {
     /// Ends the sessions.
     ///
     /// # Errors
-    /// A check passed and left its session broken: which one, and what another check failed with afterwards. That of the first session
-    /// that did not end well.
+    /// A check has passed but left its session broken, so that another check failed in it; with the names of both and the
+    /// failure. Or the shutdown of a session failed.
     pub fn close(&self) -> Result<()> {
         let idle = std::mem::take(&mut *sync::lock(&self.idle));
         let ended = |used: &Used| {
@@ -146,8 +147,8 @@ impl Suite {
         }
     }
 
-    /// Runs `body` in a session of the pool, which no other check uses meanwhile. A failure in a used session counts only if `body` also
-    /// fails in a new one.
+    /// Runs `body` in a session of the pool, which no other check uses meanwhile. A failure in a used session counts only if
+    /// `body` fails in a new session too.
     fn in_session<T>(
         &self,
         check: &str,
@@ -181,7 +182,7 @@ impl Suite {
         Ok(result)
     }
 
-    /// Runs `body`, after which the session must answer.
+    /// Runs `body`, and then checks that the session still works.
     fn attempt<T>(&self, session: &dyn Session, body: &impl AsyncFn(&dyn Session) -> CheckResult<T>) -> CheckResult<T> {
         let limit = self.harness.check_timeout();
         let ended = async {
@@ -217,7 +218,7 @@ impl fmt::Debug for Suite {
     }
 }
 
-/// What each worker says of a row.
+/// The verdicts of all workers on a row.
 pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool)) -> Result<Vec<Verdict>> {
     let function = session.function(ROW).await?;
     let handle = session.call(&function, args).await?;
@@ -229,7 +230,7 @@ pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool)
     Ok(verdicts)
 }
 
-/// The first of these operations that worker 0 does not have.
+/// A text about the first of these operations that worker 0 lacks.
 async fn lacking(session: &dyn Session, needs: Vec<(OpKind, DType)>) -> Result<Option<String>> {
     let supports = session.function(SUPPORTS).await?;
     for (kind, dtype) in needs {
@@ -241,7 +242,7 @@ async fn lacking(session: &dyn Session, needs: Vec<(OpKind, DType)>) -> Result<O
     Ok(None)
 }
 
-/// What all workers say, as one. Where results are exact, those that must be alike must have the same bits.
+/// Combines the verdicts of all workers. If results are `exact`, the digests of the ranks of a communicator must be equal.
 pub(super) fn together(verdicts: &[Verdict], exact: bool) -> Verdict {
     let mut sum = 0;
     let mut skipped = None;
@@ -253,7 +254,7 @@ pub(super) fn together(verdicts: &[Verdict], exact: bool) -> Verdict {
             Verdict::Passed { executed, digest, color } => {
                 sum += executed;
                 if exact && seen.iter().any(|(other, seen)| other == color && seen != digest) {
-                    return Verdict::Wrong("results that all ranks must have alike differ in their bits".into());
+                    return Verdict::Wrong("results that must be equal on all ranks differ in their bits".into());
                 }
                 seen.push((*color, *digest));
             }

@@ -1,4 +1,4 @@
-//! Sends and receives in every order that can end.
+//! Sends and receives in various orders that must complete.
 
 use disco_core::{DType, Error, Op, OpKind, Result};
 
@@ -13,29 +13,29 @@ const COUNTS: [usize; 5] = [0, 1, 7, 257, 4099];
 /// Messages from one rank to another in one group.
 const MANY: usize = 9;
 
-/// Who sends to whom, and in which order it is posted.
+/// The messages between ranks, and the order in which ranks post them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Even ranks send to the next one and receive from it, each outside of a group.
+    /// Each even rank sends to the next rank and receives from it, in separate groups.
     Pairs,
-    /// Everybody sends to the next one and receives from the one before.
+    /// Each rank sends to the next rank and receives from the previous one.
     Ring,
-    /// As `Ring`, with the receive posted first.
+    /// Like `Ring`, with the receive posted first.
     RingReversed,
-    /// Everybody sends to everybody, itself too; each rank posts in an order of its own.
+    /// Each rank sends to all ranks, also to itself. Ranks post in different orders.
     Everybody,
-    /// Many messages from each rank to the next in one group, received in order; ranks post in different orders.
+    /// Each rank sends many messages to the next rank in one group. Ranks post in different orders.
     Many,
     /// Each rank sends to itself.
     Itself,
 }
 
-/// One operation of a plan.
+/// One send or receive of a pattern.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     is_send: bool,
     peer: usize,
-    /// Which of the messages between the two.
+    /// Number of the message among those from one rank to the other.
     number: usize,
 }
 
@@ -75,7 +75,7 @@ impl Pattern {
             Self::Many => {
                 let sends = (0..MANY).map(|number| send(next, number));
                 let recvs = (0..MANY).map(|number| recv(previous, number));
-                // Even ranks post all sends first, odd ones take turns.
+                // Even ranks post all sends first; odd ranks alternate receives and sends.
                 match me.is_multiple_of(2) {
                     true => vec![sends.chain(recvs).collect()],
                     false => vec![sends.zip(recvs).flat_map(|(send, recv)| [recv, send]).collect()],
@@ -94,7 +94,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Like `send_recv::ring::f32`.
+    /// The name of the check, such as `send_recv::ring::f32`.
     pub(crate) fn name(&self) -> String {
         format!("send_recv::{}::{}", self.pattern.name(), self.dtype)
     }
@@ -102,7 +102,7 @@ impl Transfer {
     /// Runs every sub-case on this rank.
     ///
     /// # Errors
-    /// The communicator's own.
+    /// Errors of the communicator.
     pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
         let capabilities = fixture.comm()?.capabilities();
         if ![OpKind::Send, OpKind::Recv].iter().all(|kind| capabilities.supports(*kind, self.dtype, None)) {
@@ -147,7 +147,7 @@ impl Transfer {
     /// Makes the tensors of a group of rank `me`, each of `count` elements, and its operations.
     ///
     /// # Errors
-    /// There is no room.
+    /// An allocation fails.
     pub(crate) fn part(
         &self,
         fixture: &mut Fixture<'_>,

@@ -1,14 +1,14 @@
-//! What the suite calls on workers: a row of the table, and whether there is an operation.
+//! Worker functions of the suite.
 
 use disco_core::{DType, Error, OpKind, Result, Value, WorkerContext};
 
 use super::fixture::{Fixture, Scope};
 use super::table;
 
-/// Runs a row on this worker, and says what came of it as a [`Verdict`](super::verdict::Verdict).
+/// Runs a row on this worker and returns its [`Verdict`](super::verdict::Verdict).
 pub(super) const ROW: &str = "disco.conformance.row";
 
-/// Whether the worker's communicator has an operation on a dtype.
+/// Returns whether the worker's communicator supports an operation on a dtype.
 pub(super) const SUPPORTS: &str = "disco.conformance.supports";
 
 disco_core::register_function!(ROW, row);

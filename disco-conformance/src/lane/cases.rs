@@ -1,4 +1,4 @@
-//! The contract of a lane, one sentence a case.
+//! The contract of a lane. The name of each case is a sentence of the contract.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::recorded::{Event, RecordedEvents};
 use super::role::{Role, failure};
 use super::suite::Harness;
 
-/// A sentence, and what shows it.
+/// A case: its name, and the function that checks it.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) run: fn(&dyn Harness) -> CheckResult<()>,
@@ -81,7 +81,7 @@ fn a_full_lane_refuses_frames_and_reports_room(harness: &dyn Harness) -> CheckRe
     fixture.wait("the lane tells of room", |events| {
         events.iter().any(|event| matches!(event, Event::Room(workers) if *workers == WorkerRange::new(0..2)))
     })?;
-    // And nothing of what was refused came.
+    // The refused frame must not arrive.
     fixture.send(&small(sent + 2))?;
     fixture.wait_for_replies(&(0..2), sent as usize + 2)?;
     let last: Vec<u64> = fixture.replies_of(1).iter().rev().take(2).map(|reply| reply.0).collect();
@@ -323,7 +323,7 @@ fn a_dropped_lane_releases_its_inbox(harness: &dyn Harness) -> CheckResult<()> {
     }
 }
 
-/// Sends frames until there is no room. Returns how many.
+/// Sends frames until there is no room. Returns their number.
 fn fill(fixture: &Fixture) -> CheckResult<u64> {
     let mut sent = 0;
     while fixture.lane.room() > 0 {
@@ -340,7 +340,7 @@ fn nobody_is_lost(fixture: &Fixture) -> CheckResult<()> {
     }
 }
 
-/// Who is lost, and why.
+/// The lost workers, with the errors.
 fn lost(events: &[Event]) -> Vec<(usize, String)> {
     let lost = events.iter().filter_map(|event| match event {
         Event::Lost(workers, why) => Some((workers, why)),

@@ -1,4 +1,4 @@
-//! A lane that was started, and what came up it.
+//! A started lane and its recorded events.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::recorded::{Event, RecordedEvents};
 use super::role::Role;
 use super::suite::Harness;
 
-/// What is wrong, in words.
+/// The result of a step of a case; the error is a text.
 pub(super) type CheckResult<T> = Result<T, String>;
 
 pub(super) struct Fixture {
     pub(super) lane: Box<dyn Channel>,
     pub(super) events: Arc<RecordedEvents>,
     pub(super) workers: Range<u32>,
-    /// How long anything may take that must happen.
+    /// Timeout of one step of a case.
     pub(super) timeout: Duration,
 }
 
 impl Fixture {
-    /// A lane to these workers.
+    /// Starts a lane to these workers.
     pub(super) fn start(harness: &dyn Harness, workers: Range<u32>, role: Role) -> CheckResult<Self> {
         let lane = to_text(harness.lane(WorkerRange::new(workers.clone()), role))?;
         let events = Arc::new(RecordedEvents::default());
@@ -33,7 +33,7 @@ impl Fixture {
         Ok(Self { lane, events, workers, timeout: harness.timeout() })
     }
 
-    /// Sends a frame as a session does: when there is room.
+    /// Sends a frame once there is room, like a session.
     pub(super) fn send(&self, frame: &Arc<Frame>) -> CheckResult<()> {
         let before = self.rooms();
         if self.lane.room() == 0
@@ -44,26 +44,26 @@ impl Fixture {
         to_text(self.lane.send(frame))
     }
 
-    /// How often the lane told of room.
+    /// How often the lane has reported room.
     pub(super) fn rooms(&self) -> usize {
         rooms(&self.events.so_far())
     }
 
-    /// Waits until something has come up.
+    /// Waits until `enough` returns true for the events.
     pub(super) fn wait(&self, what: &str, enough: impl Fn(&[Event]) -> bool) -> CheckResult<()> {
         match self.events.wait(self.timeout, enough) {
             true => Ok(()),
-            false => Err(format!("{what}: not within {:?}; came up: {}", self.timeout, self.summary())),
+            false => Err(format!("{what}: not within {:?}; events so far: {}", self.timeout, self.summary())),
         }
     }
 
-    /// Waits until as many replies have come from each of `workers`.
+    /// Waits until each of `workers` has sent `count` replies.
     pub(super) fn wait_for_replies(&self, workers: &Range<u32>, count: usize) -> CheckResult<()> {
         let enough = |events: &[Event]| workers.clone().all(|worker| replies(events, worker).len() >= count);
         self.wait(&format!("{count} replies of workers {workers:?}"), enough)
     }
 
-    /// Looks at what a lane says until it is as it must be.
+    /// Polls the lane until `poll` returns a value.
     pub(super) fn watch<T>(&self, what: &str, poll: impl Fn(&dyn Channel) -> Option<T>) -> CheckResult<T> {
         let start = Instant::now();
         loop {
@@ -77,7 +77,7 @@ impl Fixture {
         }
     }
 
-    /// What a worker answered, with the numbers of the commands.
+    /// The replies of a worker, with the numbers of their commands.
     pub(super) fn replies_of(&self, worker: u32) -> Vec<(u64, String)> {
         replies(&self.events.so_far(), worker)
     }
@@ -86,7 +86,7 @@ impl Fixture {
         to_text(self.lane.signal(Signal::Abort { epoch: 0, cause: cause.into() }))
     }
 
-    /// Shuts down by a frame and waits for all workers.
+    /// Sends a shutdown frame and waits until all workers have left.
     pub(super) fn end(self) -> CheckResult<()> {
         self.send(&plain(u64::MAX >> 8, Command::Shutdown))?;
         to_text(self.lane.close(self.timeout))
@@ -99,12 +99,12 @@ impl Fixture {
     }
 }
 
-/// An error in words.
+/// Converts an error to its text.
 pub(super) fn to_text<T>(result: disco_core::Result<T>) -> CheckResult<T> {
     result.map_err(|error| error.to_string())
 }
 
-/// Fails with both sides unless they are alike.
+/// Fails unless `got` equals `expected`.
 pub(super) fn expect_equal<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expected: &T) -> CheckResult<()> {
     match got == expected {
         true => Ok(()),

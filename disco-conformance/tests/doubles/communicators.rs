@@ -1,4 +1,4 @@
-//! What the suite says of each double.
+//! The suite must find the fault of each double of a backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use disco_core::{Result, Session, WorkerRange, World};
 
 use crate::lossy::Fault;
 
-/// A double in worlds of one and of three.
+/// The harness of a double, with worlds of one and three workers.
 #[derive(Debug)]
 struct Doubled {
     name: String,
@@ -40,7 +40,7 @@ impl Harness for Doubled {
         let workers = WorkerRange::new(0..spec.world.size() as u32);
         let lane =
             ThreadLane::new(workers, Arc::default(), move |worker, endpoint| worker::run(worker, config, endpoint));
-        // Whoever hangs is not waited for.
+        // A worker that hangs is not waited for.
         let close = Duration::from_millis(10);
         let deadlines = Deadlines::default().with_close(close);
         Ok(Box::new(LaneSession::start(spec.world, vec![Arc::new(lane)], deadlines)?))
@@ -66,7 +66,7 @@ fn outcome(fault: Fault, exact: bool, name: &str) -> Outcome {
     suite.run(&check)
 }
 
-/// Why the suite fails a double in this check.
+/// The error of a double in this check.
 fn why(fault: Fault, name: &str) -> String {
     match outcome(fault, true, name) {
         Outcome::Failed { why } => why,
@@ -113,12 +113,12 @@ fn stale_data_is_found() {
 }
 
 #[test]
-fn bytes_outside_of_a_result_are_watched() {
+fn a_write_outside_of_a_result_is_found() {
     assert_says(&why(Fault::WritesOutside, "all_to_all::u32"), &["element -1, outside of the tensor's"]);
 }
 
 #[test]
-fn inputs_are_watched() {
+fn a_write_to_an_input_is_found() {
     assert_says(
         &why(Fault::ChangesInput, "reduce_scatter::f32::sum"),
         &["src: element 0 of the input, which was changed"],
@@ -126,18 +126,18 @@ fn inputs_are_watched() {
 }
 
 #[test]
-fn what_hangs_ends_by_a_deadline() {
+fn a_check_that_hangs_fails_after_its_timeout() {
     assert_says(&why(Fault::Hangs, "all_reduce::f32::sum"), &["3 workers: no end after 1s"]);
 }
 
 #[test]
-fn an_abort_that_nobody_hears_is_found() {
+fn a_backend_that_ignores_aborts_is_found() {
     let found = why(Fault::IsDeaf, "abort::barrier::a_worker_fails_and_the_others_return");
     assert_says(&found, &["3 workers: no end after 1s"]);
 }
 
 #[test]
-fn what_is_lacking_must_be_refused_and_is_skipped_with_the_reason() {
+fn a_lacking_operation_must_be_refused_and_is_skipped_with_the_reason() {
     let skipped = outcome(Fault::LacksBf16, true, "all_reduce::bf16::sum");
     assert_eq!(skipped.to_string(), "skipped: LacksBf16 does not support reductions of bf16");
     let other = outcome(Fault::LacksBf16, true, "broadcast::bf16");
@@ -146,24 +146,24 @@ fn what_is_lacking_must_be_refused_and_is_skipped_with_the_reason() {
 }
 
 #[test]
-fn barriers_and_orders_are_watched() {
+fn faults_of_barriers_and_orders_are_found() {
     let barrier = why(Fault::PassesBarriers, "barrier::no_rank_passes_before_all_have_arrived");
-    assert_says(&barrier, &["passed barrier", "of 3 ranks had come"]);
+    assert_says(&barrier, &["passed barrier", "of 3 ranks had arrived"]);
     assert_says(&why(Fault::MixesMessages, "send_recv::many::u8"), &["message 0 received from rank"]);
     assert_says(&why(Fault::IgnoresKeys, "split::ranks_are_ordered_by_key_then_by_rank"), &["of the ranks [2, 1, 0]"]);
 }
 
 #[test]
-fn a_last_bit_counts_where_results_are_exact_and_only_there() {
+fn a_difference_in_the_last_bit_fails_only_exact_backends() {
     let name = "all_reduce::f32::sum";
     assert_says(&why(Fault::RoundsDifferently, name), &["differ in their bits"]);
     let tolerant = outcome(Fault::RoundsDifferently, false, name);
     assert!(matches!(tolerant, Outcome::Passed { .. }), "{tolerant}");
 }
 
-/// A split is the last that a check of an operation uses.
+/// The first check leaves its session broken, because its last communicator is a split.
 #[test]
-fn a_check_does_not_fail_for_what_an_earlier_one_has_broken() {
+fn a_check_does_not_fail_in_a_session_that_an_earlier_check_has_broken() {
     let timeout = Duration::from_secs(60);
     let suite = Suite::new(Arc::new(Doubled { name: "EndsWithItsSplit".into(), exact: true, timeout }));
     let run = |name: &str| suite.run(&Suite::checks().into_iter().find(|check| check.name() == name).unwrap());
@@ -178,7 +178,7 @@ fn a_check_does_not_fail_for_what_an_earlier_one_has_broken() {
 }
 
 #[test]
-fn an_absent_backend_says_why() {
+fn an_unavailable_backend_is_an_error_with_the_reason() {
     let harness = Doubled { name: "IsAbsent".into(), exact: true, timeout: Duration::from_secs(1) };
     assert_eq!(harness.probe().unwrap_err().to_string(), "libdouble.so is not available");
     assert!(matches!(outcome(Fault::IsAbsent, true, "broadcast::u8"), Outcome::Failed { .. }));

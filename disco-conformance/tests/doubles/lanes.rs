@@ -1,4 +1,4 @@
-//! What the suite says of each lane with a fault.
+//! The suite must find the fault of each double of a lane.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -62,7 +62,7 @@ fn every_fault_of_a_lane_is_found() {
 }
 
 #[test]
-fn a_fault_elsewhere_is_no_matter() {
+fn a_case_passes_on_a_lane_with_an_unrelated_fault() {
     let outcome = outcome(Fault::ClosesOverTheStuck, "workers_use_the_store_while_they_execute_a_frame");
     assert_eq!(outcome, Outcome::Passed { executed: 1 });
 }

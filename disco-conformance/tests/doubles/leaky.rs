@@ -1,4 +1,4 @@
-//! `Leaky`: the lane to threads with one fault.
+//! `Leaky`: a lane to threads with one fault.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,32 +8,32 @@ use disco_channel::threads::ThreadLane;
 use disco_core::channel::{Notice, Progress, Reply, Signal};
 use disco_core::{Channel, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
-/// What is wrong with it.
+/// The fault of the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Every third frame is dropped.
     LosesFrames,
-    /// Replies carry the number of the one before.
+    /// Each reply has the number of the previous command.
     MiscountsReplies,
     /// All replies come from the first worker.
     ForgetsWorkers,
-    /// Does not tell of room.
+    /// Does not report room.
     KeepsRoomToItself,
-    /// Does not tell of notices.
+    /// Does not report notices.
     KeepsNoticesToItself,
-    /// Does not tell who is lost.
+    /// Does not report lost workers.
     KeepsLossesToItself,
-    /// Does not tell who has left.
+    /// Does not report workers that have left.
     KeepsDeparturesToItself,
     /// Aborts do not reach the workers.
     SwallowsAborts,
     /// Shutdown waits behind the frames.
     QueuesShutdown,
-    /// Says that all have left.
+    /// Reports that all workers have left, although some are stuck.
     ClosesOverTheStuck,
-    /// Knows nothing of progress.
+    /// Reports no progress.
     SeesNothing,
-    /// Takes one frame more than it says.
+    /// Accepts frames although it has no room.
     TakesMoreThanItsRoom,
     /// Can be started again.
     StartsTwice,

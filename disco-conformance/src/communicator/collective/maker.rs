@@ -10,12 +10,12 @@ use crate::communicator::part::{Part, Want};
 /// Makes the tensors of a sub-case, and its operation.
 ///
 /// # Errors
-/// There is no room, or the kind is no collective of elements.
+/// An allocation fails, or the kind is not a collective with tensors.
 pub(crate) fn part(case: &Case, fixture: &mut Fixture<'_>) -> Result<Part> {
     Maker { case, fixture }.part()
 }
 
-/// A source, and a destination or where there is none the source's.
+/// A source, if there is one, and a destination.
 type Tensors = (Option<Buffer>, Buffer);
 
 struct Maker<'a, 'b, 'c> {
@@ -85,7 +85,7 @@ impl Maker<'_, '_, '_> {
                 Ok(both(op, tensors, Want::Bytes(blocks.collect())))
             }
             OpKind::AllToAllV => self.all_to_all_v(in_place),
-            other => Err(disco_core::Error::invalid(format!("{other} is no collective of elements"))),
+            other => Err(disco_core::Error::invalid(format!("{other} is not a collective with tensors"))),
         }
     }
 
@@ -106,7 +106,7 @@ impl Maker<'_, '_, '_> {
     fn all_to_all_v(&mut self, in_place: bool) -> Result<Part> {
         let &Case { count, size, me, .. } = self.case;
         let case = self.case;
-        // In place a rank sends as much to each peer as it gets from it.
+        // In place, a rank sends as many elements to each peer as it receives from it.
         let sent =
             |from: usize, to: usize| uneven(if in_place { from * to + from + to } else { 3 * from + 5 * to }, count);
         let row = |from: usize| (0..size).map(|to| sent(from, to)).collect::<Vec<usize>>();
@@ -141,11 +141,11 @@ impl Maker<'_, '_, '_> {
 
     fn output(&mut self, count: usize) -> Result<Buffer> {
         let &Case { dtype, offset, .. } = self.case;
-        // Not as far from an aligned address as the source.
+        // The destination has another alignment than the source.
         self.fixture.buffer(dtype, vec![POISON; count * dtype.size()], offset / 2)
     }
 
-    /// A rank that only gives.
+    /// The part of a rank without an output.
     fn sender(&mut self, input: Vec<u8>, op: impl FnOnce(disco_core::Tensor) -> Op) -> Result<Part> {
         let src = self.fixture.buffer(self.case.dtype, input, self.case.offset)?;
         Ok(Part::new(op(src.tensor().clone()), [("src", src, Want::Unchanged)]))
@@ -165,7 +165,7 @@ fn both(op: Op, (src, dst): Tensors, want: Want) -> Part {
     Part::new(op, src.into_iter().chain([("dst", dst, want)]))
 }
 
-/// Up to `most`; every third is 0.
+/// A count of at most `most`. Every third count is 0.
 fn uneven(seed: usize, most: usize) -> usize {
     if seed % 3 == 1 { 0 } else { (seed + most) % (most + 1) }
 }

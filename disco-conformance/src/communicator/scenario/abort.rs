@@ -1,4 +1,4 @@
-//! One worker fails while the others are inside an operation.
+//! Scenario: one worker fails while the others are inside an operation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::communicator::suite::CheckResult;
 use crate::harness::Harness;
 
 const FAIL: &str = "disco.conformance.fail_inside";
-/// What the worker that fails says.
-const FAILURE_TEXT: &str = "this worker gives up, as it was told to";
+/// The error text of the worker that fails.
+const FAILURE_TEXT: &str = "this worker fails, as the check requires";
 
 disco_core::register_function!(FAIL, fail_inside);
 
-/// In which operation the others are, and how the one fails.
+/// The operation of the other workers, and the kind of the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::communicator) struct Abort {
     pub(super) kind: OpKind,
@@ -45,19 +45,21 @@ impl Abort {
             other => return Err(format!("{worker} failed, and sync_all gives {other:?}")),
         };
         if failure.worker != worker || !failure.to_string().contains(FAILURE_TEXT) {
-            return Err(format!("the root cause is that {worker} said `{FAILURE_TEXT}`; the session says: {failure}"));
+            return Err(format!(
+                "expected the root cause `{FAILURE_TEXT}` of {worker}, but the session reports: {failure}"
+            ));
         }
         let peers = session.world().workers().filter(|peer| *peer != worker && !self.may_end(peer.index(), culprit));
         for peer in peers {
-            // A value made before a worker's first error would still be there.
+            // The value would be available if the operation had ended before the abort.
             if session.get(&handle, peer).await.is_ok() {
-                return Err(format!("{} ended on {peer}, though {worker} never came", self.kind));
+                return Err(format!("{} ended on {peer}, although {worker} has not called it", self.kind));
             }
         }
         Ok(())
     }
 
-    /// Whether a rank needs nothing of the one that fails.
+    /// Whether the operation of rank `me` can end without the rank that fails.
     fn may_end(self, me: usize, culprit: usize) -> bool {
         match self.kind {
             // The root is next to the culprit.
@@ -93,13 +95,13 @@ fn fail_inside(ctx: &mut WorkerContext, kind: String, culprit: u32, panics: bool
         store.wait(&key(peer), ctx.deadline())?;
     }
     if panics {
-        // As `panic!` does, without its noise.
+        // Panics without the output of `panic!`.
         std::panic::resume_unwind(Box::new(FAILURE_TEXT));
     }
     Err(Error::invalid(FAILURE_TEXT))
 }
 
-/// An operation that needs the culprit, where a kind has one.
+/// An operation of this kind that waits for the culprit, if the kind has one.
 fn op(ctx: &mut WorkerContext, kind: &str, culprit: usize) -> Result<Op> {
     let (me, size) = (ctx.worker().index(), ctx.world().size());
     let mut make = |count: usize| ctx.empty(DType::F32, [count as i64]);

@@ -1,4 +1,4 @@
-//! A rank that does not come.
+//! Scenario: a rank does not call an operation.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use disco_core::{CommunicatorExt, Error, Result, Session, SessionExt, WorkerCont
 
 use crate::communicator::suite::CheckResult;
 
-/// The collective deadline of these sessions: long enough for what does end, on a busy machine.
+/// The collective deadline of these sessions. It is long enough for operations that complete, also on a busy machine.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
 
 const STAY_AWAY: &str = "disco.conformance.stay_away";
@@ -28,6 +28,6 @@ pub(super) async fn run(session: &dyn Session) -> CheckResult<usize> {
     let missing = format!("rank {}", session.world().size() - 1);
     match session.sync_all().await {
         Err(error) if error.to_string().contains("no end after") && error.to_string().contains(&missing) => Ok(1),
-        other => Err(format!("{missing} did not come, and sync_all gives {other:?}")),
+        other => Err(format!("{missing} did not enter the barrier, and sync_all gives {other:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! The controller exchanges tensors by their handles: rooted collectives with any root, V-forms and barriers.
+//! Scenario: collectives that the controller calls with handles: any root, V-forms and barriers.
 
 use disco_core::{DRef, DType, DataPlane, OpKind, Placement, Rank, Reduction, Result, Scope};
 use disco_core::{Session, SessionExt, Shape, Tensor, WorkerContext};
@@ -21,12 +21,12 @@ pub(super) const NEEDS: [OpKind; 7] = [
     OpKind::Barrier,
 ];
 
-/// Element `index` of a worker.
+/// Element `index` of the input of a worker.
 fn number(worker: usize, index: usize) -> i32 {
     (100 * worker + index) as i32
 }
 
-/// A tensor of this worker's numbers: as many as `lens` has for this worker's seat in its group of so many.
+/// The input of this worker. `lens` has the number of elements by rank in the scope of `ranks` ranks.
 fn numbers(ctx: &mut WorkerContext, lens: Shape, ranks: usize) -> Result<Tensor> {
     let worker = ctx.worker().index();
     let len = lens[worker % ranks];
@@ -49,7 +49,7 @@ pub(super) async fn run(session: &dyn Session) -> CheckResult<usize> {
     Ok(checks)
 }
 
-/// The workers that exchange.
+/// The scope of the collectives.
 struct Plane<'a> {
     session: &'a dyn Session,
     scope: Scope,
@@ -121,7 +121,7 @@ impl Plane<'_> {
         to_text(self.session.empty(DType::I32, [len as i64], Placement::All).await)
     }
 
-    /// Compares the tensor of each worker with what `expected` gives for its seat and the first worker of its scope.
+    /// Compares the tensor of each worker with `expected(rank, first)`: its rank, and the first worker of its scope.
     async fn expect(&self, name: &str, dst: &DRef, expected: impl Fn(usize, usize) -> Vec<i32>) -> CheckResult<()> {
         let found = to_text(self.session.get_all_as::<Tensor>(dst).await)?;
         for (worker, found) in found.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Plane<'_> {
     }
 }
 
-/// These numbers of a worker.
+/// The elements of a worker's input with these indices.
 fn of(worker: usize, indices: std::ops::Range<usize>) -> Vec<i32> {
     indices.map(|index| number(worker, index)).collect()
 }

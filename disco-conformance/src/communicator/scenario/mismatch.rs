@@ -1,4 +1,4 @@
-//! Ranks that call different things.
+//! Scenario: ranks call different operations.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ const DISAGREE: &str = "disco.conformance.disagree";
 
 disco_core::register_function!(DISAGREE, disagree);
 
-/// In what the last rank differs.
+/// The parameter in which the call of the last rank differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum In {
     Count,
@@ -23,11 +23,11 @@ enum In {
     Transfer,
 }
 
-/// What differs, and who must notice.
+/// The parameter that differs, and whether the session or the backend must detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::communicator) struct Mismatch {
     what: In,
-    /// The session checks; otherwise the backend itself must notice.
+    /// Whether the session compares calls; otherwise the backend itself must detect the mismatch.
     pub(super) check: bool,
 }
 
@@ -47,7 +47,7 @@ impl In {
         }
     }
 
-    /// What the last rank calls, or the others.
+    /// The operation of the last rank, or of the others.
     fn op(self, is_last: bool, size: usize, mut make: impl FnMut(DType, usize) -> Result<Tensor>) -> Result<Op> {
         let (f32, last, sum) = (DType::F32, size - 1, Reduction::Sum);
         Ok(match (self, is_last) {
@@ -112,7 +112,7 @@ impl Mismatch {
                 what => what.op(is_last, size, zeros).map_err(to_text)?.signature(size),
             };
             if !text.contains(&side) {
-                return Err(format!("the error does not show the side that called {side}: {text}"));
+                return Err(format!("the error does not name the call {side}: {text}"));
             }
         }
         Ok(1)
@@ -129,7 +129,8 @@ impl fmt::Display for Mismatch {
 fn disagree(ctx: &mut WorkerContext, what: String) -> Result<()> {
     let (me, size) = (ctx.worker().index(), ctx.world().size());
     let found = In::ALL.into_iter().find(|known| known.name() == what);
-    let what = found.ok_or_else(|| Error::invalid(format!("ranks can't disagree in `{what}`")))?;
+    let what =
+        found.ok_or_else(|| Error::invalid(format!("the conformance suite has no mismatch scenario for `{what}`")))?;
     if what == In::Transfer && !(me == 0 || me + 1 == size) {
         return Ok(());
     }

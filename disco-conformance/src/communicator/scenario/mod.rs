@@ -1,4 +1,4 @@
-//! What the controller stages: failures, disagreements, deadlines, many submitters, handles.
+//! Scenarios that the controller runs: failures, mismatches, deadlines, concurrent submissions, handles.
 
 mod abort;
 mod deadline;
@@ -21,15 +21,15 @@ use crate::harness::{Harness, SessionSpec};
 pub(super) enum Scenario {
     /// One worker fails while the others are inside an operation.
     Abort(Abort),
-    /// Ranks call different things.
+    /// Ranks call different operations.
     Mismatch(Mismatch),
-    /// A rank does not come.
+    /// A rank does not call an operation.
     Deadline,
     /// Several threads of the controller submit to one session.
     Order,
-    /// The controller exchanges tensors by their handles.
+    /// The controller calls collectives with handles.
     Handles,
-    /// The session checks, and there is nothing to find.
+    /// The session compares calls, and all ranks call the same.
     Checked,
 }
 
@@ -45,13 +45,13 @@ pub(super) fn all() -> impl Iterator<Item = Scenario> {
     ])
 }
 
-/// The scenario of that name.
+/// The scenario with this name.
 pub(super) fn find(name: &str) -> Option<Scenario> {
     all().find(|scenario| scenario.to_string() == name)
 }
 
 impl Scenario {
-    /// Why it is not asked of this backend.
+    /// The reason to skip the scenario for this harness, if there is one.
     pub(super) fn is_beyond(self, harness: &dyn Harness) -> Option<String> {
         match self {
             Self::Mismatch(mismatch) if !mismatch.check && !harness.detects_mismatches() => {
@@ -61,7 +61,7 @@ impl Scenario {
         }
     }
 
-    /// The operations that it is made of.
+    /// The operations that the scenario uses.
     pub(super) fn needs(self) -> Vec<(OpKind, DType)> {
         match self {
             Self::Abort(abort) => vec![(abort.kind, DType::F32)],
@@ -73,7 +73,7 @@ impl Scenario {
         }
     }
 
-    /// What its session must be like.
+    /// The requirements on the session.
     pub(super) fn spec(self, world: World) -> SessionSpec {
         let spec = SessionSpec::new(world);
         match self {
@@ -84,7 +84,7 @@ impl Scenario {
         }
     }
 
-    /// Stages it. Afterwards the session is as good as new.
+    /// Runs the scenario. Afterwards the session is usable again.
     pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> CheckResult<usize> {
         let executed = match self {
             Self::Abort(abort) => return abort.run(session, harness, run).await,
@@ -99,7 +99,7 @@ impl Scenario {
     }
 }
 
-/// Rows that run alike whether the session checks or not.
+/// Runs rows in a session that compares calls.
 async fn checked(session: &dyn Session, run: i64) -> CheckResult<usize> {
     let mut sum = 0;
     for name in ["all_reduce::i32::sum", "all_gather_v::u8", "all_to_all_v::u8", "send_recv::ring::f32"] {
@@ -116,7 +116,7 @@ async fn checked(session: &dyn Session, run: i64) -> CheckResult<usize> {
     Ok(sum)
 }
 
-/// After a failure, `init_ccl` must make the session usable again.
+/// Checks that `init_ccl` makes the session usable again after a failure.
 async fn recover(session: &dyn Session, harness: &dyn Harness, run: i64) -> CheckResult<()> {
     let again = session.init_ccl(harness.backend(), &harness.devices()).await;
     again.map_err(|error| format!("init_ccl after the failure: {error}"))?;

@@ -1,4 +1,4 @@
-//! Several threads of the controller submit to one session: all workers must see one order.
+//! Scenario: several threads of the controller submit to one session. All workers must execute the calls in the same order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ fn start(_: &mut WorkerContext) -> Result<Opaque> {
     Ok(Opaque::new(Log(RefCell::default())))
 }
 
-/// Writes a call down. A collective in between fails or hangs where workers are in different calls.
+/// Appends a call to the log. The collectives fail or hang if workers are in different calls.
 fn append(ctx: &mut WorkerContext, log: Rc<Log>, call: i64) -> Result<()> {
     log.0.borrow_mut().push(call);
     let mine = ctx.empty(DType::I32, [1])?;
@@ -71,7 +71,7 @@ pub(super) async fn run(session: &dyn Session) -> CheckResult<usize> {
     Ok(first.len() * logs.len())
 }
 
-/// What each worker saw.
+/// The log of each worker.
 async fn submit(session: &dyn Session) -> Result<Vec<Shape>> {
     let log = session.call(&session.function(START).await?, ()).await?;
     let append = session.function(APPEND).await?;
