@@ -16,8 +16,8 @@ impl<T: Transport> Reactor<T> {
     pub(super) fn ask(&self, conn: Conn, id: u64, epoch: u64, call: StoreCall) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let connection = connection.clone();
-        let tell = move |result| answer(&connection, id, result);
-        self.shared.store().call(epoch, call, Box::new(tell));
+        let reply = move |result| answer(&connection, id, result);
+        self.shared.store().call(epoch, call, Box::new(reply));
     }
 
     /// Stores a descriptor that a worker shares.

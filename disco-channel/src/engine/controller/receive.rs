@@ -17,7 +17,7 @@ use crate::engine::fault::{self, Fault};
 impl Controller {
     /// Handles a message of a peer. A message that breaks the protocol closes the connection.
     pub(super) fn receive(&mut self, index: usize, conn: Conn, message: Message, now: Instant) {
-        self.peers[index].liveness.heard(now);
+        self.peers[index].liveness.received(now);
         match self.receive_from_peer(index, conn, message) {
             Ok(None) => {}
             Ok(Some(cause)) => self.close(index, cause, now),

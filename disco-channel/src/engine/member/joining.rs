@@ -75,7 +75,7 @@ impl Joining {
         }
         match event {
             // The timeout of a worker process covers the whole answer.
-            Event::BytesReceived if self.worker.is_none() => self.liveness.heard(now),
+            Event::BytesReceived if self.worker.is_none() => self.liveness.received(now),
             Event::Message(message) => self.receive(message),
             Event::Closed => self.fail(LossCause::ConnectionClosed),
             Event::Failed(error) => self.end(Action::Refused(error)),
@@ -109,8 +109,8 @@ impl Joining {
             self.is_quiet = false;
             self.actions.push_back(Action::ShowWaiting);
         }
-        if self.liveness.must_say(now) {
-            self.liveness.said(now);
+        if self.liveness.must_send(now) {
+            self.liveness.sent(now);
             self.actions.push_back(Action::Send(Message::Alive));
         }
     }

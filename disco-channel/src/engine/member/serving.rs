@@ -29,8 +29,8 @@ pub(crate) struct Member {
     phase: Phase,
     liveness: Liveness,
     attention: Attention,
-    look_interval: Duration,
-    looked: Instant,
+    progress_poll_interval: Duration,
+    last_poll: Instant,
     /// The progress of each worker as last reported.
     progress: Vec<Progress>,
     /// Large tensors whose frames have not come yet.
@@ -152,8 +152,8 @@ impl Member {
             phase: Phase::Serving,
             liveness: Liveness::new(heartbeat, silence, now),
             attention: Attention::new(silence, now),
-            look_interval: (heartbeat / 5).min(TIMER_INTERVAL),
-            looked: now,
+            progress_poll_interval: (heartbeat / 5).min(TIMER_INTERVAL),
+            last_poll: now,
             progress: vec![Progress::default(); workers],
             transfers: Transfers::new(packet_limit(value_limit)),
             actions: VecDeque::new(),
@@ -170,7 +170,7 @@ impl Member {
         match &self.phase {
             Phase::Serving | Phase::Leaving => {
                 let times = [self.liveness.next_timeout(), self.attention.next_timeout()];
-                times.into_iter().flatten().chain([self.looked + self.look_interval]).min()
+                times.into_iter().flatten().chain([self.last_poll + self.progress_poll_interval]).min()
             }
             Phase::Stopping { kill, .. } => *kill,
             Phase::Over => None,
@@ -212,7 +212,7 @@ impl Member {
 
     fn serve(&mut self, event: Event, now: Instant) -> Result<()> {
         match event {
-            Event::BytesReceived => self.liveness.heard(now),
+            Event::BytesReceived => self.liveness.received(now),
             Event::Message(message) => self.receive(message, now)?,
             Event::Closed if self.is_leaving() => self.dismiss(),
             Event::Closed => return Err(self.gone(LossCause::ConnectionClosed, "is gone")),
@@ -232,7 +232,7 @@ impl Member {
     }
 
     fn receive(&mut self, message: Message, now: Instant) -> Result<()> {
-        self.liveness.heard(now);
+        self.liveness.received(now);
         let is_leaving = self.is_leaving();
         let action = match (message, &mut self.kind) {
             // The frames of these transfers are dropped, too.
@@ -273,7 +273,7 @@ impl Member {
                 return Ok(());
             }
             (Message::Bye(why), _) => {
-                let worker = format!("says: {why}");
+                let worker = format!("closed the connection: {why}");
                 return Err(self.gone(LossCause::ClosedWithReason(why), &worker));
             }
             (other, _) => {
@@ -310,7 +310,7 @@ impl Member {
                 is_due |= node.taken.take(size);
             }
             if is_due {
-                let (frames, bytes) = node.taken.say();
+                let (frames, bytes) = node.taken.acknowledge();
                 self.actions.push_back(Action::Send(Message::Credit { frames, bytes }));
             }
             if is_last {
@@ -331,22 +331,22 @@ impl Member {
 
     /// Reports the progress of a worker if it has changed. The report of a worker process is also its heartbeat.
     fn report(&mut self, index: usize, progress: Progress, now: Instant) {
-        let Some(said) = self.progress.get_mut(index) else { return };
+        let Some(reported) = self.progress.get_mut(index) else { return };
         let message = match &self.kind {
-            Kind::Worker { .. } if progress != *said || self.liveness.must_say(now) => {
-                self.liveness.said(now);
+            Kind::Worker { .. } if progress != *reported || self.liveness.must_send(now) => {
+                self.liveness.sent(now);
                 if fault::is_planted(Fault::NoHeartbeat) {
                     return;
                 }
                 Message::Progress(progress.clone())
             }
-            Kind::Node(node) if progress != *said => match node.workers.get(index) {
+            Kind::Node(node) if progress != *reported => match node.workers.get(index) {
                 Some(worker) => upward::from(worker, Message::Progress(progress.clone())),
                 None => return,
             },
             _ => return,
         };
-        *said = progress;
+        *reported = progress;
         self.actions.push_back(Action::Send(message));
     }
 
@@ -355,13 +355,14 @@ impl Member {
             return Err(lost(LossCause::Silent(limit)));
         }
         let is_worker = matches!(self.kind, Kind::Worker { .. });
-        if now.saturating_duration_since(self.looked) >= self.look_interval || is_worker && self.liveness.must_say(now)
+        if now.saturating_duration_since(self.last_poll) >= self.progress_poll_interval
+            || is_worker && self.liveness.must_send(now)
         {
-            self.looked = now;
+            self.last_poll = now;
             self.actions.push_back(Action::ReadProgress);
         }
-        if !is_worker && self.liveness.must_say(now) {
-            self.liveness.said(now);
+        if !is_worker && self.liveness.must_send(now) {
+            self.liveness.sent(now);
             if !fault::is_planted(Fault::NoHeartbeat) {
                 self.actions.push_back(Action::Send(Message::Alive));
             }

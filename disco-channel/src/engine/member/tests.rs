@@ -113,8 +113,12 @@ fn a_node_whose_controller_is_silent_or_lost_stops_its_workers() {
     assert_eq!(ended, ["send Left(\"\")".to_owned(), format!("end: the {why}")]);
 
     let mut frozen = node(now);
-    let looks = after(&mut frozen, Event::Timeout, now + 60 * SECOND);
-    assert_eq!(looks, ["ReadProgress", "send Alive"], "a node that did not run could not hear the controller");
+    let actions = after(&mut frozen, Event::Timeout, now + 60 * SECOND);
+    assert_eq!(
+        actions,
+        ["ReadProgress", "send Alive"],
+        "a node that did not run could not receive from the controller"
+    );
 
     let closed = after(&mut node(now), Event::Closed, now);
     assert!(closed[1].ends_with("it closed the connection"), "{closed:?}");

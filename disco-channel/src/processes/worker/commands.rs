@@ -160,7 +160,7 @@ impl Commands {
     }
 
     fn acknowledge(&mut self) -> Result<()> {
-        let (frames, bytes) = self.taken.say();
+        let (frames, bytes) = self.taken.acknowledge();
         self.connection.send(Message::Credit { frames, bytes }.encode()?, None)
     }
 }
