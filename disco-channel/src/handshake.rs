@@ -225,7 +225,7 @@ fn word(record: &[u8], at: usize) -> u32 {
     record.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(UNSPECIFIED, u32::from_le_bytes)
 }
 
-/// Never `None`: HMAC takes keys of any length.
+/// The HMAC of the token over a role and records. `None` does not happen, because HMAC accepts keys of any length.
 fn mac(token: &Token, role: &[u8], records: &[&[u8]]) -> Option<Hmac<Sha256>> {
     let mut mac = Hmac::<Sha256>::new_from_slice(token.bytes()).ok()?;
     mac.update(role);

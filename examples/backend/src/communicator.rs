@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::error::{LossCause, LostPeer};
 use disco_core::{
-    Abort, Capabilities, Communicator, DType, Error, Op, OpKind, Rank, Reduction, Rendezvous, Result, ConnectParams,
+    Abort, Capabilities, Communicator, ConnectParams, DType, Error, Op, OpKind, Rank, Reduction, Rendezvous, Result,
 };
 
 use crate::hub::{Hub, Inbox, Message};

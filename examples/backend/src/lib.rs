@@ -9,7 +9,7 @@ mod hub;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use disco_core::{Backend, Communicator, Probe, Rendezvous, Result, ConnectParams, Unavailable, World};
+use disco_core::{Backend, Communicator, ConnectParams, Probe, Rendezvous, Result, Unavailable, World};
 
 /// The backend's name, for `init_ccl` and for error texts.
 const NAME: &str = "mailbox";

@@ -276,7 +276,7 @@ impl World {
         };
         let due = self.now + self.until(timeout);
         if self.controller.timer.is_none_or(|timer| due < timer) {
-            self.record_violation(format!("the reactor is not woken for a timeout at {due} us"));
+            self.record_violation(format!("the reactor was not woken for a timeout at {due} us"));
         }
     }
 
@@ -326,7 +326,7 @@ impl World {
         };
         let size = match size {
             Ok(size) => size,
-            Err(error) => return self.record_violation(format!("a frame does not go: {error}")),
+            Err(error) => return self.record_violation(format!("the controller could not send a frame: {error}")),
         };
         self.controller.engine.note(frame.command());
         let is_inline = self.plan.has_ring && size <= MAX_INLINE_BYTES;
@@ -340,7 +340,7 @@ impl World {
             _ => self.controller.engine.submit(&frame, now),
         };
         if let Err(error) = sent {
-            self.record_violation(format!("a frame does not go: {error}"));
+            self.record_violation(format!("the controller could not send a frame: {error}"));
         }
         if !is_inline {
             self.controller.posted = (self.controller.posted.0 + 1, self.controller.posted.1 + size as u64);
@@ -374,7 +374,9 @@ impl World {
             };
             let packets = match packets {
                 Ok(packets) => packets,
-                Err(error) => return self.record_violation(format!("a packet can't be made: {error}")),
+                Err(error) => {
+                    return self.record_violation(format!("the controller could not encode a packet: {error}"));
+                }
             };
             let is_taken = packets.iter().all(|packet| self.write(link, Side::Member, packet, write.order));
             if !is_taken {
@@ -452,7 +454,7 @@ impl World {
             Action::Over => {
                 self.show(|| "the lane is over".to_owned());
                 if std::mem::replace(&mut self.controller.is_over, true) {
-                    self.record_violation("the lane is over twice");
+                    self.record_violation("the lane has ended twice");
                 }
                 self.check_over();
             }
@@ -464,7 +466,7 @@ impl World {
         let Some(link) = self.controller.conns.get(&conn).copied() else { return };
         match (Message::Answer { id, result }).encode() {
             Ok(packet) => _ = self.write(link, Side::Member, &packet.into(), Order::Urgent),
-            Err(error) => self.record_violation(format!("an answer can't be sent: {error}")),
+            Err(error) => self.record_violation(format!("the controller could not send an answer: {error}")),
         }
     }
 

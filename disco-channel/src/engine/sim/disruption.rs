@@ -266,10 +266,10 @@ impl World {
                 } else if let Some(Ok(message)) = messages(bytes).next()
                     && !matches!(message, Message::Bye(_))
                 {
-                    self.record_violation(format!("an intruder is told {message}"));
+                    self.record_violation(format!("the controller has sent {message} to an intruder"));
                 }
             }
-            Arrival::Part => self.record_violation("an intruder is told much"),
+            Arrival::Part => self.record_violation("the controller has sent a large packet to an intruder"),
         }
     }
 }

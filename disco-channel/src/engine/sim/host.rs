@@ -240,7 +240,7 @@ impl World {
             Action::Pass(frame) => {
                 let size = frame.bytes()?.len();
                 if self.hosts[index].room() == 0 {
-                    self.record_violation(format!("host {index} passes a frame to a full lane"));
+                    self.record_violation(format!("host {index} has passed a frame to a full lane"));
                 }
                 self.give(index, frame, size);
             }

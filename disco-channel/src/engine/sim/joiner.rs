@@ -68,7 +68,7 @@ impl World {
                         self.hosts[index].phase = Phase::Proving(Some(node_handshake));
                         self.host_writes(index, &answer[..].into(), Order::Urgent);
                     }
-                    Err(error) => self.record_violation(format!("host {index} does not answer: {error}")),
+                    Err(error) => self.record_violation(format!("host {index} could not answer the greeting: {error}")),
                 }
             }
             Some(node_handshake) => {
@@ -80,7 +80,9 @@ impl World {
                         let join = Join { name: format!("host{index:04}"), functions };
                         self.introduce(index, Message::Join(join));
                     }
-                    _ => self.record_violation(format!("host {index} is refused, with the right token")),
+                    _ => self.record_violation(format!(
+                        "the controller has refused host {index}, which has the right token"
+                    )),
                 }
             }
         }
@@ -115,14 +117,19 @@ impl World {
                         // is noticed counts twice.
                         if assignment.workers.first() != self.hosts[index].workers[0].id {
                             if self.is_calm() {
-                                self.record_violation(format!("host {index} is taken for node {}", assignment.node));
+                                self.record_violation(format!(
+                                    "the controller has accepted host {index} as node {}",
+                                    assignment.node
+                                ));
                             }
                             return self.kill(index);
                         }
                         Member::node(&assignment, false, now)
                     }
                     Message::Welcome(welcome) => Member::worker(welcome.heartbeat, welcome.config.value_limit, now),
-                    other => return self.record_violation(format!("host {index} is taken by {other}")),
+                    other => {
+                        return self.record_violation(format!("host {index} got {other} in place of an acceptance"));
+                    }
                 };
                 self.hosts[index].phase = Phase::Serving(Box::new(member));
                 if self.plan.kind == Kind::Nodes {

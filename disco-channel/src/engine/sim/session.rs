@@ -66,13 +66,13 @@ impl World {
         let strange =
             |world: &Self, peer: usize| world.controller.link(peer).is_some_and(|link| world.links[link].host != peer);
         if let Some(peer) = (0..self.hosts.len()).find(|peer| strange(self, *peer)) {
-            self.record_violation(format!("another host has the place of host {peer}"));
+            self.record_violation(format!("peer {peer} is connected to another host than host {peer}"));
         }
         (self.controller.session.ended, self.controller.session.close_limit) = (self.now, 0);
         match result {
             Ok(()) => self.at(0, What::Step),
             Err(error) if self.is_calm() => {
-                self.record_violation(format!("the start fails without a reason: {error}"));
+                self.record_violation(format!("the start failed without a disruption: {error}"));
             }
             // The lane closes itself after a failed start.
             Err(_) => {
@@ -99,7 +99,7 @@ impl World {
         }
         if self.controller.room(false) == 0 {
             if self.controller.must_take_small() {
-                self.record_violation("the lane takes no small command while large ones are under way");
+                self.record_violation("the lane has no room for a small command while large ones are in flight");
             }
             self.controller.session.waits_for_room = true;
             return;
@@ -198,7 +198,10 @@ impl World {
                 continue;
             }
             if posted.0 - frames > MAX_UNREAD_FRAMES || posted.1.saturating_sub(bytes) > 2 * MAX_UNREAD_BYTES {
-                self.record_violation(format!("{} frames are under way to host {index}", posted.0 - frames));
+                self.record_violation(format!(
+                    "{} frames are in flight to host {index}, more than the limit",
+                    posted.0 - frames
+                ));
             }
         }
     }
@@ -213,13 +216,13 @@ impl World {
     pub(super) fn reply(&mut self, worker: WorkerId, seq: u64, reply: &Reply) {
         let session = &mut self.controller.session;
         if session.left.contains(&worker) {
-            return self.record_violation(format!("{worker} replies to command {seq} after it has left"));
+            return self.record_violation(format!("{worker} has replied to command {seq} after it has left"));
         }
         if !session.replied.insert((seq, worker)) {
-            return self.record_violation(format!("{worker} replies to command {seq} twice"));
+            return self.record_violation(format!("{worker} has replied to command {seq} twice"));
         }
         if session.asked.get(&seq).is_none_or(|only| only.is_some_and(|only| only != worker)) {
-            return self.record_violation(format!("{worker} replies to command {seq}, and was not asked"));
+            return self.record_violation(format!("{worker} has replied to command {seq}, which is not pending"));
         }
         let Some(missing) = session.pending.get_mut(&seq) else {
             // The session has ended, and with it the wait.
@@ -230,7 +233,7 @@ impl World {
         if let Ok(Value::Bytes(bytes)) = reply
             && **bytes != *answer(worker, seq, bytes.len())
         {
-            return self.record_violation(format!("{worker} answers command {seq} with other bytes"));
+            return self.record_violation(format!("the reply of {worker} to command {seq} has wrong bytes"));
         }
         let session = &mut self.controller.session;
         if let Err(failure) = reply
@@ -263,7 +266,7 @@ impl World {
             return;
         }
         if failure.aborted && session.failure.is_none() && session.lost.is_none() && !session.is_ending {
-            return self.record_violation(format!("the first failure of epoch {epoch} follows from none: {failure}"));
+            return self.record_violation(format!("the first failure of epoch {epoch} is not a root cause: {failure}"));
         }
         if session.failure.is_none() {
             let cause = failure.to_string();
@@ -298,11 +301,12 @@ impl World {
         self.end_peer(workers, "lost");
         let host = &self.hosts[workers.first().index() / self.plan.per_host];
         if !host.is_disrupted && host.lost != Some(workers.first()) {
-            return self.record_violation(format!("a loss without a reason: {why}"));
+            return self.record_violation(format!("a peer was reported as lost without a disruption: {why}"));
         }
         let status = format!("its process ended: {}", host.status);
         if host.has_exit_status && !why.to_string().contains(&status) {
-            return self.record_violation(format!("a loss does not tell that {status}: {why}"));
+            return self
+                .record_violation(format!("the error about a lost process does not state that {status}: {why}"));
         }
         let session = &mut self.controller.session;
         if session.lost.is_none() {
@@ -333,10 +337,10 @@ impl World {
         };
         if !is_fine {
             let ends = format!("{:?}", session.ends);
-            return self.record_violation(format!("{workers} {how} after they were reported: {ends}"));
+            return self.record_violation(format!("{workers} {how} after their end was reported: {ends}"));
         }
         if !is_of_node && self.controller.ring.has(peer) {
-            self.record_violation(format!("the ring waits for {workers}, which {how}"));
+            self.record_violation(format!("the ring still waits for {workers}, which {how}"));
         }
     }
 
@@ -345,7 +349,10 @@ impl World {
         let printed = self.controller.session.printed.entry(from.clone()).or_default();
         *printed += 1;
         if printed.to_string().as_bytes() != line {
-            self.record_violation(format!("{from} prints line {} twice or out of order", String::from_utf8_lossy(line)));
+            self.record_violation(format!(
+                "line {} of {from} arrived twice or out of order",
+                String::from_utf8_lossy(line)
+            ));
         }
     }
 
@@ -431,12 +438,12 @@ impl World {
         if self.plan.has_processes()
             && let Some(host) = self.hosts.iter().position(|host| !host.is_reaped)
         {
-            return self.record_violation(format!("the lane is over while the process of host {host} runs"));
+            return self.record_violation(format!("the lane has ended while the process of host {host} runs"));
         }
         let Session { ended, close_limit, is_ending: true, .. } = self.controller.session else { return };
         let late = self.now.saturating_sub(ended + close_limit + self.frozen);
         if late > END_LIMIT {
-            self.record_violation(format!("the lane is over {late} us after its limit"));
+            self.record_violation(format!("the lane has ended {late} us after its limit"));
         }
     }
 
@@ -448,7 +455,7 @@ impl World {
     /// Checks the invariants at the end of the run.
     pub(super) fn check_session(&mut self) {
         if self.now > self.over + END_LIMIT + self.frozen {
-            return self.record_violation("hosts are left for too long after the lane is over");
+            return self.record_violation("hosts have not ended in time after the end of the lane");
         }
         let session = &self.controller.session;
         let is_calm = self.is_calm();
@@ -460,20 +467,21 @@ impl World {
             if self.plan.ending == Ending::Shutdown
                 && let Some(host) = self.hosts.iter().position(|host| host.workers.iter().any(|w| w.last != seq))
             {
-                return self.record_violation(format!("workers of host {host} have not got all {seq} commands"));
+                return self.record_violation(format!("workers of host {host} have not received all {seq} commands"));
             }
             if let Some(error) = self.hosts.iter().find_map(|host| host.result.clone()?.err()) {
-                return self.record_violation(format!("a host that was not disrupted ends with an error: {error}"));
+                return self
+                    .record_violation(format!("a host that was not disrupted has ended with an error: {error}"));
             }
         }
         let printed: u64 = self.hosts.iter().flat_map(|host| &host.workers).map(|worker| worker.printed).sum();
         let lines: u64 = session.printed.values().sum();
         if is_calm && session.is_in_order && lines != printed {
-            return self.record_violation(format!("{lines} of {printed} lines of workers have come"));
+            return self.record_violation(format!("{lines} of {printed} printed lines have arrived"));
         }
         let open: usize = self.hosts.iter().map(|host| host.requests.len()).sum();
         if is_calm && session.is_in_order && open > 0 {
-            self.record_violation(format!("{open} requests have no answer"));
+            self.record_violation(format!("{open} requests of workers were not answered"));
         }
     }
 }

@@ -242,7 +242,7 @@ impl World {
         let (id, due) = (worker.id, worker.last + 1);
         worker.last = seq;
         if seq != due {
-            return self.record_violation(format!("{id} gets command {seq} where {due} is due"));
+            return self.record_violation(format!("{id} has received command {seq}, expected {due}"));
         }
         let is_poisoned = worker.poison.is_some();
         match frame.command() {
@@ -265,7 +265,8 @@ impl World {
                     return self.ask(index, at, seq, Stage::Arrives, call);
                 }
                 Some(Job::Load(kib) | Job::Weights(kib)) if !has_content(args.get(2), kib) => {
-                    return self.record_violation(format!("{id} gets other bytes as an argument of command {seq}"));
+                    return self
+                        .record_violation(format!("{id} has received wrong bytes as an argument of command {seq}"));
                 }
                 _ => {}
             },
@@ -314,7 +315,7 @@ impl World {
                 (Stage::OpensTheGate, StoreCall::Set(format!("gate {seq}").into(), [1].into()))
             }
             (Stage::Arrives, Value::Int(arrived)) if *arrived > all => {
-                return self.record_violation(format!("{arrived} of {all} workers arrive at command {seq}"));
+                return self.record_violation(format!("{arrived} arrivals of {all} workers at command {seq}"));
             }
             (Stage::Arrives, _) => (Stage::Waits, StoreCall::Wait(format!("gate {seq}").into(), COLLECTIVE_LIMIT)),
             (Stage::OpensTheGate | Stage::Waits, _) => return self.finish(index, at, seq),
@@ -432,7 +433,7 @@ impl World {
         let number = epoch.epoch();
         let other = why.split("in epoch ").nth(1).and_then(|rest| rest.split(';').next()?.parse::<u64>().ok());
         if other.is_some_and(|other| other < number) {
-            let rule = format!("{id} in epoch {number} is aborted: {why}");
+            let rule = format!("{id} in epoch {number} was aborted by a failure of an earlier epoch: {why}");
             self.record_violation(rule);
         }
     }

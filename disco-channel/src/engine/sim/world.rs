@@ -141,7 +141,9 @@ impl World {
             self.now = at;
             self.events += 1;
             if at > TIME_LIMIT || self.standstill > STANDSTILL {
-                self.record_violation("a wait has no end");
+                self.record_violation(
+                    "the run does not end: the virtual time or the number of events at one time exceeds its limit",
+                );
             }
             self.happen(what);
             if self.broken.is_some() || self.is_over() {
@@ -202,7 +204,7 @@ impl World {
     /// Records a violated invariant.
     pub(super) fn record_violation(&mut self, rule: impl Into<String>) {
         let rule = rule.into();
-        self.show(|| format!("BROKEN: {rule}"));
+        self.show(|| format!("VIOLATED: {rule}"));
         self.broken.get_or_insert(format!("at {} us: {rule}", self.now));
     }
 
@@ -223,7 +225,9 @@ impl World {
         if !self.is_over() {
             let left = self.hosts.iter().filter(|host| !host.is_done()).count();
             let over = self.controller.is_over;
-            return self.record_violation(format!("nothing happens any more: controller over: {over}, {left} hosts left"));
+            return self.record_violation(format!(
+                "deadlock: no events are left; controller ended: {over}, {left} hosts have not ended"
+            ));
         }
         self.check_session();
         if let Some(link) = self.links.iter().position(|link| !link.is_over()) {
