@@ -164,8 +164,8 @@ impl NodeHandshake {
     /// Checks the verdict and returns the controller's world.
     ///
     /// # Errors
-    /// The controller refuses the node, or has not proved that it has the token. A refusal has no proof: anyone who listens at the
-    /// address can send one.
+    /// The controller refuses the node, or has not proved that it has the token. A refusal has no proof: anyone who
+    /// listens at the address can send one.
     pub fn judge(&self, token: &Token, verdict: &[u8; VERDICT_BYTES]) -> Result<World> {
         let (body, proof) = verdict.split_at(UNPROVED_VERDICT_BYTES);
         match word(body, 0) {

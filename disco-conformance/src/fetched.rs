@@ -6,7 +6,8 @@ use disco_core::env::Variable;
 
 use crate::require::Required;
 
-/// The path of NVRTC: `DISCO_NVRTC_LIBRARY`, or else the downloaded file. None, with a line on standard error, if neither exists.
+/// The path of NVRTC: `DISCO_NVRTC_LIBRARY`, or else the downloaded file. None, with a line on standard error, if
+/// neither exists.
 ///
 /// # Panics
 /// `DISCO_REQUIRE` has `nccl`, and neither file exists.
@@ -21,7 +22,8 @@ pub fn nvrtc() -> Option<PathBuf> {
     file
 }
 
-/// The path of NVRTC 13, which `cargo xtask test --long` downloads. None, with a line on standard error, if it does not exist.
+/// The path of NVRTC 13, which `cargo xtask test --long` downloads. None, with a line on standard error, if it does not
+/// exist.
 pub fn nvrtc_13() -> Option<PathBuf> {
     let file = fetched("nvidia-cuda-nvrtc-13.0.88/lib/libnvrtc.so.13").filter(|file| file.is_file());
     if file.is_none() {

@@ -27,8 +27,8 @@ pub trait Harness: Debug + Send + Sync {
     /// Errors of the start.
     fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>>;
 
-    /// Whether results of arbitrary numbers are bit-identical across ranks and runs, and min and max of NaN are NaN. Otherwise
-    /// results are compared with a tolerance that depends on the dtype and the number of ranks.
+    /// Whether results of arbitrary numbers are bit-identical across ranks and runs, and min and max of NaN are NaN.
+    /// Otherwise results are compared with a tolerance that depends on the dtype and the number of ranks.
     fn is_exact(&self) -> bool {
         false
     }
@@ -38,8 +38,8 @@ pub trait Harness: Debug + Send + Sync {
         false
     }
 
-    /// Timeout of one check in one world; 2 minutes by default. Only a broken backend reaches it, which may ignore the deadline
-    /// of collectives.
+    /// Timeout of one check in one world; 2 minutes by default. Only a broken backend reaches it, which may ignore the
+    /// deadline of collectives.
     fn check_timeout(&self) -> Duration {
         Duration::from_secs(120)
     }

@@ -1,13 +1,13 @@
 //! The conformance suite of all lanes and all communicators of Disco.
 //!
 //! ```text
-//! Runner ── checks of a Harness ─────▶ communicator::Suite   a backend in a kind of session: operations, aborts, mismatches
+//! Runner ── checks of a Harness ─────▶ communicator::Suite   a backend in a kind of session: operations, aborts, …
 //!   └────── checks of a lane::Harness ▶ lane::Suite          the contract of a Channel
 //!                                         oracle             expected results, from plain loops without backend code
 //! ```
 //!
-//! - A new backend brings a [`Harness`], and no cases. Operations that its [`Capabilities`](disco_core::Capabilities) lack must
-//!   be refused; their checks are skipped with that reason.
+//! - A new backend brings a [`Harness`], and no cases. Operations that its [`Capabilities`](disco_core::Capabilities)
+//!   lack must be refused; their checks are skipped with that reason.
 //! - A new lane brings a [`lane::Harness`].
 //! - [`Runner`] makes a test program of the suite, in this repository or another.
 //! - [`Pattern`] makes inputs for benchmarks, and checks their results.

@@ -4,7 +4,8 @@ use disco_core::{DType, Reduction};
 
 use crate::oracle::{Elements, Expected, Values};
 
-/// Inputs repeat after this number of elements. It is a prime, so that blocks of usual sizes begin at different elements.
+/// Inputs repeat after this number of elements. It is a prime, so that blocks of usual sizes begin at different
+/// elements.
 const PERIOD: usize = 251;
 
 /// The inputs and the expected result of a collective: small whole numbers that repeat.

@@ -1,7 +1,7 @@
 //! `DISCO_REQUIRE`: harnesses that must be available.
 
-/// The names in `DISCO_REQUIRE`, separated by commas. If a required harness is unavailable, its checks fail instead of being
-/// skipped.
+/// The names in `DISCO_REQUIRE`, separated by commas. If a required harness is unavailable, its checks fail instead of
+/// being skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Required(Vec<String>);
 

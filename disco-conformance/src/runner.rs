@@ -12,8 +12,8 @@ use crate::harness::Harness;
 use crate::require::Required;
 use crate::{communicator, lane};
 
-/// A test program that runs the suite over backends and lanes, with tests like `mine::all_reduce::bf16::avg`. It accepts the
-/// arguments of Rust's test programs. It is the `main` of a test target with `harness = false`:
+/// A test program that runs the suite over backends and lanes, with tests like `mine::all_reduce::bf16::avg`. It
+/// accepts the arguments of Rust's test programs. It is the `main` of a test target with `harness = false`:
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -99,8 +99,8 @@ impl Runner {
         self
     }
 
-    /// Makes a run of all checks fail unless this backend skips none and executes exactly `cases` sub-cases, each counted on
-    /// each worker. So cases that are lost by accident are noticed. The error text has the actual number.
+    /// Makes a run of all checks fail unless this backend skips none and executes exactly `cases` sub-cases, each
+    /// counted on each worker. So cases that are lost by accident are noticed. The error text has the actual number.
     #[must_use]
     pub fn executes(mut self, name: &'static str, cases: usize) -> Self {
         self.expected.insert(name, cases);

@@ -9,7 +9,8 @@ use disco_core::{Result, Session, WorkerRange, World};
 
 use crate::harness::{Harness, SessionSpec};
 
-/// The harness of a backend whose ranks are threads of the test program: worlds of 1, 2, 3 and 7 workers, and of 4 in 2 groups.
+/// The harness of a backend whose ranks are threads of the test program: worlds of 1, 2, 3 and 7 workers, and of 4 in 2
+/// groups.
 #[derive(Clone, Debug)]
 pub struct ThreadSessions {
     backend: String,
@@ -19,8 +20,8 @@ pub struct ThreadSessions {
 }
 
 impl ThreadSessions {
-    /// The harness of the backend with this name, which is also the name of the harness. Results are compared with a tolerance,
-    /// and the backend need not detect mismatches.
+    /// The harness of the backend with this name, which is also the name of the harness. Results are compared with a
+    /// tolerance, and the backend need not detect mismatches.
     pub fn of(backend: impl Into<String>) -> Self {
         let worlds = [(1, 1), (2, 1), (3, 1), (4, 2), (7, 1)];
         let worlds = worlds.into_iter().filter_map(|(workers, groups)| World::new(workers, groups).ok()).collect();

@@ -192,7 +192,7 @@ impl fmt::Display for LossCause {
             LossCause::ThreadEnded(None) => f.write_str("its thread ended before shutdown"),
             LossCause::ThreadEnded(Some(error)) => write!(f, "its thread ended: {error}"),
             LossCause::Panicked(text) => write!(f, "its thread panicked: {text}"),
-            LossCause::Silent(limit) => write!(f, "it has said nothing for {limit:?}"),
+            LossCause::Silent(limit) => write!(f, "it has sent nothing for {limit:?}"),
             LossCause::Unread(bytes) => write!(f, "it has left {bytes} bytes unread"),
             LossCause::CommunicatorDropped => f.write_str("its communicator was dropped while others waited for it"),
             LossCause::ConnectionFailed(text)
@@ -233,7 +233,7 @@ mod tests {
         let silent = || LossCause::Silent(Duration::from_secs(5));
         assert_eq!(
             text(LostPeer::Node { node: node(), workers }, silent()),
-            "node 1 (host) with workers 2 to 3 lost: it has said nothing for 5s"
+            "node 1 (host) with workers 2 to 3 lost: it has sent nothing for 5s"
         );
         let killed =
             LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal: 9, core_dumped: false }, connected: true };

@@ -37,7 +37,8 @@ impl Call<'_> {
         }
     }
 
-    /// The parameters that must be equal on all ranks, as numbers. The counts of V-forms are compared by [`Call::fits`].
+    /// The parameters that must be equal on all ranks, as numbers. The counts of V-forms are compared by
+    /// [`Call::fits`].
     pub(crate) fn head(&self, size: usize) -> Head {
         let Call::Op(op) = self else { return Head { signature: u64::MAX, count: 0 } };
         let byte = |code: Option<u8>| u64::from(code.unwrap_or(u8::MAX));

@@ -1,9 +1,10 @@
-//! Schedules of the collectives. Between two synchronisations, each byte has either one writer or any number of readers.
+//! Schedules of the collectives. Between two synchronisations, each byte has either one writer or any number of
+//! readers.
 //!
 //! Small tensors are **eager**: ranks post their data on the board and read the posts of their peers, with one
-//! synchronisation. Large tensors are **zero-copy**: ranks post the locations of their tensors and share the work. Each byte is
-//! read from its source and written to its destination once, and a second synchronisation ends the collective. Both reduce in
-//! rank order, so all ranks get the same bits.
+//! synchronisation. Large tensors are **zero-copy**: ranks post the locations of their tensors and share the work. Each
+//! byte is read from its source and written to its destination once, and a second synchronisation ends the collective.
+//! Both reduce in rank order, so all ranks get the same bits.
 
 use disco_core::{Op, Result};
 
@@ -88,8 +89,8 @@ fn read_blocks(buffer: &mut [u8], bytes: usize, size: usize) -> impl Iterator<It
     buffer.chunks_exact_mut(bytes).take(size).map(|block| Ok(Region::from(block)))
 }
 
-/// Posts the locations of this rank's tensors, and does its share of the work on the tensors of all ranks. If a tensor is
-/// private to a process, all data goes through [staging areas](staged).
+/// Posts the locations of this rank's tensors, and does its share of the work on the tensors of all ranks. If a tensor
+/// is private to a process, all data goes through [staging areas](staged).
 fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
     let (me, size) = (call.rank(), call.size());
     let (input, output) = parts(op, me, size)?;
@@ -198,8 +199,8 @@ impl Pair {
         })
     }
 
-    /// Does this rank's part of the exchange. In place, a received block overwrites a sent block, so one rank moves each byte
-    /// in both directions.
+    /// Does this rank's part of the exchange. In place, a received block overwrites a sent block, so one rank moves
+    /// each byte in both directions.
     fn exchange(&self, memory: &Memory<'_>, me: usize, peer: usize) -> Result<()> {
         let (in_place, they_in_place) = (self.send.is(self.recv), self.their_send.is(self.their_recv));
         match (in_place, they_in_place) {

@@ -32,8 +32,8 @@ const _: fn() = || {
     moves::<Communicator>();
 };
 
-/// Makes communicators of `ranks` ranks without a session, in rank order. Each is for a thread of its own. `deadline` limits
-/// each collective, from its call.
+/// Makes communicators of `ranks` ranks without a session, in rank order. Each is for a thread of its own. `deadline`
+/// limits each collective, from its call.
 ///
 /// # Errors
 /// `ranks` is 0, or exceeds the range of [`Rank`].
@@ -45,13 +45,13 @@ pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communica
 }
 
 impl Communicator {
-    /// Like [`Backend::connect`](disco_core::Backend::connect), but returns the concrete type. If the link has an arena, ranks
-    /// may be in several processes of this machine; otherwise all ranks are threads of this process.
+    /// Like [`Backend::connect`](disco_core::Backend::connect), but returns the concrete type. If the link has an
+    /// arena, ranks may be in several processes of this machine; otherwise all ranks are threads of this process.
     ///
     /// # Errors
-    /// [`Error::Deadline`] with the ranks that have not arrived; [`Error::Aborted`]; [`Error::Mismatch`] if ranks expect
-    /// different numbers of ranks; [`Error::Invalid`] for a rank outside the world; errors of the system or the link when
-    /// memory is allocated or mapped.
+    /// [`Error::Deadline`] with the ranks that have not arrived; [`Error::Aborted`]; [`Error::Mismatch`] if ranks
+    /// expect different numbers of ranks; [`Error::Invalid`] for a rank outside the world; errors of the system or the
+    /// link when memory is allocated or mapped.
     pub fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
         let device = params.queue.device();
         if !device.is_host() {

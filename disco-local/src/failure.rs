@@ -10,7 +10,8 @@ use crate::board::Record;
 /// The failure of a communicator, in the form that all ranks read.
 pub(crate) struct Failure {
     error: Error,
-    /// The ranks that return the error itself; other ranks return [`Error::Aborted`] with its text. None means all ranks.
+    /// The ranks that return the error itself; other ranks return [`Error::Aborted`] with its text. None means all
+    /// ranks.
     involved: Option<[usize; 2]>,
 }
 

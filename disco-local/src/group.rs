@@ -17,19 +17,19 @@ use crate::board::{Board, Presence};
 use crate::failure::Failure;
 use crate::spin_policy::SpinPolicy;
 
-/// The shared state of one communicator. Ranks that are threads of one process share one group. Ranks in processes have a
-/// group each, on the same board.
+/// The shared state of one communicator. Ranks that are threads of one process share one group. Ranks in processes have
+/// a group each, on the same board.
 pub(crate) struct Group {
     pub(crate) board: Board,
     pub(crate) address_space: AddressSpace,
     spin_policy: SpinPolicy,
-    /// Claims on tensors of threads that left while a stopped peer was inside a copy. They are released with the group, which
-    /// the peer keeps alive.
+    /// Claims on tensors of threads that left while a stopped peer was inside a copy. They are released with the group,
+    /// which the peer keeps alive.
     kept: Mutex<Vec<Access>>,
     /// The groups of child communicators. An abort of this group aborts them.
     children: AbortRegistry,
-    /// Keeps the parent alive: a link holds only the group of the root communicator, weakly, and aborts the children through
-    /// it.
+    /// Keeps the parent alive: a link holds only the group of the root communicator, weakly, and aborts the children
+    /// through it.
     _parent: Option<Arc<Group>>,
 }
 
@@ -96,8 +96,8 @@ impl Group {
         self.board.fail(&failure.to_record())
     }
 
-    /// The failure that broke the group. Waits a limited time for its record, because the process of the failed rank may end
-    /// while it writes the record.
+    /// The failure that broke the group. Waits a limited time for its record, because the process of the failed rank
+    /// may end while it writes the record.
     fn failure(&self) -> Failure {
         let mut timeout = LazyTimeout::new(RECORD_WRITE_GRACE);
         loop {
@@ -123,8 +123,8 @@ impl Group {
         if self.board.has_failed() { Err(self.failure().broken(operation())) } else { Ok(()) }
     }
 
-    /// Whether a rank may be accessing published memory. Once this was false after a failure, no rank accesses published
-    /// memory again.
+    /// Whether a rank may be accessing published memory. Once this was false after a failure, no rank accesses
+    /// published memory again.
     pub(crate) fn is_accessed(&self) -> bool {
         let may_run = |rank| match &self.address_space {
             AddressSpace::Threads => true,
@@ -133,8 +133,8 @@ impl Group {
         (0..self.size()).any(|rank| self.board.is_accessing(rank) && may_run(rank))
     }
 
-    /// Keeps the claims on tensors that a stopped peer may still access. Among threads they last as long as the group, which
-    /// the peer holds. Among processes they last until the peer continues or its process has ended.
+    /// Keeps the claims on tensors that a stopped peer may still access. Among threads they last as long as the group,
+    /// which the peer holds. Among processes they last until the peer continues or its process has ended.
     pub(crate) fn keep(self: &Arc<Self>, claims: Vec<Access>) {
         if claims.is_empty() {
             return;
@@ -184,8 +184,8 @@ impl Group {
         self.wait(rank, timeout, ready, late)
     }
 
-    /// Waits until `ready` returns a value, or the group fails. A failure that `ready` returns breaks the group, as does the
-    /// error of `late` once the deadline has passed.
+    /// Waits until `ready` returns a value, or the group fails. A failure that `ready` returns breaks the group, as
+    /// does the error of `late` once the deadline has passed.
     pub(crate) fn wait<T>(
         &self,
         rank: usize,

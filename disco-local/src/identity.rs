@@ -8,8 +8,8 @@ use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A process of this machine: its id and its start time, in clock ticks since boot. A later process with the same id has
-/// another start time. Both are valid only in the namespaces of the process.
+/// A process of this machine: its id and its start time, in clock ticks since boot. A later process with the same id
+/// has another start time. Both are valid only in the namespaces of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessIdentity {
     pub(crate) id: u32,
@@ -29,8 +29,8 @@ impl ProcessIdentity {
         Self { id, started: start_time(id).unwrap_or(0), namespaces: namespaces().unwrap_or(0) }
     }
 
-    /// Whether all threads of the process have ended, so that it no longer accesses memory. False if the system does not
-    /// report it, and for a process of other namespaces.
+    /// Whether all threads of the process have ended, so that it no longer accesses memory. False if the system does
+    /// not report it, and for a process of other namespaces.
     pub(crate) fn has_ended(self) -> bool {
         if self.namespaces == 0 || namespaces() != Some(self.namespaces) {
             return false;

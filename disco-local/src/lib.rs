@@ -1,12 +1,12 @@
-//! The built-in host data plane of Disco: ranks are threads of one process, or processes of one machine that share memory,
-//! and peers read each other's tensors in place.
+//! The built-in host data plane of Disco: ranks are threads of one process, or processes of one machine that share
+//! memory, and peers read each other's tensors in place.
 //!
 //! The backend has no dependencies on the system and supports every [`Op`](disco_core::Op) on every dtype. Results are
-//! deterministic: all ranks and all runs get the same bits. The conformance suite therefore compares other backends with
-//! this one.
+//! deterministic: all ranks and all runs get the same bits. The conformance suite therefore compares other backends
+//! with this one.
 //!
 //! ```text
-//! Communicator ── Arc ─▶ Group            shared by all ranks: their presence and the failure; its Board is shared memory
+//! Communicator ── Arc ─▶ Group            shared by all ranks: presence, failure, and the Board in shared memory
 //!   └ enqueue ─▶ ActiveCall ─▶ Memory     one rank inside one call; the permission to access published memory
 //!        ├ collective                     the schedules: the copies and reductions of each rank (`parts`: its tensors)
 //!        │    ├ kernel                    vector code, chosen at run time
@@ -33,8 +33,8 @@
 //! # Ok::<(), disco_core::Error>(())
 //! ```
 //!
-//! Start reading at `board/mod.rs` (the layout of the shared memory and the synchronisation) and `active_call/mod.rs` (the
-//! rules that keep memory valid while peers access it).
+//! Start reading at `board/mod.rs` (the layout of the shared memory and the synchronisation) and `active_call/mod.rs`
+//! (the rules that keep memory valid while peers access it).
 
 #[cfg(not(loom))]
 mod active_call;

@@ -12,8 +12,8 @@ pub(crate) const STREAMING_MIN_BYTES: usize = 12 << 20;
 /// A vector of up to 16 entries without an allocation.
 pub(crate) type InlineVec<T> = SmallVec<[T; 16]>;
 
-/// The input and output of a rank. For an in-place operation the input is the part of `dst` that `MPI_IN_PLACE` denotes. A
-/// tensor that is not significant on this rank is empty.
+/// The input and output of a rank. For an in-place operation the input is the part of `dst` that `MPI_IN_PLACE`
+/// denotes. A tensor that is not significant on this rank is empty.
 pub(crate) fn parts(op: &Op, rank: usize, size: usize) -> Result<(Region, Region)> {
     let [src, dst] = [op.src(), op.dst()].map(|tensor| tensor.map(Region::of));
     let at_root = op.root().is_none_or(|root| root.index() == rank);

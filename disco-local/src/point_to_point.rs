@@ -1,13 +1,13 @@
 //! Sends and receives: messages in a few slots for each pair of ranks. The receiver copies the tensors.
 //!
-//! A group sends messages while slots are free, and receives messages in the order of their arrival, until all receives are
-//! done and all its messages are acknowledged. So a group completes whenever the order of its peers' operations allows it.
-//! Messages from one sender arrive in order, and match receives in order.
+//! A group sends messages while slots are free, and receives messages in the order of their arrival, until all receives
+//! are done and all its messages are acknowledged. So a group completes whenever the order of its peers' operations
+//! allows it. Messages from one sender arrive in order, and match receives in order.
 //!
-//! A small tensor is inline in its message, so the sender does not wait for the receiver. Otherwise the message has the location
-//! of the tensor. A tensor in the private memory of another process goes through the sender's staging area, with one message
-//! for each piece. At most two such messages of a pair are in flight, in two pieces that collectives never use
-//! ([`Piece::Message`]).
+//! A small tensor is inline in its message, so the sender does not wait for the receiver. Otherwise the message has the
+//! location of the tensor. A tensor in the private memory of another process goes through the sender's staging area,
+//! with one message for each piece. At most two such messages of a pair are in flight, in two pieces that collectives
+//! never use ([`Piece::Message`]).
 
 use std::collections::BTreeSet;
 

@@ -9,8 +9,8 @@
 //! once all are connected  all names are withdrawn, which closes the descriptors
 //! ```
 //!
-//! Mappings stay valid after the process of a peer has ended. If a rank does not arrive or fails, the other ranks get an error
-//! that names it.
+//! Mappings stay valid after the process of a peer has ended. If a rank does not arrive or fails, the other ranks get
+//! an error that names it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

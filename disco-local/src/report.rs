@@ -7,9 +7,9 @@ use disco_core::OpKind;
 
 use crate::board::{Board, Presence};
 
-/// Offsets in a rank's trace: the [code](name) of the current operation, the code of the last finished one, and the number of
-/// finished operations. Only the rank itself writes its trace. The words are not ordered with each other, because only
-/// error texts use them.
+/// Offsets in a rank's trace: the [code](name) of the current operation, the code of the last finished one, and the
+/// number of finished operations. Only the rank itself writes its trace. The words are not ordered with each other,
+/// because only error texts use them.
 const CURRENT_OPERATION: usize = 0;
 const LAST_OPERATION: usize = 1;
 const FINISHED_OPERATIONS: usize = 2;

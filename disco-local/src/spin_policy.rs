@@ -15,8 +15,8 @@ pub(crate) struct SpinPolicy {
 impl SpinPolicy {
     /// The policy for `ranks` ranks on the processors that this process may use.
     ///
-    /// If each rank has a processor, peers usually answer within nanoseconds. A peer may still share the processor of this
-    /// rank, so later polls yield. A yield without another runnable thread costs a fraction of a microsecond.
+    /// If each rank has a processor, peers usually answer within nanoseconds. A peer may still share the processor of
+    /// this rank, so later polls yield. A yield without another runnable thread costs a fraction of a microsecond.
     pub(crate) fn new(ranks: usize) -> Self {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         let processors = *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));

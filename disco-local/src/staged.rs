@@ -1,7 +1,8 @@
 //! Collectives on tensors in the private memory of a process, which ranks of other processes can't access.
 //!
-//! Each rank writes only to its own tensors and its own staging area, and reads the staging areas of all ranks. The work is a
-//! pipeline over pieces that fit in the caches, so main memory is read and written as often as without staging:
+//! Each rank writes only to its own tensors and its own staging area, and reads the staging areas of all ranks. The
+//! work is a pipeline over pieces that fit in the caches, so main memory is read and written as often as without
+//! staging:
 //!
 //! ```text
 //! before the meeting     fill    piece 0      if the own input is private, so that staging is certain
@@ -11,12 +12,12 @@
 //!                        share   piece i - 2  in such a reduction: each rank copies the shares of its peers
 //! ```
 //!
-//! A synchronisation ends each round. Pieces are double-buffered and numbered over the life of a communicator: a piece is
-//! filled again only after the synchronisation that follows its last read. If all ranks have filled their first piece before
-//! the meeting, the meeting replaces the first synchronisation. The meeting of the next collective replaces the last one. So a
-//! collective of one piece has no synchronisation of its own, or one for its shares. Messages synchronise two ranks only, and
-//! therefore have pieces of their own ([`Piece`]). The shares and the order of reduction are those of the zero-copy schedule,
-//! so the results have the same bits.
+//! A synchronisation ends each round. Pieces are double-buffered and numbered over the life of a communicator: a piece
+//! is filled again only after the synchronisation that follows its last read. If all ranks have filled their first
+//! piece before the meeting, the meeting replaces the first synchronisation. The meeting of the next collective
+//! replaces the last one. So a collective of one piece has no synchronisation of its own, or one for its shares.
+//! Messages synchronise two ranks only, and therefore have pieces of their own ([`Piece`]). The shares and the order of
+//! reduction are those of the zero-copy schedule, so the results have the same bits.
 
 use disco_core::{Op, Result};
 
@@ -69,7 +70,8 @@ struct Staged<'o> {
     size: usize,
     input: Region,
     output: Region,
-    /// Size in bytes of one piece. Depending on the operation, the pieces divide a whole tensor, or a block for each peer.
+    /// Size in bytes of one piece. Depending on the operation, the pieces divide a whole tensor, or a block for each
+    /// peer.
     step: usize,
     /// Number of pieces.
     pieces: usize,

@@ -1,8 +1,8 @@
 //! Operations as calls of MPI.
 //!
-//! The library moves and reduces all data, with three exceptions. Reductions of dtypes that the library can't reduce use
-//! [wider numbers](crate::reduction). V-forms, blocks that exceed a count of MPI, and reduce-scatters of few ranks are messages
-//! between all pairs. Averages are sums that this crate divides.
+//! The library moves and reduces all data, with three exceptions. Reductions of dtypes that the library can't reduce
+//! use [wider numbers](crate::reduction). V-forms, blocks that exceed a count of MPI, and reduce-scatters of few ranks
+//! are messages between all pairs. Averages are sums that this crate divides.
 
 #![allow(unsafe_code)]
 
@@ -163,8 +163,9 @@ impl<A: Abi> Communicator<A> {
         self.run(["MPI_Recv", "MPI_Irecv"], op, status, |mpi, comm, request| {
             let byte = mpi.constants.byte;
             match request {
-                // SAFETY: the memory is in a claimed tensor or in scratch memory of this rank, so it is valid and has no other
-                // reader or writer until the operation ends. `status` has the size of the largest `MPI_Status`.
+                // SAFETY: the memory is in a claimed tensor or in scratch memory of this rank, so it is valid and has
+                // no other reader or writer until the operation ends. `status` has the size of the largest
+                // `MPI_Status`.
                 None => unsafe { (mpi.table.recv)(to, bytes, byte, from, tag, comm, status) },
                 // SAFETY: as for the blocking call; the request is waited for below.
                 Some(request) => unsafe { (mpi.table.irecv)(to, bytes, byte, from, tag, comm, request) },

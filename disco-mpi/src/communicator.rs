@@ -22,8 +22,8 @@ use crate::numbers::FaultyReductions;
 
 /// `1`: operations are blocking calls of MPI, without deadline and abort.
 const BLOCKING: &str = "DISCO_MPI_BLOCKING";
-/// A rank checks the abort flag and the clock, and yields, whenever the number of its polls has none of these bits: after
-/// every 512 polls.
+/// A rank checks the abort flag and the clock, and yields, whenever the number of its polls has none of these bits:
+/// after every 512 polls.
 const CHECK_MASK: u32 = 511;
 
 /// Tag of the messages of `Op::Send`.
@@ -54,12 +54,13 @@ pub(crate) struct Communicator<A: Abi> {
     pub(crate) faulty: FaultyReductions,
 }
 
-/// Calls a function of MPI in its blocking or its non-blocking form. Both take the same arguments and then the communicator.
+/// Calls a function of MPI in its blocking or its non-blocking form. Both take the same arguments and then the
+/// communicator.
 macro_rules! call {
     ($self:ident, $op:expr, $names:expr, $blocking:ident, $polled:ident, ($($arg:expr),*)) => {
         $self.run($names, $op, $self.mpi.status_ignore(), |mpi, comm, request| match request {
-            // SAFETY: the memory is in claimed tensors or in this rank's scratch memory. So it is valid, and written memory
-            // has no other reader or writer, until the operation ends.
+            // SAFETY: the memory is in claimed tensors or in this rank's scratch memory. So it is valid, and written
+            // memory has no other reader or writer, until the operation ends.
             None => unsafe { (mpi.table.$blocking)($($arg,)* comm) },
             // SAFETY: as for the blocking call; the operation ends when the request is done.
             Some(request) => unsafe { (mpi.table.$polled)($($arg,)* comm, request) },
@@ -105,7 +106,8 @@ impl<A: Abi> Communicator<A> {
         })
     }
 
-    /// Exchanges the faulty reductions of all ranks, which may differ between processors, so that all ranks avoid the same.
+    /// Exchanges the faulty reductions of all ranks, which may differ between processors, so that all ranks avoid the
+    /// same.
     pub(crate) fn exchange_faulty_reductions(mut self) -> Result<Self> {
         let mine = self.mpi.faulty_reductions()?.to_bytes();
         match self.gathered(&mine) {
@@ -126,7 +128,8 @@ impl<A: Abi> Communicator<A> {
         self.size
     }
 
-    /// Scratch memory of at least `bytes` bytes. It lasts until the operation ends, and is leaked if the end is unknown.
+    /// Scratch memory of at least `bytes` bytes. It lasts until the operation ends, and is leaked if the end is
+    /// unknown.
     pub(crate) fn allocate(&mut self, bytes: usize) -> *mut u8 {
         let mut words = vec![0; bytes.div_ceil(size_of::<u64>())].into_boxed_slice();
         let start = words.as_mut_ptr().cast();
@@ -134,8 +137,8 @@ impl<A: Abi> Communicator<A> {
         start
     }
 
-    /// Runs one call of MPI, which writes its status to `status`. The call gets a request, for which this function waits; or
-    /// none if calls are [blocking](BLOCKING).
+    /// Runs one call of MPI, which writes its status to `status`. The call gets a request, for which this function
+    /// waits; or none if calls are [blocking](BLOCKING).
     pub(crate) fn run(
         &self,
         [blocking, polled]: [&'static str; 2],
@@ -244,8 +247,8 @@ impl<A: Abi> Communicator<A> {
         self.calls += 1;
         self.wait_start.set(None);
         self.attendance.as_mut().map(Attendance::split);
-        // A split can't be interrupted, so no rank starts it before all ranks have arrived. A rank whose color is out of range
-        // takes part too.
+        // A split can't be interrupted, so no rank starts it before all ranks have arrived. A rank whose color is out
+        // of range takes part too.
         self.barrier(&Op::Barrier)?;
         let number = color.map_or(Ok(UNDEFINED), c_int::try_from);
         let color = number.unwrap_or(UNDEFINED);

@@ -1,4 +1,5 @@
-//! Rendezvous of ranks: each process initialises MPI once, all ranks announce their arrival, and then make a communicator.
+//! Rendezvous of ranks: each process initialises MPI once, all ranks announce their arrival, and then make a
+//! communicator.
 
 #![allow(unsafe_code)]
 
@@ -30,8 +31,8 @@ const PMI_VARIABLES: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_
 /// Connects one rank and returns its communicator of the whole world.
 ///
 /// # Errors
-/// Another rank is in this process; the library needs a launcher, and there is none; MPI's world has other ranks than the
-/// session; ranks have not arrived; errors of MPI.
+/// Another rank is in this process; the library needs a launcher, and there is none; MPI's world has other ranks than
+/// the session; ranks have not arrived; errors of MPI.
 pub(crate) fn connect<A: Abi>(
     mpi: &'static Installed<A>,
     params: ConnectParams<'_>,
@@ -85,9 +86,9 @@ pub(crate) fn connect<A: Abi>(
 /// Makes a communicator, without a session, from an `MPI_Comm` of the program. `handle` is the `MPI_Comm`: with rsmpi
 /// `comm.as_raw() as usize`, in C `(uintptr_t) comm`.
 ///
-/// Collective over the ranks of `handle`, which is duplicated, so that messages through the duplicate and through `handle`
-/// don't mix. Dropping the returned communicator frees the duplicate; drop it before `MPI_Finalize`. `deadline` limits each
-/// operation. Any thread may call this that may call MPI.
+/// Collective over the ranks of `handle`, which is duplicated, so that messages through the duplicate and through
+/// `handle` don't mix. Dropping the returned communicator frees the duplicate; drop it before `MPI_Finalize`.
+/// `deadline` limits each operation. Any thread may call this that may call MPI.
 ///
 /// # Safety
 /// `handle` is a communicator of the MPI library in this process and has not been freed.
@@ -158,18 +159,19 @@ pub(crate) fn init<A: Abi>(mpi: &Installed<A>, size: usize) -> Result<()> {
 }
 
 fn set_var(name: &str, value: &str) {
-    // SAFETY: threads of this crate and of the lanes don't use the environment, and MPI, which does, is not initialised yet.
+    // SAFETY: threads of this crate and of the lanes don't use the environment, and MPI, which does, is not initialised
+    // yet.
     unsafe { env::set_var(name, value) };
 }
 
 fn remove_var(name: &str) {
-    // SAFETY: threads of this crate and of the lanes don't use the environment, and MPI has read the variable during its
-    // initialisation.
+    // SAFETY: threads of this crate and of the lanes don't use the environment, and MPI has read the variable during
+    // its initialisation.
     unsafe { env::remove_var(name) };
 }
 
-/// Checks the thread support of MPI. The worker calls MPI from its own thread. Under a launcher, another thread of each rank
-/// receives invitations.
+/// Checks the thread support of MPI. The worker calls MPI from its own thread. Under a launcher, another thread of each
+/// rank receives invitations.
 fn check_threads<A: Abi>(mpi: &Installed<A>) -> Result<()> {
     match mpi.about.threads(mpi.constants.thread_serialized, mpi.constants.thread_multiple)? {
         Threads::One => Err(Error::invalid(
@@ -243,8 +245,8 @@ impl Meeting {
         Ok(shared)
     }
 
-    /// Fails if this process had a session without a launcher before: its ranks have ended, and MPI can't be initialised
-    /// again for other ranks.
+    /// Fails if this process had a session without a launcher before: its ranks have ended, and MPI can't be
+    /// initialised again for other ranks.
     fn check_session(&self) -> Result<()> {
         match served().as_ref() {
             Some(store) if self.size > 1 && !Arc::ptr_eq(store, &self.store) => Err(Error::invalid(format!(
@@ -270,7 +272,8 @@ impl Meeting {
         PMI_VARIABLES.into_iter().zip(values).for_each(|(name, value)| set_var(name, value));
     }
 
-    /// Checks that MPI's world has the ranks of the session. With the launcher of another MPI, each rank is a world of its own.
+    /// Checks that MPI's world has the ranks of the session. With the launcher of another MPI, each rank is a world of
+    /// its own.
     fn check_world<A: Abi>(&self, mpi: &Installed<A>) -> Result<()> {
         let (rank, size) = mpi.rank_and_size(mpi.constants.comm_world)?;
         let about = &mpi.about;
@@ -324,8 +327,8 @@ impl Meeting {
 }
 
 impl<A: Abi> Installed<A> {
-    /// Makes a communicator of the first `size` ranks of MPI's world. All of them call this with the same tag. Other threads may
-    /// make other communicators at the same time, with other tags.
+    /// Makes a communicator of the first `size` ranks of MPI's world. All of them call this with the same tag. Other
+    /// threads may make other communicators at the same time, with other tags.
     fn communicator_of(&self, size: usize, tag: c_int) -> Result<A::Handle> {
         let (table, world) = (&self.table, self.constants.comm_world);
         let mut comm = self.constants.comm_null;

@@ -34,8 +34,8 @@ impl AbortFlag {
 
     /// Marks that the communicator's thread enters MPI. Called before the thread checks for an abort.
     pub(crate) fn enter(&self) {
-        // Sequentially consistent with `abort_all`, which first sets the abort and then loads this mark: at least one side sees
-        // the other.
+        // Sequentially consistent with `abort_all`, which first sets the abort and then loads this mark: at least one
+        // side sees the other.
         self.is_inside.swap(true, Ordering::SeqCst);
     }
 
@@ -77,7 +77,8 @@ pub(crate) fn register(flag: &Arc<AbortFlag>) {
     flags.push(Arc::downgrade(flag));
 }
 
-/// Aborts all communicators of this process, so that MPI can be finalised. Returns whether all threads have left MPI in time.
+/// Aborts all communicators of this process, so that MPI can be finalised. Returns whether all threads have left MPI in
+/// time.
 pub(crate) fn abort_all() -> bool {
     let flags = std::mem::take(&mut *sync::lock(&FLAGS));
     let flags: Vec<Arc<AbortFlag>> = flags.iter().filter_map(Weak::upgrade).collect();

@@ -1,5 +1,5 @@
-//! Ranks that a launcher has started. Rank 0 is the process of the controller. It invites the other ranks to its sessions, and
-//! tells them when it ends.
+//! Ranks that a launcher has started. Rank 0 is the process of the controller. It invites the other ranks to its
+//! sessions, and tells them when it ends.
 
 #![allow(unsafe_code)]
 
@@ -69,8 +69,9 @@ struct Launched<A: Abi> {
 impl Host {
     /// This process as a rank, if a launcher has started it as one of several; none otherwise.
     ///
-    /// If the program has not initialised MPI, this function does, and MPI is finalised when the process of rank 0 ends. If the
-    /// program has initialised MPI, its own `MPI_Finalize` on rank 0 tells the other ranks that rank 0 ends.
+    /// If the program has not initialised MPI, this function does, and MPI is finalised when the process of rank 0
+    /// ends. If the program has initialised MPI, its own `MPI_Finalize` on rank 0 tells the other ranks that rank 0
+    /// ends.
     ///
     /// # Errors
     /// No MPI library was found; errors of MPI.
@@ -100,8 +101,8 @@ impl Host {
         format!("rank {rank} on {machine}")
     }
 
-    /// The number of machines of the first `ranks` ranks, if each machine has an equal number of consecutive ranks; otherwise the
-    /// number of ranks. Containers count as separate machines if their processes can't reach each other.
+    /// The number of machines of the first `ranks` ranks, if each machine has an equal number of consecutive ranks;
+    /// otherwise the number of ranks. Containers count as separate machines if their processes can't reach each other.
     pub fn machines(&self, ranks: usize) -> usize {
         machine::count(&self.machines[..ranks.min(self.size)])
     }
@@ -130,8 +131,8 @@ impl Host {
         }
     }
 
-    /// Waits for the next invitation of rank 0; none once rank 0 ends. The wait has no limit, because the launcher ends all
-    /// ranks if rank 0 dies.
+    /// Waits for the next invitation of rank 0; none once rank 0 ends. The wait has no limit, because the launcher ends
+    /// all ranks if rank 0 dies.
     ///
     /// # Errors
     /// Errors of MPI; a message of another version of the program.
@@ -149,10 +150,11 @@ impl Host {
         }
     }
 
-    /// Finalises MPI, together with all other ranks, after the last invitation and before the process of this rank ends.
+    /// Finalises MPI, together with all other ranks, after the last invitation and before the process of this rank
+    /// ends.
     ///
-    /// If an operation was left pending, MPI may wait for it for ever: this function then returns after 5 s, and the launcher
-    /// may report an error. Otherwise a finalisation that takes 30 s ends the process.
+    /// If an operation was left pending, MPI may wait for it for ever: this function then returns after 5 s, and the
+    /// launcher may report an error. Otherwise a finalisation that takes 30 s ends the process.
     ///
     /// # Errors
     /// A worker thread does not leave MPI; errors of MPI.
@@ -281,8 +283,8 @@ impl<A: Abi> Launched<A> {
         Ok(Some(Host { rank, size, process, machines, world }))
     }
 
-    /// Gathers the machines of all ranks over MPI's world. All ranks make this call first. The error handler of the world
-    /// stays as the program has set it.
+    /// Gathers the machines of all ranks over MPI's world. All ranks make this call first. The error handler of the
+    /// world stays as the program has set it.
     fn locate(mpi: &Installed<A>, size: usize) -> Result<Vec<Machine>> {
         let mut request = mpi.constants.request_null;
         let (count, byte) = (RECORD_BYTES as c_int, mpi.constants.byte);

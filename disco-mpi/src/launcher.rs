@@ -10,8 +10,8 @@ use disco_core::Result;
 
 use crate::library::Mpi;
 
-/// Variables in which launchers pass the number of ranks. Slurm sets `SLURM_NTASKS` for batch scripts too, but this one only for
-/// processes that `srun` has started.
+/// Variables in which launchers pass the number of ranks. Slurm sets `SLURM_NTASKS` for batch scripts too, but this one
+/// only for processes that `srun` has started.
 const RANKS: [&str; 3] = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"];
 
 /// The number of ranks that a launcher has started, with this process; 1 without a launcher.
@@ -49,11 +49,11 @@ fn count(list: &str) -> usize {
     list.trim().split(',').filter_map(numbers).sum()
 }
 
-/// The command that starts a program as `ranks` ranks of this machine; the program and its arguments follow it. Empty for
-/// libraries that need no launcher (MPICH and Intel MPI).
+/// The command that starts a program as `ranks` ranks of this machine; the program and its arguments follow it. Empty
+/// for libraries that need no launcher (MPICH and Intel MPI).
 ///
-/// The command is the `mpirun` in the library's installation, or else the one in `PATH`. It permits root, and more ranks than
-/// processors.
+/// The command is the `mpirun` in the library's installation, or else the one in `PATH`. It permits root, and more
+/// ranks than processors.
 ///
 /// # Errors
 /// No MPI library was found.

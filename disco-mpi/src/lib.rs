@@ -1,13 +1,14 @@
 //! The backend `mpi`: host tensors over the MPI library of the machine, which is opened at run time.
 //!
-//! The crate needs no headers and no `mpicc`. It opens the library at its first use and recognises the ABI by the exported
-//! symbols. One communicator, generic over the ABI, serves Open MPI, the MPICH family and the standard ABI of MPI 5.
+//! The crate needs no headers and no `mpicc`. It opens the library at its first use and recognises the ABI by the
+//! exported symbols. One communicator, generic over the ABI, serves Open MPI, the MPICH family and the standard ABI of
+//! MPI 5.
 //!
 //! ```text
 //! backend        probe, rendezvous, connect
 //! library        search for the library; its name, version, initialisation and error texts
 //! abi, table     handles and constants of three ABIs; the functions
-//! connect        ranks initialise MPI, meet, and make a communicator; `pmi` is the process manager of ranks without a launcher
+//! connect        ranks initialise MPI, meet, and make a communicator; `pmi`: process manager of ranks without a launcher
 //! launcher       the command that starts ranks, and its variables in the environment of a rank
 //! host           ranks that a launcher has started, which serve sessions: `invitation`, `machine`
 //! communicator   one rank: waits with deadline and abort (`flag`), splits
@@ -15,9 +16,9 @@
 //! reduction      reductions of dtypes that the library supports, and of others in wider numbers (`numbers`)
 //! ```
 //!
-//! Each rank is a process, because MPI has one rank in a process. Operations are non-blocking calls that the rank polls, so
-//! that a lost peer causes an error instead of a hang. With `DISCO_MPI_BLOCKING=1` they are blocking calls without deadline and
-//! abort, and only the launcher ends a hang.
+//! Each rank is a process, because MPI has one rank in a process. Operations are non-blocking calls that the rank
+//! polls, so that a lost peer causes an error instead of a hang. With `DISCO_MPI_BLOCKING=1` they are blocking calls
+//! without deadline and abort, and only the launcher ends a hang.
 //!
 //! Programs select the backend by name. A missing library is an error that lists the tried paths:
 //!

@@ -129,9 +129,9 @@ impl<A: Abi> Installed<A> {
     }
 }
 
-/// The candidates in the order of the search: only the path of the variable if it is set; otherwise a library that is already
-/// in this process, the library that fits the launcher's environment, other well-known names, and libraries of Python
-/// environments.
+/// The candidates in the order of the search: only the path of the variable if it is set; otherwise a library that is
+/// already in this process, the library that fits the launcher's environment, other well-known names, and libraries of
+/// Python environments.
 fn candidates() -> Vec<Candidate> {
     if let Some(file) = Variable::read(LIBRARY_VARIABLE).path() {
         return vec![Candidate::file(file)];

@@ -19,9 +19,9 @@ pub(crate) struct Machine {
 impl Machine {
     /// The machine of this process.
     ///
-    /// The id is a hash of the boot id, the namespaces and the name. The network namespace counts because abstract sockets
-    /// belong to it, and the pid namespace because processes see only processes of their own one. The name distinguishes
-    /// virtual machines that were cloned while they ran and so have the same boot id.
+    /// The id is a hash of the boot id, the namespaces and the name. The network namespace counts because abstract
+    /// sockets belong to it, and the pid namespace because processes see only processes of their own one. The name
+    /// distinguishes virtual machines that were cloned while they ran and so have the same boot id.
     pub(crate) fn this() -> Self {
         let mut hasher = DefaultHasher::new();
         fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().hash(&mut hasher);

@@ -1,7 +1,8 @@
-//! Conversions for reductions that MPI does not support: 8-bit and 16-bit floats are reduced as f32, averages of integers as i64.
+//! Conversions for reductions that MPI does not support: 8-bit and 16-bit floats are reduced as f32, averages of
+//! integers as i64.
 //!
-//! Sums of floats are rounded once, after the reduction. Averages of integers are exact and truncate toward zero: 64-bit
-//! integers are summed as two halves of 32 bits.
+//! Sums of floats are rounded once, after the reduction. Averages of integers are exact and truncate toward zero:
+//! 64-bit integers are summed as two halves of 32 bits.
 
 use disco_core::{DType, Reduction};
 use float8::{F8E4M3, F8E5M2};
@@ -16,13 +17,15 @@ pub(crate) enum Form {
     Wide(DType, usize),
 }
 
-/// A set of reductions of integers that a library computes wrongly. On processors with AVX, Open MPI 5.0.11 saturates sums of 8
-/// and 16 bits instead of wrapping (100i8 + 100i8 = 127). Debian's MPICH 4.0.2 compares unsigned integers as signed ones.
+/// A set of reductions of integers that a library computes wrongly. On processors with AVX, Open MPI 5.0.11 saturates
+/// sums of 8 and 16 bits instead of wrapping (100i8 + 100i8 = 127). Debian's MPICH 4.0.2 compares unsigned integers as
+/// signed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FaultyReductions(u128);
 
 impl FaultyReductions {
-    /// Finds the faulty reductions by example. `reduce` calls the library: it reduces the first elements into the second ones.
+    /// Finds the faulty reductions by example. `reduce` calls the library: it reduces the first elements into the
+    /// second ones.
     ///
     /// # Errors
     /// Errors of `reduce`.
@@ -64,8 +67,8 @@ impl FaultyReductions {
     }
 }
 
-/// Whether a reduction can be computed in wider numbers. There are none for 64 bits, but unsigned 64-bit integers can be mapped
-/// to signed ones for comparisons.
+/// Whether a reduction can be computed in wider numbers. There are none for 64 bits, but unsigned 64-bit integers can
+/// be mapped to signed ones for comparisons.
 fn has_wider(dtype: DType, reduction: Reduction) -> bool {
     match dtype {
         DType::I64 => false,
@@ -117,8 +120,8 @@ pub(crate) fn form(dtype: DType, reduction: Reduction, faulty: FaultyReductions)
     }
 }
 
-/// Converts each element to `numbers` wider numbers. With one number, a `u64` becomes an `i64` with the same order but another
-/// value.
+/// Converts each element to `numbers` wider numbers. With one number, a `u64` becomes an `i64` with the same order but
+/// another value.
 pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
     match dtype {
         DType::U64 if numbers == 1 => each::<8, 8>(from, to, flip_sign),

@@ -1,7 +1,7 @@
 //! A process manager for ranks without a launcher: the part of PMI-1 that MPICH and Intel MPI use.
 //!
-//! Each rank has a socket for requests and answers. Both are lines of `key=value` words that begin with `cmd`. Ranks put values
-//! under keys, and get the values of other ranks after a barrier.
+//! Each rank has a socket for requests and answers. Both are lines of `key=value` words that begin with `cmd`. Ranks
+//! put values under keys, and get the values of other ranks after a barrier.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -15,7 +15,8 @@ use rustix::event::{self, PollFd, PollFlags};
 /// The longest accepted line.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Serves `ranks` ranks on a new thread, until all have closed their sockets. Returns the sockets of the ranks, in rank order.
+/// Serves `ranks` ranks on a new thread, until all have closed their sockets. Returns the sockets of the ranks, in rank
+/// order.
 ///
 /// # Errors
 /// The system can't create the sockets or the thread.
@@ -136,7 +137,8 @@ impl Manager {
         }
     }
 
-    /// Disconnects the ranks in a barrier after a rank has ended without finalising, because the barrier can't complete.
+    /// Disconnects the ranks in a barrier after a rank has ended without finalising, because the barrier can't
+    /// complete.
     fn end_barrier_without(&mut self, index: usize) {
         if !self.clients[index].has_finalized {
             for client in self.clients.iter().filter(|client| client.is_in_barrier) {

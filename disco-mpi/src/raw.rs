@@ -25,8 +25,8 @@ pub enum Call {
     Recv(usize),
 }
 
-/// Calls a function of MPI on two buffers of `bytes` bytes each. The call is blocking, or non-blocking and polled until it is
-/// done. Sends read `src`; broadcasts and receives write to `dst`.
+/// Calls a function of MPI on two buffers of `bytes` bytes each. The call is blocking, or non-blocking and polled until
+/// it is done. Sends read `src`; broadcasts and receives write to `dst`.
 ///
 /// # Safety
 /// MPI is initialised, and both buffers have `bytes` bytes.

@@ -13,7 +13,8 @@ use crate::communicator::{COLLECTIVE_TAG, Communicator, call};
 use crate::numbers::{self, Form};
 use crate::span::{MAX_COUNT, Span};
 
-/// The most ranks that reduce-scatter with messages between all pairs. With more ranks the number of messages is too large.
+/// The most ranks that reduce-scatter with messages between all pairs. With more ranks the number of messages is too
+/// large.
 ///
 /// Measured with f32 and 2 ranks on 2 processors, in µs at 16 KiB, 256 KiB and 4 MiB, with MPI's own reduce-scatter in
 /// parentheses: Open MPI 5.0.11 3.9, 22, 536 (8.9, 58, 1210); MPICH 5.0.2 5.5, 41, 764 (10, 57, 862); Intel MPI 2021.18
@@ -64,7 +65,8 @@ impl<A: Abi> Communicator<A> {
         Ok(())
     }
 
-    /// Like [`Communicator::reduce`], with each element converted to `numbers` numbers of dtype `wide`, one piece after another.
+    /// Like [`Communicator::reduce`], with each element converted to `numbers` numbers of dtype `wide`, one piece after
+    /// another.
     fn reduce_wide(
         &mut self,
         op: &Op,
@@ -138,7 +140,8 @@ impl<A: Abi> Communicator<A> {
             }),
             Destination::Blocks if size <= MAX_PAIRWISE_RANKS || src.bytes > most => {
                 let mine = src.block(me, size);
-                // In place, the first block belongs to another rank until it is sent, so the result is made in block `me`.
+                // In place, the first block belongs to another rank until it is sent, so the result is made in block
+                // `me`.
                 let sum = if is_in_place { mine } else { dst };
                 if !is_in_place {
                     sum.copy(mine);
@@ -157,8 +160,8 @@ impl<A: Abi> Communicator<A> {
         }
     }
 
-    /// Reduces this rank's block of all ranks to `sum`, which has this rank's own block already. Ranks send each piece of a
-    /// block to the rank of the block, which reduces it.
+    /// Reduces this rank's block of all ranks to `sum`, which has this rank's own block already. Ranks send each piece
+    /// of a block to the rank of the block, which reduces it.
     fn sum_blocks(
         &mut self,
         op: &Op,

@@ -73,8 +73,8 @@ impl Span {
 
     /// Copies from a span that may overlap this one.
     pub(crate) fn copy(self, from: Self) {
-        // SAFETY: both spans are valid for the smaller of the two sizes until the operation ends, and this one has no other reader
-        // or writer meanwhile.
+        // SAFETY: both spans are valid for the smaller of the two sizes until the operation ends, and this one has no
+        // other reader or writer meanwhile.
         unsafe { ptr::copy(from.data, self.data, self.bytes.min(from.bytes)) };
     }
 }

@@ -1,5 +1,5 @@
-//! Names of devices, dtypes and reductions in programs and command lines: an accepted name is printed as a name that parses to
-//! the same value.
+//! Names of devices, dtypes and reductions in programs and command lines: an accepted name is printed as a name that
+//! parses to the same value.
 
 #![no_main]
 

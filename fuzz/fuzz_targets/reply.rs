@@ -1,5 +1,5 @@
-//! Replies of workers, also in the encoding of TVM's workers: a decoded value or failure can be encoded, and decodes to the same
-//! one.
+//! Replies of workers, also in the encoding of TVM's workers: a decoded value or failure can be encoded, and decodes to
+//! the same one.
 
 #![no_main]
 

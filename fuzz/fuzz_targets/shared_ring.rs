@@ -1,5 +1,5 @@
-//! The ring between processes while a misbehaving process writes to its memory. Records are never longer than the ring. As long
-//! as only the writer and the readers have written to the memory, readers take the records that were sent.
+//! The ring between processes while a misbehaving process writes to its memory. Records are never longer than the ring.
+//! As long as only the writer and the readers have written to the memory, readers take the records that were sent.
 //!
 //! ```text
 //! input   u8 log2 of the ring's words, u8 readers, then steps:

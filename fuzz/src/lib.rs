@@ -1,6 +1,7 @@
 //! Shared code of the fuzz targets: the macro that makes a target from a check and seeds, and values for seeds.
 //!
-//! A target consists of a `[[bin]]` in `Cargo.toml`, a row in `xtask/src/fuzzing.rs`, and a file in `fuzz_targets/` with
+//! A target consists of a `[[bin]]` in `Cargo.toml`, a row in `xtask/src/fuzzing.rs`, and a file in `fuzz_targets/`
+//! with
 //!
 //! ```text
 //! fn check(bytes: &[u8]) -> Result<(), E>   gets arbitrary bytes; an error refuses them, a panic is a bug
@@ -18,8 +19,8 @@ pub use libfuzzer_sys;
 pub use seeding::Seeds;
 pub use values::{failure, values};
 
-/// Makes a fuzz target from `check` and `seeds`. Code makes the seeds, so that they always have the current format. Each seed is
-/// checked at the start, and one in 512 mutations starts again from a seed.
+/// Makes a fuzz target from `check` and `seeds`. Code makes the seeds, so that they always have the current format.
+/// Each seed is checked at the start, and one in 512 mutations starts again from a seed.
 #[macro_export]
 macro_rules! target {
     ($check:path, $seeds:path) => {

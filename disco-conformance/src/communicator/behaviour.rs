@@ -5,8 +5,8 @@ use disco_core::{Communicator, CommunicatorExt, DType, Error, Op, OpKind, Rank, 
 use super::fixture::{Fixture, rank};
 use super::verdict::{Tally, Verdict};
 
-/// A behaviour: its name, the operations that it needs, and the function that each rank runs. The function returns an entry for
-/// each sub-case: a text if the sub-case has failed.
+/// A behaviour: its name, the operations that it needs, and the function that each rank runs. The function returns an
+/// entry for each sub-case: a text if the sub-case has failed.
 pub(crate) struct Behaviour {
     pub(crate) name: &'static str,
     needs: &'static [OpKind],

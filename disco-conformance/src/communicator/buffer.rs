@@ -18,8 +18,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Makes a window with `content` at element `offset` of its storage. If `in_private`, the storage of a host tensor is
-    /// private memory of this process.
+    /// Makes a window with `content` at element `offset` of its storage. If `in_private`, the storage of a host tensor
+    /// is private memory of this process.
     pub(crate) fn new(
         ctx: &mut WorkerContext,
         dtype: DType,

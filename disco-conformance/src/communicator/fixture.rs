@@ -41,8 +41,8 @@ pub(crate) struct Fixture<'a> {
     run: i64,
     /// Whether results must be [exact](crate::Harness::is_exact).
     pub(crate) exact: bool,
-    /// Whether host tensors are in private memory of this process, which other processes can't access, instead of memory of
-    /// the worker's allocator.
+    /// Whether host tensors are in private memory of this process, which other processes can't access, instead of
+    /// memory of the worker's allocator.
     pub(crate) in_private: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Every ordered pair of operations, the second right after the first: it must not disturb the first one's result.
 //!
-//! The other checks compare each result before the next operation starts. Here no result is compared before the last operation
-//! has ended, ranks pause at random, and operations differ in kind, dtype, size, root, layout, communicator and placement of
-//! their tensors.
+//! The other checks compare each result before the next operation starts. Here no result is compared before the last
+//! operation has ended, ranks pause at random, and operations differ in kind, dtype, size, root, layout, communicator
+//! and placement of their tensors.
 
 use std::time::Duration;
 use std::{fmt, mem, thread};
@@ -17,8 +17,8 @@ use super::transfer::{Pattern, Transfer};
 use super::verdict::{Tally, Verdict};
 use crate::oracle::{Values, bits};
 
-/// Number of checks, each with its own seed. The first has one communicator, so that each pair meets there; the others also
-/// have one of half of the ranks.
+/// Number of checks, each with its own seed. The first has one communicator, so that each pair meets there; the others
+/// also have one of half of the ranks.
 const SEEDS: u64 = 2;
 /// Elements of a block: from nothing, over the limits of small-message paths, to more than a staging piece of `local`.
 const COUNTS: [usize; 9] = [0, 1, 7, 13, 257, 2053, 5003, 20_011, 40_009];
@@ -109,8 +109,8 @@ impl<'w, 's> Walk<'w, 's> {
         })
     }
 
-    /// Makes the tensors of a step and adds its operations to the current group, or enqueues that group and starts another
-    /// one.
+    /// Makes the tensors of a step and adds its operations to the current group, or enqueues that group and starts
+    /// another one.
     fn post(&mut self, step: Step) -> Result<()> {
         let on_child = self.uses_child && below(&mut self.shared, 4) == 0;
         let joins = below(&mut self.shared, 4) == 0;

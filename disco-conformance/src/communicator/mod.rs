@@ -1,13 +1,15 @@
-//! The suite of a data plane: every operation on every dtype, reduction, size, root and group, and every kind of failure.
+//! The suite of a data plane: every operation on every dtype, reduction, size, root and group, and every kind of
+//! failure.
 //!
 //! ```text
 //! controller: Suite::run(check) ── for each world of the harness and each kind of communicator ──┐
-//!   a row of the table: call("disco.conformance.row", name, scope, …) ▶ on each worker: runs and compares its sub-cases
+//!   a row of the table: call("disco.conformance.row", name, …) ▶ on each worker: runs and compares its sub-cases
 //!   a scenario: failures, mismatches, order; each has its own worker functions
 //! ```
 //!
-//! Workers find checks by name, so they may be in any process of the same program. After a sub-case with a wrong result, a rank
-//! runs the remaining ones, because the other ranks take part in them. An operation that fails ends the check.
+//! Workers find checks by name, so they may be in any process of the same program. After a sub-case with a wrong
+//! result, a rank runs the remaining ones, because the other ranks take part in them. An operation that fails ends the
+//! check.
 
 mod behaviour;
 mod buffer;

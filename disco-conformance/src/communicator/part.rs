@@ -7,8 +7,8 @@ use disco_core::{DType, Op, Result, WorkerContext};
 use super::buffer::Buffer;
 use crate::oracle::{Elements, Expected};
 
-/// One rank's part: its operation, or its sends and receives; and each of its tensors, by name, with the content that it
-/// must have afterwards.
+/// One rank's part: its operation, or its sends and receives; and each of its tensors, by name, with the content that
+/// it must have afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub(crate) ops: Vec<Op>,

@@ -18,8 +18,9 @@ use crate::timeout::block_on;
 
 /// All checks of one backend in one kind of session.
 ///
-/// Checks may run on several threads at the same time. Each has a session of its own. Sessions are reused unless a check has
-/// failed in them. A check that fails in a used session runs again in a new one, so that an earlier check can't make it fail.
+/// Checks may run on several threads at the same time. Each has a session of its own. Sessions are reused unless a
+/// check has failed in them. A check that fails in a used session runs again in a new one, so that an earlier check
+/// can't make it fail.
 pub struct Suite {
     harness: Arc<dyn Harness>,
     idle: Mutex<Vec<Used>>,
@@ -64,8 +65,8 @@ impl Suite {
     /// Ends the sessions.
     ///
     /// # Errors
-    /// A check has passed but left its session broken, so that another check failed in it; with the names of both and the
-    /// failure. Or the shutdown of a session failed.
+    /// A check has passed but left its session broken, so that another check failed in it; with the names of both and
+    /// the failure. Or the shutdown of a session failed.
     pub fn close(&self) -> Result<()> {
         let idle = std::mem::take(&mut *sync::lock(&self.idle));
         let ended = |used: &Used| {
@@ -147,8 +148,8 @@ impl Suite {
         }
     }
 
-    /// Runs `body` in a session of the pool, which no other check uses meanwhile. A failure in a used session counts only if
-    /// `body` fails in a new session too.
+    /// Runs `body` in a session of the pool, which no other check uses meanwhile. A failure in a used session counts
+    /// only if `body` fails in a new session too.
     fn in_session<T>(
         &self,
         check: &str,
@@ -242,7 +243,8 @@ async fn lacking(session: &dyn Session, needs: Vec<(OpKind, DType)>) -> Result<O
     Ok(None)
 }
 
-/// Combines the verdicts of all workers. If results are `exact`, the digests of the ranks of a communicator must be equal.
+/// Combines the verdicts of all workers. If results are `exact`, the digests of the ranks of a communicator must be
+/// equal.
 pub(super) fn together(verdicts: &[Verdict], exact: bool) -> Verdict {
     let mut sum = 0;
     let mut skipped = None;

@@ -20,7 +20,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Replies to each frame with its fingerprint, and to a `sync_worker` of this worker with a failure. Leaves at shutdown.
+    /// Replies to each frame with its fingerprint, and to a `sync_worker` of this worker with a failure. Leaves at
+    /// shutdown.
     Recite,
     /// Waits for an abort before the first frame, replies to command 0 with its cause, then behaves like `Recite`.
     AwaitAbort,
@@ -32,8 +33,8 @@ pub enum Role {
     Stick,
     /// Replies to a frame once all workers that the frame names have written to the store.
     Meet,
-    /// At a recovery, workers with even numbers begin its epoch; the others stay in the old one. Replies to each frame with two
-    /// results: whether the first store of the worker works, and whether its current store works.
+    /// At a recovery, workers with even numbers begin its epoch; the others stay in the old one. Replies to each frame
+    /// with two results: whether the first store of the worker works, and whether its current store works.
     Recover,
     /// Answers each frame with 8 MiB.
     Enlarge,

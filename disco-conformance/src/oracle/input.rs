@@ -29,8 +29,8 @@ impl Values {
         }
     }
 
-    /// The input of rank `rank` of `size` for a reduction, as bytes. It depends only on the arguments; `salt` is a part of the
-    /// seed.
+    /// The input of rank `rank` of `size` for a reduction, as bytes. It depends only on the arguments; `salt` is a part
+    /// of the seed.
     pub(crate) fn bytes(
         self,
         dtype: DType,

@@ -122,8 +122,8 @@ fn reduce_floats(reduction: Reduction, column: &[f64]) -> f64 {
     }
 }
 
-/// The largest error of a reduction in any order whose steps are rounded to the type. Each of `n` steps adds at most one
-/// roundoff of the largest partial result and half of the smallest number.
+/// The largest error of a reduction in any order whose steps are rounded to the type. Each of `n` steps adds at most
+/// one roundoff of the largest partial result and half of the smallest number.
 fn tolerance(format: Format, reduction: Reduction, column: &[f64], result: f64) -> f64 {
     let steps = column.len() as f64 + 1.0;
     let scale = match reduction {

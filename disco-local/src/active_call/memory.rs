@@ -69,8 +69,8 @@ impl Region {
         self.part(index * bytes, bytes)
     }
 
-    /// Share `index` of `size`. The sizes of shares differ by at most one cache line. If the region begins at a cache line, so
-    /// does each share.
+    /// Share `index` of `size`. The sizes of shares differ by at most one cache line. If the region begins at a cache
+    /// line, so does each share.
     ///
     /// # Errors
     /// As [`Region::part`].
@@ -106,8 +106,8 @@ impl Region {
     }
 }
 
-/// The permission of one rank to access memory during its [`ActiveCall`](super::ActiveCall): its own tensors, and between two
-/// synchronisations the memory that its peers have published.
+/// The permission of one rank to access memory during its [`ActiveCall`](super::ActiveCall): its own tensors, and
+/// between two synchronisations the memory that its peers have published.
 ///
 /// Callers pass only regions that are parts of the tensors of this rank's call or message, of tensors that peers have
 /// published for the same collective, of this rank's own buffers, or of staging areas, which live as long as the group.
@@ -126,8 +126,8 @@ impl<'t> Memory<'t> {
         Self { group, rank, stream: false, own: false }
     }
 
-    /// Restricts the access to memory of this rank. Such accesses don't check for a failure: all contributions of peers have
-    /// arrived, so the operation completes even if the group fails now.
+    /// Restricts the access to memory of this rank. Such accesses don't check for a failure: all contributions of peers
+    /// have arrived, so the operation completes even if the group fails now.
     pub(super) fn own(self) -> Self {
         Self { own: true, ..self }
     }
@@ -145,14 +145,15 @@ impl<'t> Memory<'t> {
         }
         self.each_block(to.bytes, 2, |start, bytes| {
             let (to, from) = (to.data.wrapping_add(start), from.data.wrapping_add(start));
-            // SAFETY: both ranges are inside regions of ranks in the same call. These ranks hold claims, so the regions have
-            // no views, and they keep the claims while this rank is marked as accessing. The schedule gives `to` no other
-            // reader or writer, and `from` no writer, until the next synchronisation.
+            // SAFETY: both ranges are inside regions of ranks in the same call. These ranks hold claims, so the regions
+            // have no views, and they keep the claims while this rank is marked as accessing. The schedule gives `to`
+            // no other reader or writer, and `from` no writer, until the next synchronisation.
             unsafe { kernel::copy(from, to, bytes, self.stream) };
         })
     }
 
-    /// Overwrites the outputs with the reduction of the inputs. All have the same size; an output may be one of the inputs.
+    /// Overwrites the outputs with the reduction of the inputs. All have the same size; an output may be one of the
+    /// inputs.
     pub(crate) fn reduce(
         &self,
         dtype: DType,
@@ -176,9 +177,9 @@ impl<'t> Memory<'t> {
         self.each_block(size.unwrap_or(0), from.len() + to.len(), |start, bytes| {
             let (first, count) = (start / dtype.size(), bytes / dtype.size());
             let fold = Fold { dtype, reduction, inputs: &from, outputs: &to, first, count, stream: self.stream };
-            // SAFETY: the regions are claimed as in `copy`: the schedule gives inputs no writer, and outputs no other reader
-            // or writer, until the next synchronisation. Blocks and regions hold whole elements. No two outputs belong to
-            // one rank, and `Op::check` has refused tensors of one rank that overlap in part.
+            // SAFETY: the regions are claimed as in `copy`: the schedule gives inputs no writer, and outputs no other
+            // reader or writer, until the next synchronisation. Blocks and regions hold whole elements. No two outputs
+            // belong to one rank, and `Op::check` has refused tensors of one rank that overlap in part.
             known &= unsafe { kernel::reduce(fold) };
         })?;
         match known {
@@ -195,8 +196,8 @@ impl<'t> Memory<'t> {
         same_size(a, b)?;
         self.each_block(a.bytes, 2, |start, bytes| {
             let (a, b) = (a.data.wrapping_add(start), b.data.wrapping_add(start));
-            // SAFETY: the regions are claimed as in `copy`, and the schedule gives both no other reader or writer until the
-            // next synchronisation. They belong to different ranks, so they don't overlap.
+            // SAFETY: the regions are claimed as in `copy`, and the schedule gives both no other reader or writer until
+            // the next synchronisation. They belong to different ranks, so they don't overlap.
             unsafe { kernel::swap(a, b, bytes) };
         })
     }
@@ -213,14 +214,14 @@ impl<'t> Memory<'t> {
     /// Overwrites the beginning of this rank's own region.
     pub(crate) fn write(&self, own: Region, from: &[u8]) -> Result<()> {
         let to = own.part(0, from.len())?;
-        // SAFETY: this rank holds a claim on its own tensor, and the schedule gives it no other reader or writer until the
-        // next synchronisation. `to` has as many bytes as `from`.
+        // SAFETY: this rank holds a claim on its own tensor, and the schedule gives it no other reader or writer until
+        // the next synchronisation. `to` has as many bytes as `from`.
         unsafe { ptr::copy(from.as_ptr(), to.data, from.len()) };
         Ok(())
     }
 
-    /// Splits `bytes` bytes of each of `tensors` tensors into blocks and calls `access` with the start and size of each. Stops
-    /// with an error if the group fails.
+    /// Splits `bytes` bytes of each of `tensors` tensors into blocks and calls `access` with the start and size of
+    /// each. Stops with an error if the group fails.
     fn each_block(&self, bytes: usize, tensors: usize, mut access: impl FnMut(usize, usize)) -> Result<()> {
         let block = (MAX_BLOCK_BYTES / tensors.max(1)).next_multiple_of(PAGE_BYTES);
         for start in (0..bytes).step_by(block) {

@@ -12,18 +12,18 @@
 //!           releases the claims
 //! ```
 //!
-//! No tensor is shared if the data is posted inline, or staged because other processes can't access it. Otherwise the flags
-//! `accessing` and `failed` form a handshake (see [`board`](crate::board)), which gives these guarantees:
+//! No tensor is shared if the data is posted inline, or staged because other processes can't access it. Otherwise the
+//! flags `accessing` and `failed` form a handshake (see [`board`](crate::board)), which gives these guarantees:
 //!
-//! - **Success.** Every schedule ends with a synchronisation of all ranks, or with the acknowledgement of the last message. So
-//!   a rank leaves, and releases its claims, only after all accesses to its memory have ended.
-//! - **Failure.** No rank starts an access, and a rank inside an access stops at the next block. A rank that leaves waits for
-//!   these ranks, then releases its claims.
-//! - **Failure while a peer is stopped** (by a debugger, say) in the middle of a block. The group keeps the claims, so the
-//!   tensors can be neither viewed nor freed. Among threads the claims last as long as the group, which the stopped peer holds.
-//!   Among processes a thread keeps them until the peer continues or its process has ended.
-//! - **A peer's process is killed** in the middle of a block. It accesses no memory any more, so a rank that leaves does not
-//!   wait for it.
+//! - **Success.** Every schedule ends with a synchronisation of all ranks, or with the acknowledgement of the last
+//!   message. So a rank leaves, and releases its claims, only after all accesses to its memory have ended.
+//! - **Failure.** No rank starts an access, and a rank inside an access stops at the next block. A rank that leaves
+//!   waits for these ranks, then releases its claims.
+//! - **Failure while a peer is stopped** (by a debugger, say) in the middle of a block. The group keeps the claims, so
+//!   the tensors can be neither viewed nor freed. Among threads the claims last as long as the group, which the stopped
+//!   peer holds. Among processes a thread keeps them until the peer continues or its process has ended.
+//! - **A peer's process is killed** in the middle of a block. It accesses no memory any more, so a rank that leaves
+//!   does not wait for it.
 //!
 //! The same holds after a panic, because the drop of [`ActiveCall`] leaves the call. The schedules in `collective` and
 //! `point_to_point` ensure that between two synchronisations each byte has either one writer or any number of readers.
@@ -45,8 +45,8 @@ use crate::failure::Failure;
 use crate::group::{Group, LazyTimeout};
 use crate::report;
 
-/// How long a rank that leaves after a failure waits for peers inside a copy. A running peer stops after one block, in much
-/// less time; a peer that exceeds this limit is stopped.
+/// How long a rank that leaves after a failure waits for peers inside a copy. A running peer stops after one block, in
+/// much less time; a peer that exceeds this limit is stopped.
 const PEER_COPY_GRACE: Duration = Duration::from_secs(1);
 /// Interval of checks whether peers are still inside a copy.
 const ACCESS_POLL_INTERVAL: Duration = Duration::from_micros(100);
@@ -78,7 +78,8 @@ pub(crate) struct ActiveCall<'t> {
 }
 
 impl<'t> ActiveCall<'t> {
-    /// Enters the call. The caller has claimed the tensors, and releases them after the call unless `keep` took the claims.
+    /// Enters the call. The caller has claimed the tensors, and releases them after the call unless `keep` took the
+    /// claims.
     #[inline]
     pub(crate) fn enter(
         (group, rank, counters): (&'t Arc<Group>, usize, &'t mut Counters),
@@ -116,8 +117,8 @@ impl<'t> ActiveCall<'t> {
         self.deadline
     }
 
-    /// Posts `words` for a collective, waits until all ranks have posted, and checks that all call the same. The deadline of
-    /// the collective starts here.
+    /// Posts `words` for a collective, waits until all ranks have posted, and checks that all call the same. The
+    /// deadline of the collective starts here.
     pub(crate) fn meet(&mut self, call: Call<'t>, words: impl Iterator<Item = u64>) -> Result<()> {
         self.counters.collective += 1;
         self.timeout = Cell::new(LazyTimeout::new(self.deadline));
@@ -140,8 +141,8 @@ impl<'t> ActiveCall<'t> {
         self.meet(call, words.into_iter().flatten())
     }
 
-    /// Ranks call different operations, which all of them detect. Each writes its call to the board; once all have, the group
-    /// fails with an error that names all calls.
+    /// Ranks call different operations, which all of them detect. Each writes its call to the board; once all have, the
+    /// group fails with an error that names all calls.
     fn disagree(&mut self) -> Result<()> {
         self.board().set_call_text(self.rank, &self.call.signature(self.size()));
         let ready = || match agree::disagreement(self.board()) {
@@ -248,8 +249,8 @@ impl<'t> ActiveCall<'t> {
         self.board().end_access(self.rank);
     }
 
-    /// Synchronises all ranks inside a collective. Afterwards all earlier writes are visible, and no rank accesses published
-    /// memory.
+    /// Synchronises all ranks inside a collective. Afterwards all earlier writes are visible, and no rank accesses
+    /// published memory.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.stop();
         self.counters.step += 1;

@@ -25,8 +25,8 @@ impl Board {
         found
     }
 
-    /// Wakes sleeping ranks after a change that they may wait for. A rank that goes to sleep at the same time either sees the
-    /// change in its last poll, or is seen here.
+    /// Wakes sleeping ranks after a change that they may wait for. A rank that goes to sleep at the same time either
+    /// sees the change in its last poll, or is seen here.
     pub(crate) fn wake_sleepers(&self) {
         fence(Ordering::SeqCst);
         if self.word(SLEEPERS).load(Ordering::Relaxed) > 0 {

@@ -26,8 +26,8 @@ fn sleep_until(board: &Board, holds: impl Fn() -> bool) {
     while board.sleep_unless(LONG, || holds().then_some(())).is_none() {}
 }
 
-/// Two ranks run three collectives in a row. Each reads what the other has posted for this collective, although slots are
-/// reused without further synchronisation.
+/// Two ranks run three collectives in a row. Each reads what the other has posted for this collective, although slots
+/// are reused without further synchronisation.
 #[test]
 fn a_post_is_read_before_its_slot_is_reused() {
     loom::model(|| {
@@ -136,8 +136,8 @@ fn a_failure_wakes_a_sleeping_rank() {
     });
 }
 
-/// Messages through one slot, each with memory that its sender overwrites once the message is acknowledged. They arrive in
-/// order, no read races with a write, and no wake-up is lost.
+/// Messages through one slot, each with memory that its sender overwrites once the message is acknowledged. They arrive
+/// in order, no read races with a write, and no wake-up is lost.
 #[test]
 fn the_memory_of_a_message_is_read_before_it_is_overwritten() {
     model(3, || {
@@ -166,9 +166,9 @@ fn the_memory_of_a_message_is_read_before_it_is_overwritten() {
     });
 }
 
-/// Two ranks stage one piece each in three collectives, with a staged message after each. No piece is filled while the peer
-/// reads it, although neither collectives nor messages end with a synchronisation of both ranks. [`Piece::index`] chooses the
-/// pieces, as in production.
+/// Two ranks stage one piece each in three collectives, with a staged message after each. No piece is filled while the
+/// peer reads it, although neither collectives nor messages end with a synchronisation of both ranks. [`Piece::index`]
+/// chooses the pieces, as in production.
 #[test]
 fn a_staged_piece_is_filled_again_only_after_its_last_read() {
     model(2, || {

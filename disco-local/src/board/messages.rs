@@ -7,8 +7,8 @@ use crate::sync::{AtomicU64, Ordering};
 /// The most messages in flight between a pair of ranks.
 pub(crate) const MAX_IN_FLIGHT: u64 = if cfg!(loom) { 1 } else { 4 };
 
-/// Offsets in the words of a pair: the line that mostly the sender uses, the line that the receiver writes, and the slots, a
-/// line each.
+/// Offsets in the words of a pair: the line that mostly the sender uses, the line that the receiver writes, and the
+/// slots, a line each.
 const POSTED: usize = 0;
 const SEEN: usize = 1;
 const TAKEN: usize = LINE_WORDS;
@@ -28,8 +28,8 @@ pub(crate) type MessageHeader = [u64; HEADER_WORDS];
 pub(crate) const MAX_INLINE_BYTES: usize = 8 * (LINE_WORDS - PAYLOAD);
 
 impl Board {
-    /// Number of messages from `from` to `to` that `to` has not acknowledged. The tensor of an acknowledged message may be
-    /// changed.
+    /// Number of messages from `from` to `to` that `to` has not acknowledged. The tensor of an acknowledged message may
+    /// be changed.
     pub(crate) fn in_flight(&self, from: usize, to: usize) -> u64 {
         let pair = self.pair(from, to);
         pair[POSTED].load(Ordering::Relaxed).wrapping_sub(pair[TAKEN].load(Ordering::Acquire))
@@ -53,7 +53,8 @@ impl Board {
         self.pair(from, to)[POSTED].load(Ordering::Relaxed)
     }
 
-    /// Sends a message with at most [`MAX_INLINE_BYTES`] of inline data. Fewer than [`MAX_IN_FLIGHT`] messages are in flight.
+    /// Sends a message with at most [`MAX_INLINE_BYTES`] of inline data. Fewer than [`MAX_IN_FLIGHT`] messages are in
+    /// flight.
     pub(crate) fn send(&self, from: usize, to: usize, header: MessageHeader, payload: impl Iterator<Item = u64>) {
         let pair = self.pair(from, to);
         let number = pair[POSTED].load(Ordering::Relaxed);
@@ -66,7 +67,8 @@ impl Board {
         slot[SEQUENCE].store(next, Ordering::Release);
     }
 
-    /// The number and header of the next message for `to`, if it has arrived. All writes of the sender before it are visible.
+    /// The number and header of the next message for `to`, if it has arrived. All writes of the sender before it are
+    /// visible.
     pub(crate) fn next_message(&self, from: usize, to: usize) -> Option<(u64, MessageHeader)> {
         let pair = self.pair(from, to);
         let number = pair[TAKEN].load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The lock-free shared memory of a group. Among threads the board is a block of heap memory; among processes it is a segment
-//! that each process maps.
+//! The lock-free shared memory of a group. Among threads the board is a block of heap memory; among processes it is a
+//! segment that each process maps.
 //!
 //! ```text
 //! lines of 16 words
@@ -25,21 +25,22 @@
 //! in a segment, from a page boundary on: the staging area of each rank
 //! ```
 //!
-//! **Posts** are double-buffered. The number of a post is stored last, with release ordering, and loaded first, with acquire
-//! ordering. A rank reuses slot `number % 2` for post `number + 2`. It does so after all ranks have posted `number + 1`, and each
-//! rank posts `number + 1` after it has read all posts `number`. So posts need no lock and no further synchronisation.
+//! **Posts** are double-buffered. The number of a post is stored last, with release ordering, and loaded first, with
+//! acquire ordering. A rank reuses slot `number % 2` for post `number + 2`. It does so after all ranks have posted
+//! `number + 1`, and each rank posts `number + 1` after it has read all posts `number`. So posts need no lock and no
+//! further synchronisation.
 //!
-//! **Untrusted peers.** All words are atomic, so a misbehaving process can cause wrong values but no data race. Texts and codes
-//! are copied once and then checked.
+//! **Untrusted peers.** All words are atomic, so a misbehaving process can cause wrong values but no data race. Texts
+//! and codes are copied once and then checked.
 //!
-//! **Two handshakes** follow Dekker's algorithm: each side stores its flag, executes a sequentially consistent fence and loads
-//! the other flag, so at least one side sees the other.
+//! **Two handshakes** follow Dekker's algorithm: each side stores its flag, executes a sequentially consistent fence
+//! and loads the other flag, so at least one side sees the other.
 //!
-//! - `accessing` and `failed`: a rank sets `accessing`, then checks `failed`. A rank that leaves after a failure sets `failed`,
-//!   then waits for the ranks that are `accessing`.
-//! - `sleepers` and the awaited words: a rank that goes to sleep loads the futex word, increments `sleepers`, polls a last time,
-//!   and sleeps unless the futex word has changed. A rank that changes an awaited word then checks `sleepers`, increments the
-//!   futex word and wakes them.
+//! - `accessing` and `failed`: a rank sets `accessing`, then checks `failed`. A rank that leaves after a failure sets
+//!   `failed`, then waits for the ranks that are `accessing`.
+//! - `sleepers` and the awaited words: a rank that goes to sleep loads the futex word, increments `sleepers`, polls a
+//!   last time, and sleeps unless the futex word has changed. A rank that changes an awaited word then checks
+//!   `sleepers`, increments the futex word and wakes them.
 
 mod futex;
 #[cfg(all(test, loom))]
@@ -111,8 +112,8 @@ impl Board {
         self.size
     }
 
-    /// Marks `rank` as accessing published memory, until [`Board::end_access`]. Returns false, without the mark, if the group
-    /// has failed.
+    /// Marks `rank` as accessing published memory, until [`Board::end_access`]. Returns false, without the mark, if the
+    /// group has failed.
     pub(crate) fn begin_access(&self, rank: usize) -> bool {
         let accessing = self.at(rank, ACCESSING);
         accessing.store(1, Ordering::Relaxed);
@@ -140,7 +141,8 @@ impl Board {
         self.word(FAILED).load(Ordering::Relaxed) != 0
     }
 
-    /// Whether `rank` may be accessing published memory. After a failure, once this was false for a rank it stays false.
+    /// Whether `rank` may be accessing published memory. After a failure, once this was false for a rank it stays
+    /// false.
     pub(crate) fn is_accessing(&self, rank: usize) -> bool {
         self.at(rank, ACCESSING).load(Ordering::Acquire) != 0
     }

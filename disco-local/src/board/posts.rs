@@ -22,7 +22,8 @@ pub(crate) struct Head {
 }
 
 impl Board {
-    /// Posts `words` of `rank` for collective `number`: at most [`MAX_POST_BYTES`] / 8 words. The first collective is number 1.
+    /// Posts `words` of `rank` for collective `number`: at most [`MAX_POST_BYTES`] / 8 words. The first collective is
+    /// number 1.
     pub(crate) fn post(&self, rank: usize, number: u64, head: Head, words: impl Iterator<Item = u64>) {
         let slot = self.slot(rank, number);
         slot[SIGNATURE].store(head.signature, Ordering::Relaxed);

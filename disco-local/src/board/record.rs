@@ -25,8 +25,8 @@ pub(crate) struct Record {
 }
 
 impl Board {
-    /// Breaks the group unless it is broken: no rank starts to access memory, and waiting ranks wake up. Returns whether this
-    /// failure is the one that broke it.
+    /// Breaks the group unless it is broken: no rank starts to access memory, and waiting ranks wake up. Returns
+    /// whether this failure is the one that broke it.
     pub(crate) fn fail(&self, record: &Record) -> bool {
         let words = self.record_words();
         let is_first = words[STATE].compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();

@@ -1,5 +1,5 @@
-//! Boards in shared segments, with a staging area for each rank after the words. Ranks copy private data there, which other
-//! processes can't access.
+//! Boards in shared segments, with a staging area for each rank after the words. Ranks copy private data there, which
+//! other processes can't access.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The loop of a reduction, for one dtype and one kind of processor.
 //!
-//! All code here must be inlined into a function with the target features of the processor; otherwise it is compiled for the
-//! baseline. So the file has only `inline(always)` functions, and neither closures nor iterator adapters.
+//! All code here must be inlined into a function with the target features of the processor; otherwise it is compiled
+//! for the baseline. So the file has only `inline(always)` functions, and neither closures nor iterator adapters.
 
 use std::ptr;
 
@@ -114,8 +114,8 @@ unsafe fn each<M: Machine, T: Number, R: Rule<T>, const L: usize>(fold: Fold<'_>
                 let block = unsafe { block::<M, T, R, L>(inputs, at, rule) };
                 for output in outputs {
                     let to = output.cast::<T>().wrapping_add(at).cast::<[T; L]>();
-                    // SAFETY: `at + L` is at most `end`. The outputs are aligned to `M::STREAM`, as checked above, and the
-                    // size of a block is a multiple of it.
+                    // SAFETY: `at + L` is at most `end`. The outputs are aligned to `M::STREAM`, as checked above, and
+                    // the size of a block is a multiple of it.
                     unsafe { M::stream(to, block) };
                 }
                 at += L;

@@ -1,8 +1,8 @@
 //! Vector code over raw memory: reductions, copies, exchanges.
 //!
 //! Loops are written over short arrays, which the compiler vectorises. Each function is compiled for several kinds of
-//! processors, and the variant is chosen at run time. A result does not depend on the variant, on the alignment or on the
-//! position of an element: the tail is padded to a whole block and goes through the same code.
+//! processors, and the variant is chosen at run time. A result does not depend on the variant, on the alignment or on
+//! the position of an element: the tail is padded to a whole block and goes through the same code.
 
 #![allow(unsafe_code)]
 
@@ -41,8 +41,9 @@ pub(crate) struct Fold<'a> {
 /// Overwrites the outputs with the reduction of the inputs. Returns false if the dtype does not support the reduction.
 ///
 /// # Safety
-/// Each input and output is valid for `count` elements from element `first` on. Nothing else writes the inputs or accesses
-/// the outputs meanwhile. An output is identical with an input or overlaps no input, and no two outputs overlap.
+/// Each input and output is valid for `count` elements from element `first` on. Nothing else writes the inputs or
+/// accesses the outputs meanwhile. An output is identical with an input or overlaps no input, and no two outputs
+/// overlap.
 pub(crate) unsafe fn reduce(fold: Fold<'_>) -> bool {
     #[cfg(target_arch = "x86_64")]
     if machine::has_v3() {
@@ -53,8 +54,8 @@ pub(crate) unsafe fn reduce(fold: Fold<'_>) -> bool {
     unsafe { reduce_plain(fold) }
 }
 
-/// A variant of [`reduce`]: its name, its [`Machine`](machine::Machine) and the attributes of its functions. Each dtype has a
-/// function.
+/// A variant of [`reduce`]: its name, its [`Machine`](machine::Machine) and the attributes of its functions. Each dtype
+/// has a function.
 macro_rules! variant {
     ($name:ident, $machine:ty $(, $attribute:meta)*) => {
         variant! { $name, $machine, [$(#[$attribute])*],
@@ -111,8 +112,8 @@ variant!(reduce_v3, machine::V3, target_feature(enable = "avx2,fma,f16c,bmi1,bmi
 /// Copies `bytes` bytes, with streaming stores if `stream`.
 ///
 /// # Safety
-/// `from` is valid for reads and `to` for writes of `bytes` bytes. They don't overlap. Nothing else writes `from` or accesses
-/// `to` meanwhile.
+/// `from` is valid for reads and `to` for writes of `bytes` bytes. They don't overlap. Nothing else writes `from` or
+/// accesses `to` meanwhile.
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize, stream: bool) {
     #[cfg(target_arch = "x86_64")]
     if stream && machine::has_v3() {
@@ -208,7 +209,8 @@ mod tests {
         }
     }
 
-    /// Replaces all NaNs by one value: the compiler may swap the operands of an addition, which changes the bits of a NaN.
+    /// Replaces all NaNs by one value: the compiler may swap the operands of an addition, which changes the bits of a
+    /// NaN.
     fn canonical(dtype: DType, bytes: &[u8]) -> Vec<u8> {
         let is_nan = |x: &[u8]| match dtype {
             DType::F16 => f16::from_ne_bytes(x.try_into().unwrap()).is_nan(),

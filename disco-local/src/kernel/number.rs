@@ -76,8 +76,8 @@ wide_integer!(i8, u8, i16, u16, i32, u32, i64, u64, i128);
 
 macro_rules! wide_float {
     ($($ty:ty),*) => {$(
-        /// `min` and `max` return NaN if either operand is NaN. Of equal operands (zeros of different sign) they return the
-        /// first, so the result depends only on the rank order.
+        /// `min` and `max` return NaN if either operand is NaN. Of equal operands (zeros of different sign) they return
+        /// the first, so the result depends only on the rank order.
         impl Wide for $ty {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
@@ -254,8 +254,8 @@ fn narrow_bf16(x: f32) -> bf16 {
     bf16::from_bits(if x.is_nan() { nan } else { rounded } as u16)
 }
 
-/// Keeps infinity. Both 8-bit types saturate other values to the largest finite value, as on NVIDIA's GPUs. The crate `float8`
-/// saturates infinity too, and its `INFINITY` is the largest finite value.
+/// Keeps infinity. Both 8-bit types saturate other values to the largest finite value, as on NVIDIA's GPUs. The crate
+/// `float8` saturates infinity too, and its `INFINITY` is the largest finite value.
 fn narrow_f8e5m2(x: f32) -> F8E5M2 {
     match x {
         f32::INFINITY => F8E5M2::from_bits(0x7c),

@@ -27,8 +27,8 @@ fn an_abort_ends_waits_and_breaks_the_communicator() {
     aborter.abort(&"again".into());
 }
 
-/// The abort arrives while ranks copy large tensors, which they free at once. A peer that still accessed them would access
-/// freed memory.
+/// The abort arrives while ranks copy large tensors, which they free at once. A peer that still accessed them would
+/// access freed memory.
 #[test]
 fn no_rank_accesses_tensors_of_peers_after_an_abort_during_a_copy() {
     const ELEMENTS: usize = 1 << 20;

@@ -1,5 +1,5 @@
-//! Tests of the public interface of the built-in data plane: the behaviour that other backends don't share. The conformance
-//! suite, which the root package runs, tests the common behaviour.
+//! Tests of the public interface of the built-in data plane: the behaviour that other backends don't share. The
+//! conformance suite, which the root package runs, tests the common behaviour.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

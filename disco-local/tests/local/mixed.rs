@@ -18,8 +18,8 @@ fn input(rank: usize, count: usize) -> Tensor {
     tensor(DType::I32, bytemuck::cast_slice(&elements))
 }
 
-/// Runs an operation once for each subset of ranks that are in place. `op` makes the operation of a rank from its source
-/// (none in place) and its destination. Afterwards, element `index` of the destination of `rank` must be
+/// Runs an operation once for each subset of ranks that are in place. `op` makes the operation of a rank from its
+/// source (none in place) and its destination. Afterwards, element `index` of the destination of `rank` must be
 /// `expected(rank, index)`.
 fn run(
     block: usize,

@@ -1,4 +1,5 @@
-//! The tests of `main.rs` for ranks that communicate like ranks of several processes, with tensors that peers can't access.
+//! The tests of `main.rs` for ranks that communicate like ranks of several processes, with tensors that peers can't
+//! access.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -1,5 +1,5 @@
-//! The tests of `main.rs` for ranks that communicate like ranks of several processes, with tensors in arenas. Each rank has
-//! its own mapping of all arenas.
+//! The tests of `main.rs` for ranks that communicate like ranks of several processes, with tensors in arenas. Each rank
+//! has its own mapping of all arenas.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

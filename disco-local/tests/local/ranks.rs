@@ -81,7 +81,8 @@ pub(crate) fn zeroed(dtype: DType, count: usize) -> Tensor {
 }
 
 thread_local! {
-    /// The index of this thread in its test, which is usually its rank. A rank can publish tensors of its own arena only.
+    /// The index of this thread in its test, which is usually its rank. A rank can publish tensors of its own arena
+    /// only.
     static MINE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 

@@ -101,7 +101,7 @@ fn a_leaving_node_ignores_transfers_and_their_frames() {
 #[test]
 fn a_node_whose_controller_is_silent_or_lost_stops_its_workers() {
     let now = Instant::now();
-    let why = "controller lost: it has said nothing for 5s";
+    let why = "controller lost: it has sent nothing for 5s";
     let mut silent = node(now);
     for second in 1..5 {
         assert!(after(&mut silent, Event::Timeout, now + second * SECOND).contains(&"send Alive".to_owned()));

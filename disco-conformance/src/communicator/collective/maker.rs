@@ -1,4 +1,5 @@
-//! Makes one rank's part of a sub-case: its tensors, its operation, and the contents that its tensors must have afterwards.
+//! Makes one rank's part of a sub-case: its tensors, its operation, and the contents that its tensors must have
+//! afterwards.
 
 use disco_core::{Op, OpKind, Result};
 
@@ -128,7 +129,8 @@ impl Maker<'_, '_, '_> {
         }
     }
 
-    /// A source, and a destination of `total` elements; in place the destination alone, with the input at element `first`.
+    /// A source, and a destination of `total` elements; in place the destination alone, with the input at element
+    /// `first`.
     fn gathered(&mut self, input: Vec<u8>, first: usize, total: usize) -> Result<Tensors> {
         let &Case { dtype, offset, layout, .. } = self.case;
         if layout == Layout::Apart {

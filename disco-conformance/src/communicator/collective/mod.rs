@@ -10,8 +10,8 @@ use super::fixture::Fixture;
 use super::verdict::{Tally, Verdict};
 use crate::oracle::Values;
 
-/// Elements of a block, for worlds of up to four ranks: none, one, odd, prime, and more than the small-message path of any
-/// backend takes.
+/// Elements of a block, for worlds of up to four ranks: none, one, odd, prime, and more than the small-message path of
+/// any backend takes.
 const COUNTS: [usize; 5] = [0, 1, 7, 257, 2053];
 /// Elements of a block, for larger worlds.
 const FEW_COUNTS: [usize; 3] = [1, 7, 257];

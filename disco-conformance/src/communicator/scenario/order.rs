@@ -1,4 +1,5 @@
-//! Scenario: several threads of the controller submit to one session. All workers must execute the calls in the same order.
+//! Scenario: several threads of the controller submit to one session. All workers must execute the calls in the same
+//! order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
