@@ -18,7 +18,7 @@ pub(super) struct Refused {
     /// The refusals that an error lists, with their reasons.
     reasons: Vec<(String, Standing)>,
     /// Number of refusals that are not listed.
-    untold: usize,
+    unlisted: usize,
     /// When an unauthenticated connection was logged last.
     logged: Option<Instant>,
     /// Unauthenticated connections that were not logged since.
@@ -84,7 +84,7 @@ impl Refused {
         let without_token = self.reasons.iter().filter(|(_, reason)| *reason < Standing::Proved);
         let is_full = standing < Standing::Proved && without_token.clone().count() == MAX_REASONS_WITHOUT_TOKEN;
         if is_full || self.reasons.len() == MAX_REASONS {
-            self.untold += 1;
+            self.unlisted += 1;
             let least = without_token.map(|(_, reason)| *reason).min();
             let place = match least.filter(|least| *least < standing) {
                 Some(least) => self.reasons.iter().rposition(|(_, reason)| *reason == least),
@@ -102,9 +102,9 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason: Vec<&str> = self.reasons.iter().map(|(why, _)| why.as_str()).collect();
         f.write_str(&reason.join("; "))?;
-        match self.untold {
+        match self.unlisted {
             0 => Ok(()),
-            untold => write!(f, "; and {untold} more"),
+            unlisted => write!(f, "; and {unlisted} more"),
         }
     }
 }
