@@ -60,7 +60,7 @@ fn frames_wait_for_room_and_are_acknowledged_by_quarters_of_the_credit() {
     }
     assert_eq!(after(&mut node, Event::Room(2), now), ["pass 1", "pass 2"]);
     let passed = after(&mut node, Event::Room(1000), now);
-    assert!(passed.len() == 255 && passed[254].starts_with("send Room { frames: 256"), "{:?}", passed.last());
+    assert!(passed.len() == 255 && passed[254].starts_with("send Credit { frames: 256"), "{:?}", passed.last());
     assert!(!node.wants_room());
 }
 

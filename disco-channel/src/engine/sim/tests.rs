@@ -75,7 +75,7 @@ fn a_member_without_heartbeats_is_found() {
 #[test]
 fn credit_that_is_returned_twice_is_found() {
     let (_, rule) = runs_until_found(Fault::DoubleCredit).unwrap();
-    assert!(rule.contains("frames are under way"), "{rule}");
+    assert!(rule.contains("frames are in flight"), "{rule}");
 }
 
 #[test]
